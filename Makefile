@@ -1,0 +1,103 @@
+# Leasehold's commands. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+ARGS  ?=
+
+# -qq: errors only. A machine's own pip configuration may name places that do not exist, and pip warns about each.
+PIP := $(PY) -m pip --disable-pip-version-check
+PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
+
+CHECKED := $(wildcard src tests examples bench)
+
+.PHONY: help setup demo test test-crash check format bench bench-full lock clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the pinned, hashed dependencies; quick when nothing changed
+	@:
+
+demo: setup ## see the queue work: delayed, prioritised, failing, dead and replayed jobs
+	@$(PY) examples/demo.py $(ARGS)
+
+test: setup ## run the tests; ARGS="-k name" is passed on
+	@$(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
+
+test-crash: setup ## kill -9 a working process 200 times an engine (CRASH_ROUNDS=n for another number)
+	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} $(PY) -m pytest -q -m crash --timeout 3600 tests/crash $(ARGS)
+
+check: setup ## formatting, lint, types, import contracts
+	@$(PY) -m ruff format --check $(CHECKED)
+	@$(PY) -m ruff check $(CHECKED)
+	@$(PY) -m mypy $(CHECKED)
+	@$(VENV)/bin/lint-imports --no-logo
+
+format: setup ## format, and fix what lint can fix
+	@$(PY) -m ruff format $(CHECKED)
+	@$(PY) -m ruff check --fix $(CHECKED)
+
+bench: setup ## the short benchmarks
+	@$(PY) -m bench $(ARGS)
+
+bench-full: setup ## all benchmarks at full size
+	@$(PY) -m bench --full $(ARGS)
+
+# Pins are kept unless asked otherwise, so that a new dependency does not move all the others.
+# No option is written into the files: they hold names, versions and hashes, and no address.
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --generate-hashes --allow-unsafe \
+	--strip-extras --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	$(if $(UPGRADE),--upgrade)
+
+lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest versions)
+	@$(PY) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make lock: pin on Python 3.11, the oldest supported (make clean setup PYTHON=python3.11)")'
+	@$(COMPILE) --output-file requirements/base.txt pyproject.toml
+	@$(COMPILE) --extra dev --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
+	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }
+
+clean: ## remove .venv, caches and build output
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# The first Python of 3.11 or newer; PYTHON=... decides otherwise.
+define find_python
+	for candidate in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python); do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$${python:-}" ]; then \
+		echo "make setup: Leasehold needs Python 3.11 or newer, and none was found$(if $(PYTHON), at $(PYTHON)). Install one, or say where it is: make setup PYTHON=/path/to/python3" >&2; \
+		exit 1; \
+	fi
+endef
+
+# Debian ships Python without ensurepip, which venv needs; its package is installed where we may.
+define ensure_venv
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+		package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make setup: $$python has no venv module. On Debian or Ubuntu: sudo apt-get install $$package" >&2; exit 1; \
+		fi; \
+		echo "Installing $$package, which this Python lacks ..."; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get -qq update >/dev/null || true; \
+		apt-get -qq install -y --no-install-recommends "$$package" >/dev/null; \
+	fi
+endef
+
+$(PY):
+	@$(find_python); $(ensure_venv); \
+	echo "Making $(VENV) with $$("$$python" --version) ..."; \
+	rm -rf $(VENV); "$$python" -m venv $(VENV)
+
+# The environment itself is order-only: its date says nothing about what is installed in it.
+$(STAMP): requirements/dev.txt pyproject.toml | $(PY)
+	@echo "Installing the pinned dependencies (half a minute the first time) ..."
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
