@@ -1,0 +1,108 @@
+"""The only place that reads the time.
+
+A `Clock` has two faces. `wall_ms` is the calendar, which people set and NTP corrects: it may step either way.
+`steady_ms` only ever moves forward, at the pace of real time, and is shared by the processes of one boot
+(`boot_id`). The queue lives on steady time: `StoreTime` joins the two once, when a store opens.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+#: CLOCK_BOOTTIME counts a suspended laptop's sleep as time that passed; elsewhere the monotonic clock has to do.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Signal(Protocol):
+    """What a waiter listens to: a `threading.Event`, or anything shaped like one."""
+
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 by the calendar; may step."""
+
+    def steady_ms(self) -> int:
+        """Milliseconds that only move forward, at the pace of real time, the same for all processes of a boot."""
+
+    def boot_id(self) -> str:
+        """Names the period for which `steady_ms` of different processes can be compared."""
+
+    def wait(self, signal: Signal, seconds: float, poll: float | None = None) -> bool:
+        """Sleep until the signal is set (True), `seconds` have passed by this clock, or `poll` real seconds have."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+    def boot_id(self) -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""  # unknown: never equal to a stored one, so each open takes the calendar anew
+
+    def wait(self, signal: Signal, seconds: float, poll: float | None = None) -> bool:
+        return signal.wait(min(seconds, poll) if poll is not None else min(seconds, threading.TIMEOUT_MAX))
+
+
+class ManualClock:
+    """A clock for tests: it moves only when told to, and wakes those who sleep by it."""
+
+    def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
+        self._wall = start_ms
+        self._steady = 1_000_000
+        self._boot = "manual-1"
+        self._moved = threading.Condition()
+
+    def wall_ms(self) -> int:
+        return self._wall
+
+    def steady_ms(self) -> int:
+        return self._steady
+
+    def boot_id(self) -> str:
+        return self._boot
+
+    def advance(self, seconds: float) -> None:
+        """Let real time pass."""
+        with self._moved:
+            self._wall += round(seconds * 1000)
+            self._steady += round(seconds * 1000)
+            self._moved.notify_all()
+
+    def step(self, seconds: float) -> None:
+        """Set the calendar forward or back, while no real time passes."""
+        with self._moved:
+            self._wall += round(seconds * 1000)
+            self._moved.notify_all()
+
+    def reboot(self) -> None:
+        """A new boot: steady time starts again from near zero."""
+        with self._moved:
+            self._steady = 5_000
+            self._boot += "'"
+            self._moved.notify_all()
+
+    def wait(self, signal: Signal, seconds: float, poll: float | None = None) -> bool:
+        until = self._steady + seconds * 1000
+        give_up = None if poll is None else time.monotonic() + poll
+        with self._moved:
+            while not signal.is_set() and self._steady < until:
+                if give_up is not None and time.monotonic() >= give_up:
+                    break
+                # The signal does not know this condition, so it is looked at often: this clock is for tests.
+                self._moved.wait(0.001)
+        return signal.is_set()

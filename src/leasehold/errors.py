@@ -1,0 +1,203 @@
+"""Every error Leasehold raises, in one tree.
+
+    LeaseholdError
+    ├── InvalidArgument         a value no store would take; nothing was written       (also a ValueError)
+    ├── SettingsError           an unknown or malformed setting, named                 (also a ValueError)
+    ├── LeaseLost               the delivery no longer holds its job
+    │   └── AlreadySettled      … because this very delivery settled it before
+    ├── KeyConflict             an idempotency key was seen with another payload
+    ├── QueueFull               the queue's max_waiting is reached
+    ├── TooLarge                a payload, result or batch over its limit
+    ├── WaitTimeout             wait_for ran out of time                               (also a TimeoutError)
+    ├── JournalTrimmed          the events asked for are no longer kept
+    ├── StoreError              the store itself
+    │   ├── OpenError           it could not be opened, and nothing on disk was changed
+    │   │   ├── UnknownEngine
+    │   │   ├── StoreLocked     another process owns it
+    │   │   └── FormatError     it was written by a newer Leasehold, or needs an upgrade, or is not ours
+    │   ├── StoreClosed         it was closed, or this process is a fork of its owner
+    │   ├── Unavailable         it cannot write any more (disk full, failed sync): reopen it
+    │   └── Corrupt             stored bytes are damaged; never shown as an empty or a good answer
+    └── (engines only)
+        ├── Conflict            a transaction must run again
+        └── CommitUnknown       whether it committed is not known
+
+Errors carry facts as attributes; each docstring says what the caller should do next.
+"""
+
+from __future__ import annotations
+
+
+class LeaseholdError(Exception):
+    """Base of every error raised by Leasehold."""
+
+    #: A stable name for programs (the server's problem details, the command line's exit code).
+    code = "error"
+
+
+class InvalidArgument(LeaseholdError, ValueError):
+    """A value no store would take. Nothing was written: correct the call."""
+
+    code = "invalid_argument"
+
+
+class SettingsError(LeaseholdError, ValueError):
+    """A setting is unknown or malformed. The message names it and where it came from."""
+
+    code = "settings"
+
+
+class LeaseLost(LeaseholdError):
+    """The delivery no longer holds its job: it expired, was cancelled, or another worker has it.
+
+    Stop working on the job and do not settle it again. Effects elsewhere should be fenced by `token`.
+    """
+
+    code = "lease_lost"
+
+    def __init__(self, job_id: str | None = None, token: int | None = None, detail: str = "its lease has ended") -> None:
+        self.job_id = job_id
+        self.token = token
+        what = "the claim" if job_id is None else f"job {job_id} (token {token})"
+        super().__init__(f"{what}: {detail}")
+
+
+class AlreadySettled(LeaseLost):
+    """This very delivery settled its job before. Nothing to do: the first call took effect."""
+
+    code = "already_settled"
+
+    def __init__(self, job_id: str | None = None, token: int | None = None) -> None:
+        super().__init__(job_id, token, "this delivery was settled before")
+
+
+class KeyConflict(LeaseholdError):
+    """An idempotency key was seen with another payload. Nothing of the call was written.
+
+    `index` is the job's place in the call, `existing` the id of the job that holds the key.
+    """
+
+    code = "key_conflict"
+
+    def __init__(self, index: int, key: str, existing: str) -> None:
+        self.index = index
+        self.key = key
+        self.existing = existing
+        super().__init__(f"job {index} of the call: key {key!r} belongs to job {existing}, which has another payload")
+
+
+class QueueFull(LeaseholdError):
+    """The queue's `max_waiting` is reached. Nothing was written: try again later, or raise the limit."""
+
+    code = "queue_full"
+
+    def __init__(self, queue: str, waiting: int, limit: int) -> None:
+        self.queue = queue
+        self.waiting = waiting
+        self.limit = limit
+        super().__init__(f"queue {queue!r} has {waiting} waiting jobs and takes {limit}")
+
+
+class TooLarge(LeaseholdError):
+    """Something is over its size limit. Nothing was written: keep large data elsewhere and enqueue a reference."""
+
+    code = "too_large"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        self.what = what
+        self.size = size
+        self.limit = limit
+        super().__init__(f"{what} is {size:,} bytes, and at most {limit:,} are taken")
+
+
+class WaitTimeout(LeaseholdError, TimeoutError):
+    """`wait_for` ran out of time. The job is still on its way: wait again, or look with `get`."""
+
+    code = "wait_timeout"
+
+    def __init__(self, job_id: str, seconds: float) -> None:
+        self.job_id = job_id
+        self.seconds = seconds
+        super().__init__(f"job {job_id} had not ended after {seconds:g} s")
+
+
+class JournalTrimmed(LeaseholdError):
+    """The events asked for are no longer kept. Start again from `oldest`, after reading the tables' state."""
+
+    code = "journal_trimmed"
+
+    def __init__(self, oldest: str) -> None:
+        self.oldest = oldest
+        super().__init__(f"the journal is kept from cursor {oldest!r} on; what was before it has been trimmed")
+
+
+class StoreError(LeaseholdError):
+    """Something is wrong with the store, not with the call."""
+
+    code = "store"
+
+
+class OpenError(StoreError):
+    """The store could not be opened. Nothing on disk was changed."""
+
+    code = "open"
+
+
+class UnknownEngine(OpenError):
+    """No engine goes by that name."""
+
+    code = "unknown_engine"
+
+
+class StoreLocked(OpenError):
+    """Another process owns the store. `owner` says who; stop it, or use the store through it."""
+
+    code = "store_locked"
+
+    def __init__(self, path: str, owner: str, advice: str) -> None:
+        self.path = path
+        self.owner = owner
+        super().__init__(f"{path} is in use by {owner}. {advice}")
+
+
+class FormatError(OpenError):
+    """The folder holds another format: a newer Leasehold's, an older one's (`leasehold upgrade`), or not a store."""
+
+    code = "format"
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or this process is a fork of the one that opened it. Open it anew."""
+
+    code = "store_closed"
+
+
+class Unavailable(StoreError):
+    """The store cannot go on (disk full, failed sync, lost connection). Mend the cause, then open it again."""
+
+    code = "unavailable"
+
+
+class Corrupt(StoreError):
+    """Stored bytes are damaged. `job_id` names the job where one is known. Run `check`, or restore a snapshot."""
+
+    code = "corrupt"
+
+    def __init__(self, detail: str, job_id: str | None = None, key: bytes | None = None) -> None:
+        self.job_id = job_id
+        self.detail = detail
+        #: The stored key, where an engine could tell: a scan may go on behind it.
+        self.key = key
+        super().__init__(detail if job_id is None else f"job {job_id}: {detail}")
+
+
+class Conflict(LeaseholdError):
+    """Raised by engines only: the transaction met another's write and must run again."""
+
+    code = "conflict"
+
+
+class CommitUnknown(LeaseholdError):
+    """Raised by engines only: the connection was lost while committing. Find out by the ids chosen before."""
+
+    code = "commit_unknown"

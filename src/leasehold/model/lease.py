@@ -1,0 +1,131 @@
+"""A claim, its deliveries, and the proofs they carry.
+
+A claim is one lease over the jobs it was given. Each `Delivery` names job, lease and token: that triple is the
+proof a settling verb asks for, and `receipt` is the same triple as a string, for callers who cross a process.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from leasehold.errors import InvalidArgument
+from leasehold.model.durations import as_datetime
+from leasehold.model.names import QueueName
+
+
+class Proof(NamedTuple):
+    """What settles: this job, under this lease, at this token."""
+
+    job: bytes
+    lease: bytes
+    token: int
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A job in a worker's hands, until the lease ends or it is settled."""
+
+    name: QueueName
+    job: bytes
+    lease: bytes
+    token: int
+    payload: bytes
+    attempt: int
+    max_attempts: int
+    priority: int
+    created_at_ms: int
+    headers: dict[str, str]
+    key: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.job.hex()
+
+    @property
+    def created_at(self) -> datetime:
+        return as_datetime(self.created_at_ms)
+
+    @property
+    def tenant(self) -> str:
+        return self.name.tenant
+
+    @property
+    def queue(self) -> str:
+        return self.name.queue
+
+    @property
+    def receipt(self) -> str:
+        return receipt(self.job, self.lease, self.token)
+
+    @property
+    def proof(self) -> Proof:
+        return Proof(self.job, self.lease, self.token)
+
+
+def receipt(job: bytes, lease: bytes, token: int) -> str:
+    return f"{job.hex()}.{lease.hex()}.{token:x}"
+
+
+def proof_of(thing: object) -> Proof:
+    """The proof in a delivery or a receipt. A job's id is not one."""
+    if isinstance(thing, Delivery):
+        return Proof(thing.job, thing.lease, thing.token)
+    if isinstance(thing, str):
+        parts = thing.split(".")
+        if len(parts) == 3 and len(parts[0]) == 32 and len(parts[1]) == 32 and 0 < len(parts[2]) <= 16:
+            try:
+                return Proof(bytes.fromhex(parts[0]), bytes.fromhex(parts[1]), int(parts[2], 16))
+            except ValueError:
+                pass
+        raise InvalidArgument("that is not a receipt: settle with a Delivery or its .receipt, not with a job's id")
+    raise InvalidArgument(f"settle with a Delivery or its .receipt, not with {type(thing).__name__}")
+
+
+class Extended(msgspec.Struct, frozen=True):
+    """The lease now ends at `until_ms`; `lost` are the claim's jobs that are no longer its own (cancelled)."""
+
+    until_ms: int
+    lost: list[str]
+
+    @property
+    def until(self) -> datetime:
+        return as_datetime(self.until_ms)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What became of a batch: the ids it settled, and those of jobs that were no longer the caller's."""
+
+    done: list[str]
+    lost: list[str]
+
+
+class Leased(msgspec.Struct, frozen=True):
+    """What a store hands out for a claim: one lease, and the deliveries under it. Empty: no lease was made."""
+
+    name: QueueName
+    lease: bytes
+    until_ms: int
+    deliveries: list[Delivery]
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """A checked request to claim."""
+
+    limit: int
+    lease_ms: int | None = None
+    wait_ms: int = 0
+    worker: str = ""
+    max_bytes: int | None = None
+    id: str | None = None
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """A checked request to settle one delivery."""
+
+    verb: str  # ack, nack, fail, release
+    proof: Proof
+    result: bytes | None = None
+    error: str | None = None
+    delay_ms: int | None = None

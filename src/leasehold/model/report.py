@@ -1,0 +1,38 @@
+"""What `check` found."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is not as it must be."""
+
+    #: one_state, index, lease, empty_lease, counters, conservation, journal, damaged, orphan
+    rule: str
+    detail: str
+    tenant: str | None = None
+    queue: str | None = None
+    job_id: str | None = None
+    #: What `repair` did about it; None: nothing, or nothing could be done.
+    repair: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a check. `ok`: nothing was found, or all that was found has been repaired."""
+
+    findings: list[Finding]
+    jobs: int
+    events: int
+    leases: int
+    queues: int
+    #: More was found than is listed.
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.repair is not None for finding in self.findings)
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings

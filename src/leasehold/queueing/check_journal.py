@@ -1,0 +1,129 @@
+"""The sixth invariant: the journal, as far back as it is kept, leads to the same states as the tables.
+
+It is read once, forward. An event that a job's state calls its last must say what the state says. A job that is not in
+the tables must have an event later on that ends it. Together with a count of the states whose last event is in the
+journal this is a full replay, without holding the jobs in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leasehold.errors import Corrupt
+from leasehold.model.ids import NO_ID
+from leasehold.model.lifecycle import Change, State
+from leasehold.queueing.faults import Fault, Faults
+from leasehold.queueing.journal import bounds
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Reader, get_each
+from leasehold.storage.records import EventRecord, JournalRow, StateRecord
+
+_GONE = int(State.GONE)
+
+
+def check_journal(reader: Reader, faults: Faults, say: Callable[[int], None]) -> int:
+    """Returns how many events were read."""
+    replay = _Replay(reader, faults)
+    oldest, _ = bounds(reader)
+    commit, number, time_ms, events = oldest - 1, 0, 0, 0
+    for rows in faults.rows(reader, keyspace.JOURNAL, 200):
+        for key, value in rows:
+            at = keyspace.split_commit(key)
+            if at != commit + 1:
+                faults.add(Fault("journal", f"rows {commit + 1} to {at - 1} are missing", key=key))
+                replay.broken = True
+                number = 0
+            commit = at
+            try:
+                row = records.decode_journal(value, at)
+            except Corrupt as exc:
+                faults.add(Fault("damaged", exc.detail, key=key, space=keyspace.JOURNAL))
+                replay.broken = True
+                number = 0
+                continue
+            if number and row.header.first_number != number:
+                detail = f"row {at} starts at event {row.header.first_number} instead of {number}"
+                faults.add(Fault("journal", detail))
+            if row.header.time_ms < time_ms:
+                faults.add(Fault("journal", f"row {at} is earlier than the one before it"))
+            number = row.header.first_number + row.header.events
+            time_ms = row.header.time_ms
+            events += row.header.events
+            replay.take(at, row)
+        say(events)
+    if keyspace.JOURNAL not in faults.unreadable:
+        replay.finish(oldest)
+    return events
+
+
+class _Replay:
+    def __init__(self, reader: Reader, faults: Faults) -> None:
+        self._reader = reader
+        self._faults = faults
+        self._ends_seen = 0
+        #: Jobs that are not in the tables and whose end has not been met yet.
+        self._unended: dict[tuple[int, bytes], int] = {}
+        #: A row is missing or damaged: what was counted proves nothing.
+        self.broken = False
+
+    def take(self, commit: int, row: JournalRow) -> None:
+        jobs = [(index, event) for index, event in enumerate(row.events) if event.job != NO_ID]
+        keys = [keyspace.of_queue(event.queue, event.job) for _, event in jobs]
+        for (index, event), raw in zip(jobs, get_each(self._reader, keyspace.STATE, keys), strict=True):
+            if raw is None:
+                if event.state == _GONE:
+                    self._unended.pop((event.queue, event.job), None)
+                else:
+                    self._unended[event.queue, event.job] = records.event_ref(commit, index)
+                continue
+            if isinstance(raw, Corrupt):
+                continue
+            try:
+                state = records.decode_state(raw, event.job)
+            except Corrupt:
+                continue
+            if state.last_event == records.event_ref(commit, index):
+                self._ends_seen += 1
+                wrong = _differs(event, state)
+                if wrong:
+                    detail = f"its last event says {wrong}"
+                    self._faults.add(Fault("journal", detail, "", event.queue, event.job))
+
+    def finish(self, oldest: int) -> None:
+        for (queue, job), ref in list(self._unended.items())[: Faults.LISTED]:
+            if not self.broken:
+                commit, index = records.split_ref(ref)
+                detail = f"its last event is number {index} of row {commit}, and it is not in the tables"
+                self._faults.add(Fault("journal", detail, "", queue, job))
+        if self.broken or keyspace.STATE in self._faults.unreadable:
+            return
+        recent = 0
+        first = records.event_ref(oldest, 0)
+        begin = b""
+        while rows := self._reader.scan(keyspace.STATE, begin, keyspace.LAST, 1000):
+            begin = rows[-1][0] + b"\0"
+            for key, value in rows:
+                try:
+                    recent += records.decode_state(value, key[4:]).last_event >= first
+                except Corrupt:
+                    continue
+        if recent != self._ends_seen:
+            detail = f"{recent} jobs name a last event that is still kept, and {self._ends_seen} were met"
+            self._faults.add(Fault("journal", detail))
+
+
+def _differs(event: EventRecord, state: StateRecord) -> str:
+    """How a job's last event and its state disagree; nothing, if they do not."""
+    pairs = [
+        ("state", event.state, state.state),
+        ("priority", event.priority, state.priority),
+        ("token", event.token, state.token),
+        ("attempt", event.attempt, state.attempt),
+        ("max_attempts", event.max_attempts, state.max_attempts),
+        ("reason", event.reason, state.reason),
+    ]
+    if state.state == State.WAITING:
+        pairs.append(("visible_at", event.at_ms, state.visible_at_ms))
+    if event.change in (Change.CLAIMED, Change.DONE):
+        pairs.append(("lease", event.lease, state.lease))  # type: ignore[arg-type]
+    return ", ".join(f"{name} {said!r}, and the tables say {found!r}" for name, said, found in pairs if said != found)

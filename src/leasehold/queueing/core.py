@@ -1,0 +1,64 @@
+"""What every verb works with: the engine, the time, ids, the queues' registry, and those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from leasehold.clock import Clock
+from leasehold.model.ids import IdSource
+from leasehold.queueing.ledger import Ledger, Tail
+from leasehold.queueing.registry import Registry
+from leasehold.queueing.timekeeping import StoreTime
+from leasehold.queueing.waiting import Waiters
+from leasehold.storage.engine import Engine, Reader, Transaction
+
+T = TypeVar("T")
+#: Where readers of the journal wait.
+JOURNAL_LINE = "journal"
+
+
+class Core:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.time = StoreTime(engine, clock)
+        self.ids = IdSource()
+        self.registry = Registry(cached=engine.traits.scope == "process")
+        self.waiters = Waiters()
+        #: The journal's end as this process last wrote it; checked against the journal in each transaction.
+        self.tail = Tail(-1, 0, 0)
+        #: This process is the only writer: what it did not do did not happen.
+        self.only_writer = engine.traits.scope == "process"
+
+    def write(self, fn: Callable[[Ledger], T]) -> T:
+        """Run `fn` as one transaction; once it is durable, wake whom it concerns."""
+        now = self.time.now_ms()
+        ledger: Ledger | None = None
+
+        def run(tx: Transaction) -> T:
+            nonlocal ledger
+            ledger = Ledger(tx, self, now)
+            result = fn(ledger)
+            ledger.finish()
+            # Here, not after the commit, so that two changes of one queue are learnt in their order. Only an engine with
+            # one writer relies on what was learnt; it runs `fn` once, and stops if a commit fails.
+            for found in ledger.queues:
+                self.registry.learn(found)
+            return result
+
+        result = self.engine.transact(run)
+        if ledger is not None:
+            self._announce(ledger)
+        return result
+
+    def read(self, fn: Callable[[Reader], T]) -> T:
+        return self.engine.read(fn)
+
+    def _announce(self, ledger: Ledger) -> None:
+        wake = self.waiters.wake
+        for name, count in ledger.woken.items():
+            wake(name, count)
+        for job in ledger.ended:
+            wake(job, 1 << 30)
+        wake(JOURNAL_LINE, 1 << 30)

@@ -1,0 +1,192 @@
+"""Jobs in: one transaction for the whole call, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.errors import KeyConflict, QueueFull, TooLarge
+from leasehold.model.ids import NO_ID
+from leasehold.model.job import Enqueued
+from leasehold.model.lifecycle import TERMINAL, Change, State
+from leasehold.model.names import QueueName
+from leasehold.model.request import JobRequest
+from leasehold.queueing.core import Core
+from leasehold.queueing.ledger import ALL, Ledger
+from leasehold.queueing.registry import Registered
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Row
+from leasehold.storage.keyspace import Counter, Due
+
+_WAITING = int(State.WAITING)
+_ENQUEUED = int(Change.ENQUEUED)
+#: What a job costs besides its payload, for telling whether a batch fits one transaction.
+_JOB_OVERHEAD = 512
+
+
+def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    size = sum([len(request[0]) for request in requests]) + _JOB_OVERHEAD * len(requests)
+    if size > core.engine.traits.atomic_bytes:
+        raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
+    now = core.time.now_ms()
+    ids = core.ids.take(now, len(requests))
+    # Digests are made once, outside the transaction: they cost more than the look-up.
+    keyed = [
+        (index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload))
+        for index, request in enumerate(requests)
+        if request.key is not None
+    ]
+    moments = {
+        index: core.time.from_calendar(request.at_ms, now)
+        for index, request in enumerate(requests)
+        if request.at_ms is not None
+    }
+
+    def run(ledger: Ledger) -> list[Enqueued]:
+        queue = ledger.queue(name)
+        first_jobs = _find_duplicates(ledger, queue, requests, ids, keyed) if keyed else {}
+        _check_room(ledger, queue, len(requests) - len(first_jobs))
+        _write(ledger, queue, requests, ids, moments, first_jobs)
+        if keyed:
+            _hold_keys(ledger, queue, ids, keyed, first_jobs)
+        if not first_jobs:
+            return [Enqueued(job.hex()) for job in ids]
+        return [
+            Enqueued(first_jobs[index].hex(), True) if index in first_jobs else Enqueued(job.hex())
+            for index, job in enumerate(ids)
+        ]
+
+    return core.write(run)
+
+
+def _write(
+    ledger: Ledger,
+    queue: Registered,
+    requests: Sequence[JobRequest],
+    ids: Sequence[bytes],
+    moments: dict[int, int],
+    skip: dict[int, bytes],
+) -> None:
+    now, number, default_attempts = ledger.now, queue.number, queue.policy.max_attempts
+    jobs: list[Row] = []
+    states: list[Row] = []
+    ready: list[Row] = []
+    events: list[bytes] = []
+    parts: list[Row] = []
+    due: list[Row] = []
+    latest = now
+    of_queue, seal_state, encode_job, ready_key = (
+        keyspace.of_queue, records.seal_state, records.encode_job, keyspace.ready,
+    )  # fmt: skip
+    shape, head, tail = None, b"", b""
+    wanted = [index for index in range(len(requests)) if index not in skip] if skip else range(len(requests))
+    for begin, end, ref, _ in ledger.room(len(wanted)):
+        for index in wanted[begin:end]:
+            payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = requests[index]
+            job = ids[index]
+            visible = now + delay_ms if at_ms is None else max(now, moments[index])
+            if visible > latest:
+                latest = visible
+            max_attempts = attempts or default_attempts
+            row, further = encode_job(
+                now, payload, key.encode() if key else b"", records.encode_headers(headers) if headers else b""
+            )
+            flags = due_at = 0
+            at = of_queue(number, job)
+            if further:
+                flags |= records.HAS_PARTS
+                parts.extend(
+                    (keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)
+                )
+            if key:
+                flags |= records.HAS_KEY
+            if ttl_ms is not None:
+                due_at = now + ttl_ms
+                due.append((keyspace.due(Due.TTL, due_at, number, job), b""))
+            jobs.append((at, row))
+            states.append((
+                at,
+                seal_state(
+                    1, _WAITING, priority, 0, flags, 0, max_attempts, 0, 0, visible, 0, due_at, ref, NO_ID
+                ),
+            ))  # fmt: skip
+            ready.append((ready_key(number, priority, visible, job), b""))
+            if shape != (priority, visible, max_attempts):
+                shape = (priority, visible, max_attempts)
+                head = records.pack_event_head(_ENQUEUED, _WAITING, priority, 0, number)
+                tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, visible, 0) + records.NO_TEXT
+            events.append(head + job + tail)
+            ref += 1
+        ledger.put_events(events)
+        events.clear()
+    if not jobs:
+        return
+    tx = ledger.tx
+    tx.put_many(keyspace.JOBS, jobs)
+    tx.put_many(keyspace.STATE, states)
+    tx.put_many(keyspace.READY, ready)
+    if parts:
+        tx.put_many(keyspace.PAYLOAD, parts)
+    if due:
+        tx.put_many(keyspace.DUE, due)
+    ledger.count(number, Counter.WAITING, len(jobs))
+    ledger.count(number, Counter.ENQUEUED, len(jobs))
+    ledger.woken[queue.name] = ALL if latest > now else len(jobs)
+
+
+def _check_room(ledger: Ledger, queue: Registered, more: int) -> None:
+    limit = queue.policy.max_waiting
+    if limit is None or not more:
+        return
+    waiting = records.decode_count(
+        ledger.tx.get(keyspace.COUNTERS, keyspace.counter(queue.number, Counter.WAITING))
+    )
+    if waiting + more > limit:
+        raise QueueFull(str(queue.name), waiting, limit)
+
+
+# ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+Keyed = tuple[int, bytes, bytes]
+"""Index in the call, digest of the key, digest of the payload."""
+
+
+def _find_duplicates(
+    ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
+) -> dict[int, bytes]:
+    """Which of the call's jobs are there already, and as what; raises KeyConflict for one that is another job."""
+    rows = ledger.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for _, key, _ in keyed])
+    holders: dict[bytes, tuple[bytes, bytes]] = {}
+    lapsed: list[tuple[bytes, records.DedupRecord]] = []
+    for (_, key, _), raw in zip(keyed, rows, strict=True):
+        if raw is not None:
+            record = records.decode_dedup(raw)
+            if record.until_ms > ledger.now:
+                holders[key] = (record.job, record.payload_digest)
+            else:
+                lapsed.append((key, record))
+    # Past its window a key is still held by a job that has not ended.
+    states = ledger.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
+    for (key, record), raw in zip(lapsed, states, strict=True):
+        if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
+            holders[key] = (record.job, record.payload_digest)
+    duplicates: dict[int, bytes] = {}
+    for index, key, payload in keyed:
+        holder = holders.get(key)
+        if holder is None:
+            holders[key] = (ids[index], payload)
+        elif holder[1] != payload:
+            raise KeyConflict(index, str(requests[index].key), holder[0].hex())
+        else:
+            duplicates[index] = holder[0]
+    return duplicates
+
+
+def _hold_keys(
+    ledger: Ledger, queue: Registered, ids: Sequence[bytes], keyed: Sequence[Keyed], duplicates: dict[int, bytes]
+) -> None:
+    until = ledger.now + queue.dedup_ms
+    for index, key, payload in keyed:
+        if index not in duplicates:
+            at = keyspace.of_queue(queue.number, key)
+            ledger.tx.put(keyspace.DEDUP, at, records.encode_dedup(ids[index], payload, until))
+            ledger.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")

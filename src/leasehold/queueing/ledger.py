@@ -1,0 +1,184 @@
+"""One transaction's books: its time, its events, its counters, and whom to wake once it has committed.
+
+Nothing here is written before `finish`, and a transaction never reads what it wrote: verbs read first, decide, and
+hand everything to the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from leasehold.model.ids import NO_ID
+from leasehold.model.lifecycle import Change, Reason, State
+from leasehold.model.names import QueueName
+from leasehold.model.retry import Policy
+from leasehold.queueing.registry import NEXT_QUEUE, Registered, registered
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Transaction
+from leasehold.storage.keyspace import Counter
+from leasehold.storage.records import EVENTS_A_ROW, NO_TEXT, StateRecord
+
+if TYPE_CHECKING:
+    from leasehold.queueing.core import Core
+
+_pack_queue_event = msgspec.msgpack.Encoder().encode
+#: Wakes every waiter of a queue, so that each plans anew.
+ALL = 1 << 30
+
+
+class Tail(NamedTuple):
+    """Where the journal ends."""
+
+    commit: int
+    next_number: int
+    time_ms: int
+
+
+class Ledger:
+    __slots__ = (
+        "_core", "_events", "_first", "_number", "_rows", "_texts", "_texts_bytes",
+        "counts", "ended", "now", "queues", "tx", "woken",
+    )  # fmt: skip
+
+    def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
+        self.tx = tx
+        self._core = core
+        self._first = tx.next_append(keyspace.JOURNAL)
+        tail = core.tail
+        if tail.commit != self._first - 1:
+            tail = self._read_tail()
+        self._number = tail.next_number
+        #: The transaction's time: never before one that was stored.
+        self.now = now_ms if now_ms > tail.time_ms else tail.time_ms
+        self._events: list[bytes] = []
+        self._rows: list[tuple[list[bytes], bytes]] = []
+        self._texts: list[bytes] = []
+        self._texts_bytes = 0
+        self.counts: dict[tuple[int, Counter], int] = {}
+        self.woken: dict[QueueName, int] = {}
+        self.ended: list[bytes] = []
+        self.queues: list[Registered] = []
+
+    def _read_tail(self) -> Tail:
+        raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(self._first - 1)) if self._first > 1 else None
+        if raw is None:
+            return Tail(self._first - 1, 1, 0)
+        header = records.decode_journal_header(raw)
+        return Tail(self._first - 1, header.first_number + header.events, header.time_ms)
+
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def next_ref(self) -> int:
+        """Where the next event will stand."""
+        return (self._first + len(self._rows)) << records.REF_BITS | len(self._events)
+
+    def room(self, wanted: int, text: str = "") -> Iterator[tuple[int, int, int, bytes]]:
+        """Places for `wanted` events with one text: (from, to, first ref, text reference) for each journal row."""
+        done = 0
+        while done < wanted:
+            if len(self._events) >= EVENTS_A_ROW:
+                self._close_row()
+            take = min(wanted - done, EVENTS_A_ROW - len(self._events))
+            yield done, done + take, self.next_ref, self._text(text) if text else NO_TEXT
+            done += take
+
+    def put_events(self, events: Sequence[bytes]) -> None:
+        """Whole events, built by the caller for the places `room` gave."""
+        self._events.extend(events)
+
+    def event(
+        self,
+        change: Change,
+        queue: int,
+        job: bytes = NO_ID,
+        after: StateRecord | None = None,
+        *,
+        state: int = State.GONE,
+        lease: bytes = NO_ID,
+        at_ms: int = 0,
+        previous: int = 0,
+        text: str | bytes = "",
+    ) -> int:
+        """Add one event, described by the state it leads to; returns its ref. The state's own `last_event` is ignored."""
+        if len(self._events) >= EVENTS_A_ROW:
+            self._close_row()
+        ref = self.next_ref
+        if after is None:
+            head = records.pack_event_head(change, state, 0, 0, queue)
+            middle = records.pack_event_middle(0, 0, 0, at_ms, previous)
+        else:
+            head = records.pack_event_head(change, state or after.state, after.priority, after.reason, queue)
+            middle = records.pack_event_middle(after.token, after.attempt, after.max_attempts, at_ms, previous)
+        self._events.append(head + job + lease + middle + (self._text(text) if text else NO_TEXT))
+        return ref
+
+    def _text(self, text: str | bytes) -> bytes:
+        raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
+        at = self._texts_bytes
+        self._texts.append(raw)
+        self._texts_bytes += len(raw)
+        return records.pack_event_text(at, len(raw))
+
+    def _close_row(self) -> None:
+        self._rows.append((self._events, b"".join(self._texts)))
+        self._events, self._texts, self._texts_bytes = [], [], 0
+
+    # ── counters and wake-ups ────────────────────────────────────────────────────────────────────────────────────────
+
+    def count(self, queue: int, counter: Counter, delta: int) -> None:
+        at = (queue, counter)
+        self.counts[at] = self.counts.get(at, 0) + delta
+
+    def ready(self, name: QueueName, visible_at_ms: int) -> None:
+        """A job became waiting: wake someone who can take it, or all, so that they plan for its time."""
+        if visible_at_ms > self.now:
+            self.woken[name] = ALL
+        else:
+            self.woken[name] = self.woken.get(name, 0) + 1
+
+    # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(self, name: QueueName) -> Registered:
+        """The queue of that name, made if it is not there."""
+        found = self._core.registry.find(self.tx, name)
+        return found if found is not None else self.make_queues([name])[0]
+
+    def make_queues(self, names: Sequence[QueueName]) -> list[Registered]:
+        raw = self.tx.get(keyspace.META, NEXT_QUEUE)
+        number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
+        made = []
+        for name in names:
+            made.append(self.save_queue(records.QueueRecord(number, name.tenant, name.queue, Policy())))
+            self.event(Change.QUEUE_CREATED, number, text=_pack_queue_event((name.tenant, name.queue)))
+            number += 1
+        self.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
+        return made
+
+    def save_queue(self, record: records.QueueRecord) -> Registered:
+        raw = records.encode_struct(record)
+        self.tx.put(keyspace.QUEUES, keyspace.queue_row(record.tenant, record.queue), raw)
+        found = registered(raw)
+        self.queues.append(found)
+        return found
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def finish(self) -> None:
+        """Write counters and events. Called once, by `Core.write`."""
+        tx = self.tx
+        for (queue, counter), delta in self.counts.items():
+            if delta:
+                tx.add(keyspace.COUNTERS, keyspace.counter(queue, counter), delta)
+        if self._events:
+            self._close_row()
+        if self._rows:
+            number, commit = self._number, self._first - 1
+            for events, tail in self._rows:
+                commit = tx.append(keyspace.JOURNAL, records.encode_journal(number, self.now, events, tail))
+                number += len(events)
+            # Said before the commit: if it fails, the numbers do not fit the journal, and the tail is read again.
+            self._core.tail = Tail(commit, number, self.now)

@@ -1,0 +1,51 @@
+"""A queue's own settings: its policy, and whether it is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from leasehold.model.lifecycle import Change
+from leasehold.model.names import QueueName
+from leasehold.model.retry import Policy
+from leasehold.queueing.core import Core
+from leasehold.queueing.ledger import ALL, Ledger
+from leasehold.storage.records import QueueRecord
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
+    """Give queues their policies in one transaction; those that are not there are made."""
+
+    def run(ledger: Ledger) -> None:
+        found = {name: core.registry.find(ledger.tx, name) for name in policies}
+        missing = [name for name, queue in found.items() if queue is None]
+        if missing:
+            found.update(zip(missing, ledger.make_queues(missing), strict=True))
+        for name, policy in policies.items():
+            queue = found[name]
+            if queue is not None and queue.policy != policy:
+                ledger.save_queue(QueueRecord(queue.number, name.tenant, name.queue, policy, queue.paused))
+                ledger.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
+
+    core.write(run)
+
+
+def set_paused(core: Core, name: QueueName, paused: bool) -> None:
+    def run(ledger: Ledger) -> None:
+        queue = ledger.queue(name)
+        if queue.paused == paused:
+            return
+        ledger.save_queue(QueueRecord(queue.number, name.tenant, name.queue, queue.policy, paused))
+        ledger.event(Change.QUEUE_PAUSED if paused else Change.QUEUE_RESUMED, queue.number)
+        if not paused:
+            ledger.woken[name] = ALL
+
+    core.write(run)
+
+
+def policy(core: Core, name: QueueName) -> Policy:
+    queue = core.read(lambda reader: core.registry.find(reader, name))
+    return Policy() if queue is None else queue.policy

@@ -1,0 +1,85 @@
+"""Queues by name: their number, policy and whether they are paused.
+
+A name becomes a number once, and keeps it; keys hold numbers only. Where one process owns the store, what was read
+once stays true until this process changes it; elsewhere the row is read in every transaction.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from leasehold.model.names import QueueName
+from leasehold.model.retry import Policy
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Reader, iterate
+
+NEXT_QUEUE = b"next_queue"
+
+
+class Registered(NamedTuple):
+    number: int
+    name: QueueName
+    policy: Policy
+    paused: bool
+    raw: bytes
+    #: The policy's lease and retentions in stored units, and where each priority's ready rows begin, highest first.
+    lease_ms: int
+    retention_ms: int
+    result_retention_ms: int
+    dedup_ms: int
+    tiers: tuple[bytes, ...]
+
+
+def registered(raw: bytes) -> Registered:
+    record = records.decode_struct(records.QueueRecord, raw, "a queue's row")
+    policy = record.policy
+    return Registered(
+        record.number,
+        QueueName(record.tenant, record.queue),
+        policy,
+        record.paused,
+        raw,
+        round(policy.lease * 1000),
+        round(policy.retention * 1000),
+        round(policy.result_retention * 1000),
+        round(policy.dedup_window * 1000),
+        tuple(keyspace.ready_prefix(record.number, priority) for priority in range(9, -1, -1)),
+    )
+
+
+class Registry:
+    def __init__(self, *, cached: bool) -> None:
+        self._cached = cached
+        self._known: dict[QueueName, Registered] = {}
+        self._by_number: dict[int, QueueName] = {}
+
+    def find(self, reader: Reader, name: QueueName) -> Registered | None:
+        known = self._known.get(name)
+        if known is not None and self._cached:
+            return known
+        raw = reader.get(keyspace.QUEUES, keyspace.queue_row(*name))
+        if raw is None:
+            return None
+        if known is not None and known.raw == raw:
+            return known
+        found = registered(raw)
+        self.learn(found)
+        return found
+
+    def by_number(self, reader: Reader, number: int) -> Registered | None:
+        """For those who come from a key. All names are read once; a number is never used for another."""
+        name = self._by_number.get(number)
+        if name is None:
+            for found in self.all(reader):
+                self._by_number[found.number] = found.name
+            name = self._by_number.get(number)
+        return None if name is None else self.find(reader, name)
+
+    def all(self, reader: Reader, tenant: str | None = None) -> list[Registered]:
+        begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
+        return [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
+
+    def learn(self, found: Registered) -> None:
+        """Remember a row as committed."""
+        self._known[found.name] = found
+        self._by_number[found.number] = found.name

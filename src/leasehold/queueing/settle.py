@@ -1,0 +1,283 @@
+"""Settling: ack, nack, fail, release. A job is settled only by the holder of its live lease.
+
+The proof is job, lease and token together; the clock decides whether the lease lives, not the sweeper. Each job of a
+call is settled whole or not at all, and all that are, in one transaction.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from leasehold.errors import AlreadySettled, Corrupt, LeaseholdError, LeaseLost
+from leasehold.model.lease import Extended, Proof, Settle
+from leasehold.model.lifecycle import Change, Reason, State
+from leasehold.model.names import QueueName
+from leasehold.model.retry import after_failure
+from leasehold.queueing.core import Core
+from leasehold.queueing.leases import close_jobs, lost_jobs, read_lease
+from leasehold.queueing.ledger import Ledger
+from leasehold.queueing.notes import put_result, read_notes, write_notes
+from leasehold.queueing.registry import Registered
+from leasehold.queueing.removal import delete_extras
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import get_each
+from leasehold.storage.keyspace import Counter, Due
+from leasehold.storage.records import LeaseRecord, Notes, StateRecord
+
+_LEASED = int(State.LEASED)
+_WAITING = int(State.WAITING)
+_DONE = int(Change.DONE)
+
+
+def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+    # Jitter is drawn outside the transaction, which may run again.
+    rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]  # noqa: S311 - not a secret
+    return core.write(lambda ledger: _settle(core, ledger, name, items, rolls))
+
+
+def _settle(
+    core: Core, ledger: Ledger, name: QueueName, items: Sequence[Settle], rolls: Sequence[float]
+) -> list[LeaseholdError | None]:
+    queue = core.registry.find(ledger.tx, name)
+    if queue is None:
+        return [LeaseLost(item.proof.job.hex(), item.proof.token, "there is no such job") for item in items]
+    outcomes, held, leases = _judge(ledger, queue, items)
+    closed: dict[bytes, int] = {}
+    removed: list[tuple[bytes, StateRecord]] = []
+    for index, state in held:
+        item = items[index]
+        closed[item.proof.lease] = closed.get(item.proof.lease, 0) + 1
+        if item.verb == "ack":
+            if item.result is None and not queue.retention_ms:
+                removed.append((item.proof.job, state))
+            else:
+                _keep_done(ledger, queue, item.proof.job, state, item.result)
+        elif item.verb == "release":
+            give_back(
+                ledger, queue, item.proof.job, state._replace(attempt=state.attempt - 1), Change.RELEASED, state.lease
+            )
+        else:
+            _failed(ledger, queue, item, state, rolls[index])
+    if removed:
+        _remove_done(ledger, queue, removed)
+    for lease, count in closed.items():
+        close_jobs(ledger.tx, queue.number, lease, leases[lease], count)
+    if held:
+        ledger.count(queue.number, Counter.LEASED, -len(held))
+    return outcomes
+
+
+def _judge(
+    ledger: Ledger, queue: Registered, items: Sequence[Settle]
+) -> tuple[list[LeaseholdError | None], list[tuple[int, StateRecord]], dict[bytes, LeaseRecord]]:
+    """Which of the items hold their job: the outcomes so far, (index, state) of those that do, and their leases."""
+    tx, now = ledger.tx, ledger.now
+    prefix = keyspace.queue_prefix(queue.number)
+    raws = get_each(tx, keyspace.STATE, [prefix + item.proof.job for item in items])
+    outcomes: list[LeaseholdError | None] = [None] * len(items)
+    held: list[tuple[int, StateRecord]] = []
+    leases: dict[bytes, LeaseRecord] = {}
+    dead: set[bytes] = set()
+    seen: set[bytes] = set()
+    decode = records.decode_state
+    for index, raw in enumerate(raws):
+        job, lease, token = items[index].proof
+        if raw is None:
+            outcomes[index] = LeaseLost(job.hex(), token, "it is no longer there")
+            continue
+        try:
+            if isinstance(raw, Corrupt):
+                raise Corrupt(raw.detail, job.hex())
+            state = decode(raw, job)
+        except Corrupt as exc:
+            outcomes[index] = exc
+            continue
+        if state.state != _LEASED or state.lease != lease or state.token != token:
+            outcomes[index] = _not_held(state, job, lease, token)
+            continue
+        if job in seen:
+            outcomes[index] = AlreadySettled(job.hex(), token)
+            continue
+        if lease not in leases and lease not in dead:
+            record = read_lease(tx, queue.number, lease)
+            if record is None:
+                raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+            if record.expires_at_ms > now:
+                leases[lease] = record
+            else:
+                dead.add(lease)
+        if lease in dead:
+            outcomes[index] = LeaseLost(job.hex(), token, "its lease has expired")
+            continue
+        seen.add(job)
+        held.append((index, state))
+    return outcomes, held, leases
+
+
+def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> LeaseLost:
+    # A settled job keeps the lease that settled it; one whose lease expired does not.
+    if state.state != _LEASED and state.lease == lease and state.token == token:
+        return AlreadySettled(job.hex(), token)
+    return LeaseLost(job.hex(), token)
+
+
+# ── ack ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[tuple[bytes, StateRecord]]) -> None:
+    """Done, and not kept: gone in the same step."""
+    tx, number = ledger.tx, queue.number
+    prefix = keyspace.queue_prefix(number)
+    keys = []
+    events = []
+    pack_middle = records.pack_event_middle
+    heads = [records.pack_event_head(_DONE, State.GONE, priority, 0, number) for priority in range(10)]
+    no_text = records.NO_TEXT
+    for begin, end, _, _ in ledger.room(len(jobs)):
+        for job, state in jobs[begin:end]:
+            keys.append(prefix + job)
+            if state.flags:
+                delete_extras(tx, number, job, state.flags)
+            events.append(
+                heads[state.priority]
+                + job
+                + state.lease
+                + pack_middle(state.token, state.attempt, state.max_attempts, 0, state.last_event)
+                + no_text
+            )
+        ledger.put_events(events)
+        events.clear()
+    tx.delete_many(keyspace.JOBS, keys)
+    tx.delete_many(keyspace.STATE, keys)
+    ledger.count(number, Counter.REMOVED, len(jobs))
+    ledger.ended.extend([job for job, _ in jobs])
+
+
+def _keep_done(ledger: Ledger, queue: Registered, job: bytes, state: StateRecord, result: bytes | None) -> None:
+    keep_ms = max(queue.retention_ms, 0 if result is None else queue.result_retention_ms)
+    if not keep_ms:
+        _remove_done(ledger, queue, [(job, state)])
+        return
+    tx, now, number = ledger.tx, ledger.now, queue.number
+    done = state._replace(state=int(State.DONE), ended_at_ms=now, due_at_ms=now + keep_ms)
+    if result is not None:
+        done = done._replace(flags=done.flags | put_result(tx, number, job, done, result))
+    ref = ledger.event(Change.DONE, number, job, done, lease=state.lease, previous=state.last_event)
+    tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(done._replace(last_event=ref)))
+    tx.put(keyspace.DONE, keyspace.ended(number, now, job), b"")
+    tx.put(keyspace.DUE, keyspace.due(Due.RETENTION, now + keep_ms, number, job), b"")
+    ledger.count(number, Counter.DONE, 1)
+    ledger.ended.append(job)
+
+
+# ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _failed(ledger: Ledger, queue: Registered, item: Settle, state: StateRecord, roll: float) -> None:
+    job = item.proof.job
+    if item.verb == "fail":
+        kill(ledger, queue, job, state, Reason.FAILED, item.error, state.lease)
+        return
+    verdict = after_failure(queue.policy, state.attempt, state.max_attempts, ledger.now, item.delay_ms, roll)
+    if verdict.retry_at_ms is None:
+        kill(ledger, queue, job, state, Reason.MAX_ATTEMPTS, item.error, state.lease)
+    else:
+        again = state._replace(visible_at_ms=verdict.retry_at_ms)
+        give_back(ledger, queue, job, again, Change.RETRIED, state.lease, item.error)
+
+
+def give_back(
+    ledger: Ledger,
+    queue: Registered,
+    job: bytes,
+    state: StateRecord,
+    change: Change,
+    lease: bytes,
+    error: str | None = None,
+) -> None:
+    """From leased to waiting, visible when the state says. `lease`: what settled it, or zeros if it expired.
+
+    The caller counts LEASED down, once for all its jobs.
+    """
+    tx, number = ledger.tx, queue.number
+    held_by = state.lease
+    state = state._replace(state=_WAITING, lease=lease)
+    if error is not None:
+        state = state._replace(flags=state.flags | write_notes(tx, number, job, Notes(error=error)))
+    ref = ledger.event(
+        change, number, job, state, lease=held_by, at_ms=state.visible_at_ms, previous=state.last_event, text=error or ""
+    )
+    tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
+    tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
+    ledger.count(number, Counter.WAITING, 1)
+    ledger.ready(queue.name, state.visible_at_ms)
+
+
+def kill(
+    ledger: Ledger, queue: Registered, job: bytes, state: StateRecord, reason: Reason, error: str | None, lease: bytes
+) -> None:
+    """From leased to dead: the one path there. The caller counts LEASED down."""
+    tx, now, number = ledger.tx, ledger.now, queue.number
+    held_by = state.lease
+    state = state._replace(state=int(State.DEAD), reason=int(reason), ended_at_ms=now, lease=lease)
+    if error is not None:
+        state = state._replace(flags=state.flags | write_notes(tx, number, job, Notes(error=error)))
+    ref = ledger.event(
+        Change.DIED, number, job, state, lease=held_by, previous=state.last_event, text=error or ""
+    )
+    tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
+    tx.put(keyspace.DEAD, keyspace.ended(number, now, job), b"")
+    ledger.count(number, Counter.DEAD, 1)
+    ledger.ended.append(job)
+
+
+# ── extend, progress ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+    def run(ledger: Ledger) -> Extended:
+        tx = ledger.tx
+        queue = core.registry.find(tx, name)
+        record = None if queue is None else read_lease(tx, queue.number, lease)
+        if queue is None or record is None or record.expires_at_ms <= ledger.now:
+            raise LeaseLost(detail="its lease has ended")
+        lost = lost_jobs(tx, queue.number, lease) if record.lost else []
+        until = max(record.expires_at_ms, ledger.now + lease_ms)
+        if until > record.expires_at_ms:
+            tx.put(
+                keyspace.LEASES,
+                keyspace.of_queue(queue.number, lease),
+                records.encode_lease(record._replace(expires_at_ms=until)),
+            )
+            tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue.number, lease))
+            tx.put(keyspace.DUE, keyspace.due(Due.LEASE, until, queue.number, lease), b"")
+            ledger.event(Change.EXTENDED, queue.number, lease=lease, at_ms=until)
+        return Extended(until, [job.hex() for job in lost])
+
+    return core.write(run)
+
+
+def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+    def run(ledger: Ledger) -> None:
+        tx = ledger.tx
+        queue = core.registry.find(tx, name)
+        if queue is None:
+            raise LeaseLost(proof.job.hex(), proof.token)
+        outcomes, held, _ = _judge(ledger, queue, (Settle("ack", proof),))
+        if outcomes[0] is not None:
+            raise outcomes[0]
+        state = held[0][1]
+        notes = read_notes(tx, queue.number, proof.job, state)
+        flags = state.flags | write_notes(
+            tx, queue.number, proof.job, Notes(notes.error, fraction, note, notes.result, notes.result_bytes)
+        )
+        if flags != state.flags:
+            tx.put(
+                keyspace.STATE,
+                keyspace.of_queue(queue.number, proof.job),
+                records.encode_state(state._replace(flags=flags)),
+            )
+
+    core.write(run)
+

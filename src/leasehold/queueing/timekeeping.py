@@ -1,0 +1,50 @@
+"""The store's time: moved by the steady clock, joined to the calendar when the store is opened.
+
+The calendar may step; the store's time never does. Opened alone, a store takes the later of the calendar and what it
+would have counted itself, but never less than the last time it stored. A process that joins others takes theirs.
+"""
+
+from __future__ import annotations
+
+from leasehold.clock import Clock
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Engine, Transaction
+
+_CLOCK = b"clock"
+
+
+class StoreTime:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._clock = clock
+        self._steady = clock.steady_ms
+        self._alone = engine.alone
+        self._offset = engine.transact(self._join)
+
+    def now_ms(self) -> int:
+        return self._steady() + self._offset
+
+    def from_calendar(self, wall_ms: int, now_ms: int) -> int:
+        """A moment of the calendar in the store's time, by what the calendar shows now."""
+        return max(now_ms, now_ms + wall_ms - self._clock.wall_ms())
+
+    def drift_ms(self) -> int:
+        """How far the calendar has moved away since the store was opened (a step, if it is sudden)."""
+        return self._clock.wall_ms() - self.now_ms()
+
+    def _join(self, tx: Transaction) -> int:
+        steady, boot = self._clock.steady_ms(), self._clock.boot_id()
+        raw = tx.get(keyspace.META, _CLOCK)
+        record = None if raw is None else records.decode_struct(records.ClockRecord, raw, "the store's clock")
+        counted = record.offset_ms if record is not None and boot and record.boot == boot else None
+        if counted is not None and not self._alone:
+            return counted
+        offset = max(self._clock.wall_ms(), last_time(tx)) - steady
+        if counted is not None:
+            offset = max(offset, counted)
+        tx.put(keyspace.META, _CLOCK, records.encode_struct(records.ClockRecord(boot, offset)))
+        return offset
+
+
+def last_time(tx: Transaction) -> int:
+    rows = tx.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True)
+    return records.decode_journal_header(rows[0][1]).time_ms if rows else 0

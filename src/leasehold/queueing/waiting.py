@@ -1,0 +1,65 @@
+"""Waiting without polling, and without a herd: who waits for a queue stands in line.
+
+Only the first in line watches the clock (the next due time); the others sleep until they are first, a job is there
+for them, or their own time is up. Whoever leaves the line wakes the next, who looks again: so no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+
+
+class Waiter:
+    """One caller, standing in one line or several."""
+
+    __slots__ = ("signal", "topics")
+
+    def __init__(self, topics: Sequence[Hashable]) -> None:
+        self.topics = topics
+        self.signal = threading.Event()
+
+
+class Waiters:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[Hashable, dict[Waiter, None]] = {}
+
+    def join(self, topics: Sequence[Hashable]) -> Waiter:
+        waiter = Waiter(topics)
+        with self._lock:
+            for topic in topics:
+                self._lines.setdefault(topic, {})[waiter] = None
+        return waiter
+
+    def leads(self, waiter: Waiter) -> list[Hashable]:
+        """The lines this waiter is first in: it watches the clock for those."""
+        with self._lock:
+            return [topic for topic in waiter.topics if next(iter(self._lines[topic])) is waiter]
+
+    def leave(self, waiter: Waiter) -> None:
+        with self._lock:
+            for topic in waiter.topics:
+                line = self._lines[topic]
+                del line[waiter]
+                if line:
+                    next(iter(line)).signal.set()
+                else:
+                    del self._lines[topic]
+
+    def wake(self, topic: Hashable, count: int) -> None:
+        """Wake the first `count` in line."""
+        if topic not in self._lines:  # the usual case, without the lock: whoever joins now looks after joining
+            return
+        with self._lock:
+            for waiter in self._lines.get(topic, ()):
+                if count <= 0:
+                    return
+                waiter.signal.set()
+                count -= 1
+
+    def wake_all(self, topics: Iterable[Hashable] | None = None) -> None:
+        with self._lock:
+            for topic in list(self._lines) if topics is None else topics:
+                for waiter in self._lines.get(topic, ()):
+                    waiter.signal.set()

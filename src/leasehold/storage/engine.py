@@ -1,0 +1,174 @@
+"""The seam: an ordered, transactional key-value store. All queue logic is written once, above it.
+
+    Engine ── transact(fn) ──▶ Transaction (a Reader that writes)
+       ├───── read(fn) ──────▶ Reader, one moment, for something short
+       └───── snapshot() ────▶ Snapshot (a Reader), one moment, for as long as it is held
+
+Keys and values are bytes; keys are compared byte by byte. A space (see `keyspace`) is a number, and what an engine
+makes of it (a column family, a named database, a prefix) is its own affair.
+
+What an engine promises:
+
+1. A transaction is serializable, and atomic: all of it is there after a crash, or nothing.
+2. `transact` returns once the transaction is as durable as `traits.durability` says, and not before.
+3. `fn` may run more than once; it must take ids and the time from outside. If it raises, nothing is written.
+4. A transaction never reads what it wrote. The memory engine refuses to let it; other engines need not notice.
+5. `append` keys are dense and in commit order: n+1 follows n, across restarts.
+6. Damage is an error (`Corrupt`), never a missing row or the end of a scan.
+7. The driver's errors become ours in one place: Conflict (retried inside), CommitUnknown, TooLarge, Corrupt,
+   Unavailable, StoreClosed.
+8. After a fork the child's engine answers `StoreClosed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from leasehold.errors import Corrupt
+
+T = TypeVar("T")
+Space = int
+Row = tuple[bytes, bytes]
+Durability = Literal["disk", "os", "memory"]
+DURABILITIES: tuple[Durability, ...] = ("memory", "os", "disk")  # weakest first
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What differs between engines, said so that the conformance suite can test it."""
+
+    #: Who may have it open at once: threads of one process, processes of one host, or hosts.
+    scope: Literal["process", "host", "cluster"]
+    #: Whether claims follow the order strictly, or nearly (where many hosts pick at random).
+    order: Literal["strict", "approximate"]
+    #: Whether `snapshot()` is one moment of the whole store.
+    snapshot: Literal["store", "queue"]
+    durability: Durability
+    #: The largest batch that is one transaction, and the largest key and value.
+    atomic_bytes: int
+    key_bytes: int
+    value_bytes: int
+    #: How often to look for other processes' commits, in seconds; None where this process sees every commit.
+    poll: float | None = None
+
+
+class Reader(Protocol):
+    """Looks at one moment."""
+
+    def get(self, space: Space, key: bytes) -> bytes | None: ...
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys."""
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        """Up to `limit` rows with begin <= key < end. `snapshot`: takes no conflict (nothing, with one writer)."""
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        """As `scan`, the keys only: for spaces that are indexes."""
+
+
+class Transaction(Reader, Protocol):
+    """Looks and writes; nothing it writes is seen, by itself or by others, before it commits."""
+
+    def put(self, space: Space, key: bytes, value: bytes) -> None: ...
+
+    def put_many(self, space: Space, rows: Iterable[Row]) -> None: ...
+
+    def delete(self, space: Space, key: bytes) -> None: ...
+
+    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None: ...
+
+    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None: ...
+
+    def add(self, space: Space, key: bytes, delta: int) -> None:
+        """Add to a counter (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
+
+    def guard(self, space: Space, key: bytes) -> None:
+        """Conflict with anyone who writes this key, without reading it (nothing, with one writer)."""
+
+    def next_append(self, space: Space) -> int:
+        """The number the next `append` to this space will get."""
+
+    def append(self, space: Space, value: bytes) -> int:
+        """Write at the next number of the space (a big-endian u64 key); returns it."""
+
+
+class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
+    """A moment, held until closed."""
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """An open database."""
+
+    @property
+    def traits(self) -> Traits: ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process had it open when this one opened it (so that the calendar may be taken anew)."""
+
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        """Run `fn`, commit what it wrote, wait until it is durable; give back what it returned."""
+
+    def read(self, fn: Callable[[Reader], T]) -> T:
+        """Run `fn` on one moment. For short looks: it may hold up writers."""
+
+    def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        """One moment of these spaces (all, if not said), for long looks."""
+
+    def version(self) -> int:
+        """A number that changes with every commit, of any process. Cheap."""
+
+    def durable(self) -> int | None:
+        """The last journal row known durable, or None where a commit is durable as soon as it is seen."""
+
+    def export(self, path: str) -> None:
+        """Write a copy of one moment that can be opened as a store. `path` does not exist yet."""
+
+    def close(self) -> None:
+        """Make everything durable and let go. Closing twice is fine."""
+
+
+def iterate(reader: Reader, space: Space, begin: bytes, end: bytes, chunk: int = 1000) -> Iterator[list[Row]]:
+    """All rows of a range, a chunk at a time, each read as it is needed."""
+    while True:
+        rows = reader.scan(space, begin, end, chunk)
+        if rows:
+            yield rows
+        if len(rows) < chunk:
+            return
+        begin = rows[-1][0] + b"\0"
+
+
+def iterate_keys(reader: Reader, space: Space, begin: bytes, end: bytes, chunk: int = 1000) -> Iterator[list[bytes]]:
+    while True:
+        keys = reader.keys(space, begin, end, chunk)
+        if keys:
+            yield keys
+        if len(keys) < chunk:
+            return
+        begin = keys[-1] + b"\0"
+
+
+def get_each(reader: Reader, space: Space, keys: Sequence[bytes]) -> list[bytes | Corrupt | None]:
+    """As `get_many`, but a damaged row is an answer for itself alone."""
+    try:
+        return list(reader.get_many(space, keys))
+    except Corrupt:
+        return [_get_or_damage(reader, space, key) for key in keys]
+
+
+def _get_or_damage(reader: Reader, space: Space, key: bytes) -> bytes | Corrupt | None:
+    try:
+        return reader.get(space, key)
+    except Corrupt as exc:
+        return exc

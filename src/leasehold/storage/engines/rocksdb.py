@@ -1,0 +1,533 @@
+"""RocksDB in this process, through rocksdict: the default engine.
+
+One process owns the folder (`folder.Folder`), one lock orders the writers, one `WriteBatch` is a commit. A commit is
+applied under the lock, to the log and the memtable, and made durable outside it, together with all that came
+meanwhile (`syncing.Syncer`); the log's order makes a lost tail a consistent prefix.
+
+What the driver would get wrong is kept here:
+- raw mode always (its default unpickles what it reads);
+- scans by the raw iterator, whose `status` is looked at (the convenient ones end early on damage, silently);
+- no `Snapshot` scans (they show later writes): a snapshot is an iterator a space, opened under the lock;
+- a damaged log tail is dropped on opening: `Marks` tells, and the store refuses to serve;
+- scans of a front start where it was last seen to begin (`Heads`), not at a million tombstones;
+- after a failed sync every write fails: the engine stops, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, Unavailable
+from leasehold.storage.engine import Durability, Row, Snapshot, Space, Traits
+from leasehold.storage.folder import Folder
+from leasehold.storage.heads import Front, Heads
+from leasehold.storage.keyspace import DEDUP, FRONTS, JOBS, JOURNAL, LAST, NAMES, STATE, commit, split_commit
+from leasehold.storage.marks import Marks
+from leasehold.storage.records import decode_count, encode_count
+from leasehold.storage.syncing import Syncer
+
+T = TypeVar("T")
+Mode = Literal["low_space", "high_throughput"]
+
+#: Looked up by key more than scanned: a filter saves the read of a key that is not there.
+_POINT_SPACES = (JOBS, STATE, DEDUP)
+
+
+class RocksEngine:
+    """An open RocksDB, owned by this process."""
+
+    alone = True
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        durability: Durability = "disk",
+        cache_capacity: int = 64 * 1024 * 1024,
+        mode: Mode = "high_throughput",
+        sync_interval: float = 0.1,
+        boot_id: str = "",
+    ) -> None:
+        folder = Folder(path, "rocksdb")
+        existed = folder.check()
+        folder.lock()
+        try:
+            self._db = _open(folder.db, cache_capacity, mode)
+            self._tables = [self._db.get_column_family(name) for name in NAMES]
+            self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
+            if not existed:
+                folder.write_format()
+            self._marks = Marks(folder.path / "DURABLE", boot_id)
+            last = self._last_append(JOURNAL)
+            if last < self._marks.required:
+                raise Corrupt(
+                    f"the newest commits of {folder.path} are lost: the journal ends at {last}, and reached "
+                    f"{self._marks.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
+                )
+        except BaseException:
+            folder.unlock()
+            raise
+        self._folder = folder
+        self._next_append: dict[Space, int] = {JOURNAL: last + 1}
+        self._counts: dict[tuple[Space, bytes], int] = {}
+        self._heads = Heads()
+        self._lock = threading.Lock()
+        self._version = 0
+        self._owner = os.getpid()
+        self._stopped: LeaseholdError | None = None
+        self._syncer = Syncer(self._sync, grouped=durability == "disk", interval=sync_interval)
+        self.traits = Traits(
+            scope="process",
+            order="strict",
+            snapshot="store",
+            durability=durability,
+            atomic_bytes=2**30,
+            key_bytes=2**16,
+            value_bytes=2**30,
+        )
+        self._durable = self._written = last
+        self._note_writes = durability != "disk"
+
+    # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def transact(self, fn: Callable[[_Transaction], T]) -> T:
+        with self._lock:
+            if self._stopped is not None or os.getpid() != self._owner:
+                self._refuse()
+            transaction = _Transaction(self)
+            result = fn(transaction)
+            version = self._apply(transaction) if transaction.dirty else 0
+        if version:
+            self._syncer.wait(version)
+        return result
+
+    def read(self, fn: Callable[[_Reader], T]) -> T:
+        with self._lock:
+            if self._stopped is not None or os.getpid() != self._owner:
+                self._refuse()
+            return fn(_Reader(self))
+
+    def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        with self._lock:
+            if self._stopped is not None or os.getpid() != self._owner:
+                self._refuse()
+            iterators: dict[Space, Any] = {}
+            for space in range(len(NAMES)) if spaces is None else spaces:
+                # An iterator sees the moment it is opened at; positioning it here makes sure that it is open.
+                iterators[space] = self._tables[space].iter()
+                iterators[space].seek_to_first()
+            return _Snapshot(iterators)
+
+    def version(self) -> int:
+        return self._version
+
+    def durable(self) -> int | None:
+        return self._durable if self._syncer.grouped else None
+
+    def export(self, path: str) -> None:
+        target = Folder(path, "rocksdb")
+        target.path.mkdir(parents=True)
+        with self._lock:
+            self._refuse_if_stopped()
+            last = self._written
+            try:
+                self._db.flush_wal(True)
+                Checkpoint(self._db).create_checkpoint(str(target.db))
+            except Exception as exc:
+                raise translated(exc) from exc
+        target.write_format()
+        marks = Marks(target.path / "DURABLE", "")
+        marks.note(last, last)
+        marks.close()
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if isinstance(self._stopped, StoreClosed):
+                return
+            failed = self._stopped
+            self._stopped = StoreClosed("this store was closed")
+        self._syncer.stop()
+        try:
+            if failed is None:
+                self._sync()
+        finally:
+            self._tables.clear()
+            self._handles.clear()
+            self._db.close()
+            self._marks.close()
+            self._folder.unlock()
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _apply(self, transaction: _Transaction) -> int:
+        """Write the batch; returns the version to wait for."""
+        batch = transaction.batch
+        counts = self._counts
+        changed: dict[tuple[Space, bytes], int] = {}
+        for at, delta in transaction.adds.items():
+            value = counts.get(at)
+            if value is None:
+                value = decode_count(self._tables[at[0]].get(at[1]))
+            changed[at] = value + delta
+            batch.put(at[1], encode_count(value + delta), self._handles[at[0]])
+        for space, keys in transaction.fronts.items():
+            self._heads.lower(space, keys)
+        try:
+            self._db.write(batch)
+        except Exception as exc:
+            self._stopped = stop = translated(exc)
+            raise stop from exc
+        counts.update(changed)
+        self._next_append.update(transaction.appended)
+        self._written = self._next_append[JOURNAL] - 1
+        if self._note_writes:
+            self._marks.note(self._written, self._durable)
+        self._version += 1
+        return self._syncer.applied(self._version)
+
+    def _sync(self) -> None:
+        """Make everything written so far durable. Runs outside the lock, one at a time."""
+        written = self._written
+        try:
+            self._db.flush_wal(True)
+        except Exception as exc:
+            # What the disk did not take once it may never take: going on would promise what cannot be kept.
+            self._stopped = stop = translated(exc)
+            raise stop from exc
+        self._durable = max(self._durable, written)
+        self._marks.note(max(self._written, self._durable) if self._note_writes else self._durable, self._durable)
+
+    def _last_append(self, space: Space) -> int:
+        iterator = self._tables[space].iter()
+        iterator.seek_to_last()
+        if iterator.valid():
+            return split_commit(iterator.key())
+        _check(iterator)
+        return 0
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped is not None or os.getpid() != self._owner:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        if os.getpid() != self._owner:
+            raise StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
+        if isinstance(self._stopped, StoreClosed):
+            raise StoreClosed(str(self._stopped))
+        raise Unavailable(f"the store stopped after a failed write, and must be opened again: {self._stopped}")
+
+
+class _Reader:
+    """Reads the newest moment; the caller holds the lock."""
+
+    __slots__ = ("_heads", "_tables")
+
+    def __init__(self, engine: RocksEngine) -> None:
+        self._tables = engine._tables
+        self._heads = engine._heads
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._tables[space].get(key)
+        except Exception as exc:
+            raise translated(exc) from exc
+        return value
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] = self._tables[space].get(list(keys))
+        except Exception as exc:
+            raise translated(exc) from exc
+        return values
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        if reverse:
+            return _backward(self._tables[space].iter(), begin, end, limit)
+        front = self._heads.front(space, begin)
+        if front is None or end > front.end:
+            return _forward(self._tables[space].iter(_until(end)), begin, end, limit)
+        if front.head >= end or limit <= 0:
+            return []
+        # Bounded by the front, not by the range: the first key past the range is worth knowing too.
+        iterator = self._tables[space].iter(_until(front.end))
+        rows = _forward(iterator, front.head, end, limit)
+        front.head = rows[0][0] if rows else _here(iterator, front)
+        return rows
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        if reverse:
+            return [key for key, _ in _backward(self._tables[space].iter(), begin, end, limit)]
+        front = self._heads.front(space, begin)
+        if front is None or end > front.end:
+            return _forward_keys(self._tables[space].iter(_until(end)), begin, end, limit)
+        if front.head >= end or limit <= 0:
+            return []
+        iterator = self._tables[space].iter(_until(front.end))
+        keys = _forward_keys(iterator, front.head, end, limit)
+        front.head = keys[0] if keys else _here(iterator, front)
+        return keys
+
+
+class _Transaction(_Reader):
+    __slots__ = ("_engine", "_handles", "_put", "adds", "appended", "batch", "dirty", "fronts")
+
+    def __init__(self, engine: RocksEngine) -> None:
+        self._tables = engine._tables
+        self._heads = engine._heads
+        self._engine = engine
+        self._handles = engine._handles
+        self.batch = WriteBatch(raw_mode=True)
+        self._put = self.batch.put
+        self.adds: dict[tuple[Space, bytes], int] = {}
+        self.appended: dict[Space, int] = {}
+        self.fronts: dict[Space, list[bytes]] = {}
+        self.dirty = False
+
+    def put(self, space: Space, key: bytes, value: bytes) -> None:
+        self.dirty = True
+        self._put(key, value, self._handles[space])
+        if space in FRONTS:
+            self.fronts.setdefault(space, []).append(key)
+
+    def put_many(self, space: Space, rows: Iterable[Row]) -> None:
+        self.dirty = True
+        put, handle = self._put, self._handles[space]
+        if space in FRONTS:
+            keys = self.fronts.setdefault(space, [])
+            for key, value in rows:
+                put(key, value, handle)
+                keys.append(key)
+        else:
+            for key, value in rows:
+                put(key, value, handle)
+
+    def delete(self, space: Space, key: bytes) -> None:
+        self.dirty = True
+        self.batch.delete(key, self._handles[space])
+
+    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None:
+        self.dirty = True
+        delete, handle = self.batch.delete, self._handles[space]
+        for key in keys:
+            delete(key, handle)
+
+    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
+        self.dirty = True
+        self.batch.delete_range(begin, end, self._handles[space])
+
+    def add(self, space: Space, key: bytes, delta: int) -> None:
+        self.dirty = True
+        self.adds[space, key] = self.adds.get((space, key), 0) + delta
+
+    def guard(self, space: Space, key: bytes) -> None:
+        pass
+
+    def next_append(self, space: Space) -> int:
+        number = self.appended.get(space) or self._engine._next_append.get(space)
+        if number is None:
+            number = self._engine._last_append(space) + 1
+        return number
+
+    def append(self, space: Space, value: bytes) -> int:
+        number = self.next_append(space)
+        self.put(space, commit(number), value)
+        self.appended[space] = number + 1
+        return number
+
+
+class _Snapshot:
+    """One iterator a space, all of one moment."""
+
+    def __init__(self, iterators: dict[Space, Any]) -> None:
+        self._iterators = iterators
+        self._lock = threading.Lock()
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        return self.get_many(space, (key,))[0]
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        iterator = self._iterators[space]
+        values: list[bytes | None] = []
+        with self._lock:
+            for key in keys:
+                iterator.seek(key)
+                if iterator.valid():
+                    values.append(iterator.value() if iterator.key() == key else None)
+                else:
+                    _check(iterator)
+                    values.append(None)
+        return values
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        with self._lock:
+            walk = _backward if reverse else _forward
+            return walk(self._iterators[space], begin, end, limit)
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        with self._lock:
+            if reverse:
+                return [key for key, _ in _backward(self._iterators[space], begin, end, limit)]
+            return _forward_keys(self._iterators[space], begin, end, limit)
+
+    def __enter__(self) -> _Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._iterators.clear()
+
+
+# ── the driver's iterators ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _until(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def _forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
+    iterator.seek(begin)
+    while valid():
+        at = key()
+        if at >= end or len(rows) >= limit:
+            return rows
+        rows.append((at, value()))
+        step()
+    _check(iterator)
+    return rows
+
+
+def _forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+    keys: list[bytes] = []
+    key, step, valid = iterator.key, iterator.next, iterator.valid
+    iterator.seek(begin)
+    while valid():
+        at = key()
+        if at >= end or len(keys) >= limit:
+            return keys
+        keys.append(at)
+        step()
+    _check(iterator)
+    return keys
+
+
+def _backward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    if end >= LAST:
+        iterator.seek_to_last()
+    else:
+        iterator.seek_for_prev(end)
+    while iterator.valid():
+        at = iterator.key()
+        if at < begin or len(rows) >= limit:
+            return rows
+        if at < end:
+            rows.append((at, iterator.value()))
+        iterator.prev()
+    _check(iterator)
+    return rows
+
+
+def _here(iterator: Any, front: Front) -> bytes:
+    """The first key a scan that found nothing stopped at: the front begins there, or is empty."""
+    if iterator.valid():
+        key: bytes = iterator.key()
+        return key
+    return front.end
+
+
+def _check(iterator: Any) -> None:
+    """An iterator that is no longer valid has reached the end, or met damage: only `status` tells which."""
+    try:
+        iterator.status()
+    except Exception as exc:
+        raise translated(exc) from exc
+
+
+# ── opening, and the driver's errors ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _open(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
+    roomy = mode == "high_throughput"
+    cache = Cache(cache_capacity)
+
+    def options(space: Space | None = None) -> Options:
+        made = Options(raw_mode=True)
+        made.create_if_missing(True)
+        made.create_missing_column_families(True)
+        table = BlockBasedOptions()
+        table.set_block_cache(cache)
+        table.set_block_size(16 * 1024)
+        table.set_format_version(5)
+        if space in _POINT_SPACES:
+            table.set_bloom_filter(10, False)
+        made.set_block_based_table_factory(table)
+        made.set_write_buffer_size((32 if roomy else 8) * 1024 * 1024)
+        made.set_compression_type(DBCompressionType.lz4() if roomy else DBCompressionType.zstd())
+        made.set_level_compaction_dynamic_level_bytes(True)
+        return made
+
+    whole = options()
+    # point_in_time opens after a power cut that left zeros at the log's end; `Marks` tells if it dropped more.
+    whole.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    whole.set_db_write_buffer_size((128 if roomy else 32) * 1024 * 1024)
+    # Families that are hardly written hold on to old logs; bounding them bounds recovery after a kill.
+    whole.set_max_total_wal_size((256 if roomy else 64) * 1024 * 1024)
+    whole.set_max_background_jobs(2)
+    whole.set_keep_log_file_num(2)
+    whole.set_paranoid_checks(True)
+    try:
+        return Rdict(str(path), whole, {name: options(space) for space, name in enumerate(NAMES)})
+    except Exception as exc:
+        error = translated(exc)
+        if isinstance(error, Unavailable):
+            raise OpenError(f"RocksDB could not open {path}: {exc}") from exc
+        raise error from exc
+
+
+def translated(exc: Exception) -> LeaseholdError:
+    """The driver's errors, as ours. It raises plain exceptions: only their text tells them apart."""
+    text = str(exc)
+    if isinstance(exc, LeaseholdError):
+        return exc
+    if "orruption" in text or "hecksum" in text or "bad block" in text or "Bad table" in text:
+        return Corrupt(f"RocksDB met damaged bytes: {text}")
+    if "No space left" in text or "NoSpace" in text:
+        return Unavailable(f"the disk is full: make room, then open the store again ({text})")
+    if "closed" in text:
+        return StoreClosed("this store was closed")
+    return Unavailable(f"RocksDB failed: {text}")

@@ -1,0 +1,229 @@
+"""Every key, once. Format v1; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
+
+    space        key                                             value
+    meta         name (ASCII)                                    settings: clock, next queue number, consumers
+    queues       tenant, queue (each length-prefixed)            number, policy, paused
+    jobs         queue u32, job 16                               what never changes, and the payload's first part
+    payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
+    state        queue u32, job 16                               what changes, fixed-width
+    notes        queue u32, job 16                               last error, progress, result
+    ready        queue u32, 9-priority u8, visible_at u64, job   – (an index row has no value)
+    leases       queue u32, lease 16                             expiry, worker, open, lost: fixed-width
+    lease_jobs   queue u32, lease 16                             the jobs it was given, written once
+                 queue u32, lease 16, job 16                     – : one of them that was cancelled under its holder
+    claims       queue u32, digest of the claim's id 16          its lease, and what was asked for
+    due          kind u8, time u64, queue u32, reference 16      – : what the sweeper looks at, earliest first
+    done, dead   queue u32, ended_at u64, job                    –
+    dedup        queue u32, digest of the key 16                 job, digest of the payload, until when
+    counters     queue u32, counter u8                           u64
+    journal      commit u64                                      the events of one transaction
+
+`due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+from leasehold.storage.engine import Space
+
+META: Space = 0
+QUEUES: Space = 1
+JOBS: Space = 2
+PAYLOAD: Space = 3
+STATE: Space = 4
+NOTES: Space = 5
+READY: Space = 6
+LEASES: Space = 7
+LEASE_JOBS: Space = 8
+CLAIMS: Space = 9
+DUE: Space = 10
+DONE: Space = 11
+DEAD: Space = 12
+DEDUP: Space = 13
+COUNTERS: Space = 14
+JOURNAL: Space = 15
+
+#: Names by number. Stored (as column families and named databases): do not rename, only append.
+NAMES = (
+    "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
+    "done", "dead", "dedup", "counters", "journal",
+)  # fmt: skip
+
+#: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
+#: remember where each such prefix starts (`heads`).
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0}
+
+FORMAT = 1
+LAST = b"\xff" * 32  # after every key of every space
+
+
+class Due(IntEnum):
+    """Kinds of due rows. Stored on disk: do not renumber."""
+
+    LEASE = 1
+    TTL = 2
+    RETENTION = 3
+    DEDUP = 4
+    CLAIM = 5
+
+
+class Counter(IntEnum):
+    """Counters of a queue. Stored on disk: do not renumber."""
+
+    WAITING = 1
+    LEASED = 2
+    DONE = 3
+    DEAD = 4
+    ENQUEUED = 5
+    REMOVED = 6
+
+
+_QUEUE = Struct(">I")
+_QUEUE_ID = Struct(">I16s")
+_QUEUE_ID_PART = Struct(">I16sH")
+_READY = Struct(">IBQ16s")
+_READY_TIME = Struct(">IBQ")
+_DUE = Struct(">BQI16s")
+_DUE_TIME = Struct(">BQ")
+_ENDED = Struct(">IQ16s")
+_ENDED_TIME = Struct(">IQ")
+_COUNTER = Struct(">IB")
+_COMMIT = Struct(">Q")
+
+#: Part numbers of `payload`: a payload's further parts from 1, a result's from here.
+RESULT_PARTS = 0x8000
+MAX_TIME = 2**64 - 1
+MAX_QUEUE = 2**32 - 1
+
+
+def queue_row(tenant: str, queue: str) -> bytes:
+    t, q = tenant.encode(), queue.encode()
+    return bytes((len(t),)) + t + bytes((len(q),)) + q
+
+
+def tenant_range(tenant: str) -> tuple[bytes, bytes]:
+    t = tenant.encode()
+    prefix = bytes((len(t),)) + t
+    return prefix, prefix + b"\xff"
+
+
+def queue_prefix(queue: int) -> bytes:
+    return _QUEUE.pack(queue)
+
+
+def queue_range(queue: int) -> tuple[bytes, bytes]:
+    """All rows of one queue, in any space whose key starts with its number."""
+    return _QUEUE.pack(queue), _QUEUE.pack(queue + 1) if queue < MAX_QUEUE else LAST
+
+
+#: jobs, state, notes, leases, lease_jobs, claims, dedup: queue number and 16 bytes.
+of_queue = _QUEUE_ID.pack
+split_of_queue = _QUEUE_ID.unpack
+
+payload_part = _QUEUE_ID_PART.pack
+
+
+def lost_job(queue: int, lease: bytes, job: bytes) -> bytes:
+    return _QUEUE_ID.pack(queue, lease) + job
+
+
+def lost_range(queue: int, lease: bytes) -> tuple[bytes, bytes]:
+    at = _QUEUE_ID.pack(queue, lease)
+    return at + b"\0", at + b"\xff" * 17
+
+
+def payload_range(queue: int, job: bytes, first: int, count: int) -> tuple[bytes, bytes]:
+    return payload_part(queue, job, first), payload_part(queue, job, first + count)
+
+
+def ready(queue: int, priority: int, visible_at_ms: int, job: bytes) -> bytes:
+    return _READY.pack(queue, 9 - priority, visible_at_ms, job)
+
+
+class ReadyKey(NamedTuple):
+    queue: int
+    priority: int
+    visible_at_ms: int
+    job: bytes
+
+
+def split_ready(key: bytes) -> ReadyKey:
+    queue, tier, visible_at_ms, job = _READY.unpack(key)
+    return ReadyKey(queue, 9 - tier, visible_at_ms, job)
+
+
+READY_JOB = slice(13, 29)  # where a ready key holds the job
+
+
+def ready_prefix(queue: int, priority: int) -> bytes:
+    return _COUNTER.pack(queue, 9 - priority)
+
+
+def ready_until(queue: int, priority: int, time_ms: int) -> bytes:
+    """After every row of this tier visible at `time_ms` or before."""
+    return _READY_TIME.pack(queue, 9 - priority, time_ms + 1)
+
+
+def ready_tier_end(queue: int, priority: int) -> bytes:
+    return _COUNTER.pack(queue, 10 - priority)
+
+
+def due(kind: Due, time_ms: int, queue: int, reference: bytes) -> bytes:
+    return _DUE.pack(kind, time_ms, queue, reference)
+
+
+class DueKey(NamedTuple):
+    kind: int
+    time_ms: int
+    queue: int
+    reference: bytes
+
+
+def split_due(key: bytes) -> DueKey:
+    return DueKey(*_DUE.unpack(key))
+
+
+def due_prefix(kind: Due) -> bytes:
+    return bytes((kind,))
+
+
+def due_until(kind: Due, time_ms: int) -> bytes:
+    return _DUE_TIME.pack(kind, time_ms + 1)
+
+
+def due_end(kind: Due) -> bytes:
+    return bytes((kind + 1,))
+
+
+def ended(queue: int, ended_at_ms: int, job: bytes) -> bytes:
+    """A row of `done` or `dead`."""
+    return _ENDED.pack(queue, ended_at_ms, job)
+
+
+def ended_from(queue: int, ended_at_ms: int) -> bytes:
+    return _ENDED_TIME.pack(queue, ended_at_ms)
+
+
+def split_ended(key: bytes) -> tuple[int, int, bytes]:
+    return _ENDED.unpack(key)
+
+
+def counter(queue: int, name: Counter) -> bytes:
+    return _COUNTER.pack(queue, name)
+
+
+commit = _COMMIT.pack
+
+
+def split_commit(key: bytes) -> int:
+    number: int = _COMMIT.unpack(key)[0]
+    return number
+
+
+def digest(text: bytes) -> bytes:
+    """16 bytes that stand for an idempotency key, a claim's id or a payload."""
+    return blake2b(text, digest_size=16).digest()

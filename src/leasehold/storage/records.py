@@ -1,0 +1,430 @@
+"""What is kept under the keys: each value starts with a version byte and ends with a CRC-32 of what is before it.
+
+What changes often is fixed-width (`state`, `leases`, the events of `journal`), so that a reader can decode a million
+of them as one array; the offsets are in `docs/keyspace.md`. Decoders raise `Corrupt`; they never guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from leasehold.errors import Corrupt
+from leasehold.model.retry import Policy
+
+V1 = 1
+_V1 = b"\x01"
+_CRC = Struct(">I")
+_COUNT = Struct(">Q")
+R = TypeVar("R")
+
+#: A value is at most this large (one engine takes 100,000 bytes), so larger payloads and results are split.
+PART_BYTES = 64 * 1024
+
+
+def seal(body: bytes) -> bytes:
+    return body + crc32(body).to_bytes(4, "big")
+
+
+def unseal(what: str, value: bytes) -> bytes:
+    """The body of a sealed value of this version."""
+    body = value[:-4]
+    if crc32(body) != int.from_bytes(value[-4:], "big") or value[:1] != _V1:
+        raise damaged(what, value)
+    return body
+
+
+def damaged(what: str, value: bytes) -> Corrupt:
+    body = value[:-4]
+    if len(value) > 4 and crc32(body) == int.from_bytes(value[-4:], "big"):
+        return Corrupt(f"{what} has version {value[0]}, which this Leasehold does not read")
+    return Corrupt(f"{what} is damaged: its checksum does not fit its {len(value)} bytes")
+
+
+# ── state ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_STATE = Struct(">BBBBBIIIQQQQQ16s")
+STATE_BYTES = _STATE.size + 4
+
+#: Flags of a state: what else there is of the job, so that removing it reads nothing.
+HAS_PARTS, HAS_NOTES, HAS_KEY, HAS_RESULT_PARTS = 1, 2, 4, 8
+
+
+class StateRecord(NamedTuple):
+    """What changes about a job."""
+
+    version: int
+    state: int
+    priority: int
+    reason: int
+    flags: int
+    attempt: int
+    max_attempts: int
+    replays: int
+    token: int
+    visible_at_ms: int
+    ended_at_ms: int
+    #: When this job has a due row: its ttl while it has never been claimed, its retention once done. 0: none.
+    due_at_ms: int
+    #: (commit << 10 | index) of its last event.
+    last_event: int
+    #: Of a leased job, its lease; else the lease that settled it last, or zeros when one expired.
+    lease: bytes
+
+
+_pack_state = _STATE.pack
+_unpack_state = _STATE.unpack_from
+_make_state = StateRecord._make
+
+
+def seal_state(*fields: object) -> bytes:
+    """The bytes of a state given field by field, in the order of `StateRecord`."""
+    body = _pack_state(*fields)
+    return body + crc32(body).to_bytes(4, "big")
+
+
+def encode_state(record: StateRecord) -> bytes:
+    return seal_state(*record)
+
+
+def decode_state(value: bytes, job: bytes) -> StateRecord:
+    if len(value) == STATE_BYTES and crc32(value[:-4]) == int.from_bytes(value[-4:], "big") and value[0] == V1:
+        return _make_state(_unpack_state(value))
+    raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_JOB = Struct(">BQHHII")  # version, created, parts, key bytes, headers bytes, payload bytes in all
+
+
+class JobRecord(NamedTuple):
+    """What never changes about a job. `payload` is its first part when `parts` is not 0."""
+
+    created_at_ms: int
+    parts: int
+    key: bytes
+    headers: bytes
+    payload_bytes: int
+    payload: bytes
+
+
+def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
+    """The job's row, and the sealed further parts of a large payload."""
+    size = len(payload)
+    parts: list[bytes] = []
+    first = payload
+    if size > PART_BYTES:
+        first = payload[:PART_BYTES]
+        parts = split_parts(payload, PART_BYTES)
+    body = _JOB.pack(V1, created_at_ms, len(parts), len(key), len(headers), size) + key + headers + first
+    return body + crc32(body).to_bytes(4, "big"), parts
+
+
+_JOB_BYTES = _JOB.size
+_unpack_job = _JOB.unpack_from
+
+
+def decode_job(value: bytes, job: bytes) -> JobRecord:
+    body = value[:-4]
+    if len(value) < _JOB_BYTES + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] != V1:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
+    _, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
+    if not key_bytes and not headers_bytes:
+        return JobRecord(created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:])
+    at_headers = _JOB_BYTES + key_bytes
+    at_payload = at_headers + headers_bytes
+    return JobRecord(
+        created_at_ms, parts, body[_JOB_BYTES:at_headers], body[at_headers:at_payload], payload_bytes, body[at_payload:]
+    )
+
+
+def split_parts(data: bytes, start: int) -> list[bytes]:
+    return [seal(_V1 + data[at : at + PART_BYTES]) for at in range(start, len(data), PART_BYTES)]
+
+
+def join_parts(first: bytes, parts: Sequence[bytes | None], total: int, job: bytes, what: str = "payload") -> bytes:
+    """A large payload or result, whole, or `Corrupt`."""
+    pieces = [first]
+    for part in parts:
+        if part is None:
+            raise Corrupt(f"a part of its {what} is missing", job.hex())
+        try:
+            pieces.append(unseal(f"a part of its {what}", part)[1:])
+        except Corrupt as exc:
+            raise Corrupt(exc.detail, job.hex()) from None
+    whole = b"".join(pieces)
+    if len(whole) != total:
+        raise Corrupt(f"its {what} has {len(whole)} bytes instead of {total}", job.hex())
+    return whole
+
+
+_encode_msgpack = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+def encode_headers(headers: dict[str, str]) -> bytes:
+    return _encode_msgpack(headers) if headers else b""
+
+
+def decode_headers(raw: bytes, job: bytes) -> dict[str, str]:
+    if not raw:
+        return {}
+    try:
+        return _decode_headers(raw)
+    except msgspec.DecodeError as exc:
+        raise Corrupt("its headers cannot be read", job.hex()) from exc
+
+
+# ── notes, queues, meta: variable, as MessagePack ────────────────────────────────────────────────────────────────────
+
+
+class Notes(msgspec.Struct, frozen=True, array_like=True):
+    """What a job's deliveries said. A large result is kept in parts, of which `result` is the first."""
+
+    error: str | None = None
+    progress: float | None = None
+    progress_note: str | None = None
+    result: bytes | None = None
+    result_bytes: int = 0
+
+
+class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    tenant: str
+    queue: str
+    policy: Policy
+    paused: bool = False
+
+
+class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Joins steady time to the store's: store time = steady + offset, for as long as `boot` lasts."""
+
+    boot: str
+    offset_ms: int
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A registered reader of the journal: nothing after `commit` is trimmed."""
+
+    commit: int
+    seen_at_ms: int
+
+
+class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
+    value: int
+
+
+def encode_struct(value: msgspec.Struct) -> bytes:
+    return seal(_V1 + _encode_msgpack(value))
+
+
+def decode_struct(kind: type[R], value: bytes, what: str, job: bytes | None = None) -> R:
+    try:
+        return msgspec.msgpack.decode(unseal(what, value)[1:], type=kind)
+    except msgspec.DecodeError as exc:
+        raise Corrupt(f"{what} cannot be read: {exc}", job.hex() if job else None) from exc
+    except Corrupt as exc:
+        raise Corrupt(exc.detail, job.hex() if job else None) from None
+
+
+# ── leases and claims ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_LEASE = Struct(">BQQIII16s64s")
+
+
+class LeaseRecord(NamedTuple):
+    version: int
+    expires_at_ms: int
+    granted_at_ms: int
+    given: int
+    open: int
+    lost: int
+    #: The digest of the claim's id, or zeros.
+    claim: bytes
+    #: UTF-8, padded with zeros.
+    worker: bytes
+
+    @property
+    def worker_name(self) -> str:
+        return self.worker.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: str) -> LeaseRecord:
+    return LeaseRecord(V1, expires_at_ms, now_ms, count, count, 0, claim, worker.encode())
+
+
+def encode_lease(record: LeaseRecord) -> bytes:
+    return seal(_LEASE.pack(*record))
+
+
+def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
+    if len(value) != _LEASE.size + 4:
+        raise Corrupt(f"lease {lease.hex()} is damaged ({len(value)} bytes)")
+    return LeaseRecord._make(_LEASE.unpack(unseal(f"lease {lease.hex()}", value)))
+
+
+_LEASE_JOB = Struct(">16sQ")
+
+
+def encode_lease_jobs(jobs: Sequence[tuple[bytes, int]]) -> bytes:
+    pack = _LEASE_JOB.pack
+    return seal(_V1 + b"".join([pack(job, token) for job, token in jobs]))
+
+
+def decode_lease_jobs(value: bytes, lease: bytes) -> list[tuple[bytes, int]]:
+    """(job, token) of everything a lease was given."""
+    body = unseal(f"the jobs of lease {lease.hex()}", value)
+    return list(_LEASE_JOB.iter_unpack(body[1:]))
+
+
+_CLAIM = Struct(">B16s16sB")
+
+
+class ClaimRecord(NamedTuple):
+    """A claim made with an id: its lease, a digest of what was asked for, whether it ended by expiry."""
+
+    version: int
+    lease: bytes
+    asked: bytes
+    expired: int
+
+
+def encode_claim(lease: bytes, asked: bytes, expired: bool = False) -> bytes:
+    return seal(_CLAIM.pack(V1, lease, asked, expired))
+
+
+def decode_claim(value: bytes) -> ClaimRecord:
+    body = unseal("a remembered claim", value)
+    if len(body) != _CLAIM.size:
+        raise damaged("a remembered claim", value)
+    return ClaimRecord._make(_CLAIM.unpack(body))
+
+
+# ── dedup, counters ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_DEDUP = Struct(">B16s16sQ")
+
+
+class DedupRecord(NamedTuple):
+    version: int
+    job: bytes
+    payload_digest: bytes
+    until_ms: int
+
+
+def encode_dedup(job: bytes, payload_digest: bytes, until_ms: int) -> bytes:
+    return seal(_DEDUP.pack(V1, job, payload_digest, until_ms))
+
+
+def decode_dedup(value: bytes) -> DedupRecord:
+    body = unseal("an idempotency key's row", value)
+    if len(body) != _DEDUP.size:
+        raise damaged("an idempotency key's row", value)
+    return DedupRecord._make(_DEDUP.unpack(body))
+
+
+COUNT_BYTES = 12  # a u64 and its CRC: engines that add atomically keep the same shape
+
+
+def encode_count(value: int) -> bytes:
+    body = _COUNT.pack(value & (2**64 - 1))
+    return body + crc32(body).to_bytes(4, "big")
+
+
+def decode_count(value: bytes | None) -> int:
+    if value is None:
+        return 0
+    if len(value) != COUNT_BYTES or crc32(value[:8]) != int.from_bytes(value[8:], "big"):
+        raise Corrupt("a counter is damaged")
+    count: int = _COUNT.unpack(value[:8])[0]
+    # A counter that was taken below zero wraps; shown as negative, it is plainly wrong, and `check` says so.
+    return count if count < 1 << 63 else count - (1 << 64)
+
+
+# ── journal ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_JOURNAL = Struct(">BBHQQ")  # version, reserved, events, first event's number, time
+_EVENT = Struct(">BBBBI16s16sQIIQQII")
+EVENT_BYTES = _EVENT.size
+EVENTS_A_ROW = 1000
+REF_BITS = 10
+
+#: The pieces of an event, for those who write many at once: head + job + lease + middle + text reference.
+pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queue
+pack_event_middle = Struct(">QIIQQ").pack  # token, attempt, max_attempts, at, previous
+pack_event_text = Struct(">II").pack  # offset in the row's tail, bytes
+NO_TEXT = bytes(8)
+
+
+class EventRecord(NamedTuple):
+    change: int
+    state: int
+    priority: int
+    reason: int
+    queue: int
+    job: bytes
+    lease: bytes
+    token: int
+    attempt: int
+    max_attempts: int
+    at_ms: int
+    previous: int
+    text_at: int
+    text_bytes: int
+
+
+class JournalHeader(NamedTuple):
+    events: int
+    first_number: int
+    time_ms: int
+
+
+class JournalRow(NamedTuple):
+    header: JournalHeader
+    events: list[EventRecord]
+    tail: bytes
+
+    def text(self, event: EventRecord) -> bytes:
+        return self.tail[event.text_at : event.text_at + event.text_bytes]
+
+
+def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tail: bytes) -> bytes:
+    body = _JOURNAL.pack(V1, 0, len(events), first_number, time_ms) + b"".join(events) + tail
+    return body + crc32(body).to_bytes(4, "big")
+
+
+def decode_journal_header(value: bytes) -> JournalHeader:
+    """The header alone, its CRC unchecked: for the writer, who wrote the row."""
+    if len(value) < _JOURNAL.size + 4 or value[0] != V1:
+        raise damaged("a journal row", value)
+    return JournalHeader(*_JOURNAL.unpack_from(value)[2:])
+
+
+def decode_journal(value: bytes, commit: int) -> JournalRow:
+    body = unseal(f"journal row {commit}", value)
+    if len(body) < _JOURNAL.size:
+        raise damaged(f"journal row {commit}", value)
+    header = JournalHeader(*_JOURNAL.unpack_from(body)[2:])
+    end = _JOURNAL.size + header.events * EVENT_BYTES
+    try:
+        events = [EventRecord._make(fields) for fields in _EVENT.iter_unpack(body[_JOURNAL.size : end])]
+    except StructError:
+        events = []
+    if len(events) != header.events:
+        raise Corrupt(f"journal row {commit} is cut short")
+    return JournalRow(header, events, body[end:])
+
+
+def event_ref(commit: int, index: int) -> int:
+    return commit << REF_BITS | index
+
+
+def split_ref(ref: int) -> tuple[int, int]:
+    return ref >> REF_BITS, ref & (1 << REF_BITS) - 1
+

@@ -1,0 +1,113 @@
+"""The contract behind `Store`: what a backend does, one atomic step a verb.
+
+`Store` and `Queue` check arguments, log, measure and shape answers; a backend only ever sees checked values. The
+embedded backend is `kv.KvBackend`; one that speaks to a server implements the same methods.
+
+Every method may raise StoreClosed, Unavailable or Corrupt besides what it names. A verb that raises has written
+nothing, except where it says that it works in chunks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from leasehold.errors import LeaseholdError
+from leasehold.model.event import Event, EventPage
+from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
+from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from leasehold.model.names import QueueName
+from leasehold.model.report import Report
+from leasehold.model.retry import Policy
+from leasehold.model.request import JobRequest, ReplayRequest
+from leasehold.storage.engine import Traits
+
+Progress = Callable[[int, int | None], None]
+"""Told of (done so far, of how many if known) by verbs that work in chunks."""
+
+
+class Backend(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def traits(self) -> Traits: ...
+
+    def now_ms(self) -> int:
+        """The store's time: never less than any it stored."""
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        """All of them, in one transaction, answers in order; the queue is made if it is not there.
+
+        Raises KeyConflict, QueueFull, TooLarge.
+        """
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        """A lease over the first jobs of the first of these queues that has any; None if none has, after waiting.
+
+        Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
+        With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
+        InvalidArgument (it asked for something else).
+        """
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+        """Each job settled whole or not at all; in the order of the items, None or why not (LeaseLost, Corrupt)."""
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        """expiry = max(expiry, now + lease_ms), one write however many jobs. Raises LeaseLost."""
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        """Raises LeaseLost."""
+
+    def get(self, name: QueueName, job: bytes) -> Job | None: ...
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        """The job once it is done, dead or removed; None if it was never there. Raises WaitTimeout."""
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page: ...
+
+    def counts(self, name: QueueName) -> Counts: ...
+
+    def timeline(self, name: QueueName, job: bytes) -> list[Event]:
+        """Its events, oldest first, as far back as the journal is kept."""
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        """Works in chunks, each one transaction."""
+
+    def cancel(self, name: QueueName, job: bytes) -> bool: ...
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        """Works in chunks, each one transaction."""
+
+    def set_paused(self, name: QueueName, paused: bool) -> None: ...
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        """All of them in one transaction."""
+
+    def policy(self, name: QueueName) -> Policy:
+        """The queue's policy, or the default if there is no such queue yet."""
+
+    def queues(self, tenant: str | None) -> list[QueueInfo]: ...
+
+    def upcoming(self, before_ms: int, limit: int) -> list[Job]:
+        """Scheduled jobs of all queues that become ready before then, earliest first."""
+
+    def sweep(self) -> Swept:
+        """One bounded pass over what is due."""
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        """Remove done jobs past their retention or, with `before_ms`, all done and dead jobs that ended before then."""
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        """Durable events in order. Raises JournalTrimmed. A `consumer` is remembered: nothing it has yet to read is trimmed."""
+
+    def forget_consumer(self, consumer: str) -> bool: ...
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report: ...
+
+    def snapshot(self, path: str) -> None: ...
+
+    def close(self) -> None: ...

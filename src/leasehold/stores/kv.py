@@ -1,0 +1,124 @@
+"""The embedded backend: the queue's logic on an engine in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from leasehold.clock import Clock
+from leasehold.errors import LeaseholdError, OpenError
+from leasehold.model.event import Event, EventPage
+from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
+from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from leasehold.model.names import QueueName
+from leasehold.model.report import Report
+from leasehold.model.request import JobRequest, ReplayRequest
+from leasehold.model.retry import Policy
+from leasehold.queueing import census, check, claim, deadletter, enqueue, journal, policies, settle, sweep
+from leasehold.queueing.core import Core
+from leasehold.storage.engine import Engine, Traits
+from leasehold.storage.folder import expand
+from leasehold.stores.contract import Progress
+
+
+class KvBackend:
+    """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
+
+    def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
+        self._engine = engine
+        self._core = Core(engine, clock)
+        self.url = url
+
+    @property
+    def traits(self) -> Traits:
+        return self._engine.traits
+
+    def now_ms(self) -> int:
+        return self._core.time.now_ms()
+
+    def clock_drift_ms(self) -> int:
+        return self._core.time.drift_ms()
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        return enqueue.enqueue(self._core, name, jobs)
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        return claim.claim(self._core, names, request, cancel)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+        return settle.settle(self._core, name, items)
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        return settle.extend(self._core, name, lease, lease_ms)
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        settle.progress(self._core, name, proof, fraction, note)
+
+    def get(self, name: QueueName, job: bytes) -> Job | None:
+        return census.get(self._core, name, job)
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        return census.wait_for(self._core, name, job, timeout_ms)
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+        return census.list_jobs(self._core, name, state, limit, cursor)
+
+    def counts(self, name: QueueName) -> Counts:
+        return census.counts(self._core, name)
+
+    def timeline(self, name: QueueName, job: bytes) -> list[Event]:  # type: ignore[valid-type]  # `list` is a verb
+        return journal.timeline(self._core, name, job)
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        return deadletter.replay(self._core, name, request, progress)
+
+    def cancel(self, name: QueueName, job: bytes) -> bool:
+        return deadletter.cancel(self._core, name, job)
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        return deadletter.purge(self._core, name, state, progress)
+
+    def set_paused(self, name: QueueName, paused: bool) -> None:
+        policies.set_paused(self._core, name, paused)
+
+    def configure(self, policies_by_name: Mapping[QueueName, Policy]) -> None:
+        policies.configure(self._core, policies_by_name)
+
+    def policy(self, name: QueueName) -> Policy:
+        return policies.policy(self._core, name)
+
+    def queues(self, tenant: str | None) -> list[QueueInfo]:  # type: ignore[valid-type]
+        return census.queues(self._core, tenant)
+
+    def upcoming(self, before_ms: int, limit: int) -> list[Job]:  # type: ignore[valid-type]
+        return census.upcoming(self._core, before_ms, limit)
+
+    def sweep(self) -> Swept:
+        tend = getattr(self._engine, "tend", None)
+        if tend is not None:
+            tend()
+        return sweep.sweep(self._core)
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        return deadletter.cleanup(self._core, before_ms, limit, progress)
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        return journal.events(self._core, after, limit, wait_ms, consumer)
+
+    def forget_consumer(self, consumer: str) -> bool:
+        return journal.forget_consumer(self._core, consumer)
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report:
+        return check.check(self._core, repair, progress)
+
+    def snapshot(self, path: str) -> None:
+        target = expand(path)
+        if target.exists():
+            raise OpenError(f"{target} exists: give a new folder for the snapshot")
+        self._engine.export(str(target))
+
+    def close(self) -> None:
+        self._core.waiters.wake_all()
+        self._engine.close()
