@@ -1,0 +1,145 @@
+"""`leasehold.open`: settings, then an engine, then the store on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+
+from leasehold.clock import Clock, SystemClock
+from leasehold.errors import OpenError, SettingsError
+from leasehold.settings import SETTINGS, Settings, Storage, variable
+from leasehold.storage.engine import DURABILITIES, Durability, Engine
+from leasehold.storage.folder import expand
+from leasehold.storage.keyspace import FORMAT
+from leasehold.stores.store import Store
+from leasehold.stores.sweeper import Sweeper
+
+#: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
+OPTIONS = {name.rsplit(".", 1)[1]: name for name in SETTINGS if name.count(".") == 2}
+
+
+def open(
+    url: str | None = None,
+    *,
+    durability: Durability | None = None,
+    clock: Clock | None = None,
+    sweep: bool | float | timedelta | None = None,
+    config: str | os.PathLike[str] | None = None,
+    **options: object,
+) -> Store:
+    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`.
+
+    What is not said here comes from the environment, a TOML file (`config`, or ./leasehold.toml) or the defaults: see
+    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
+    how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
+    (rocksdb), map_size (lmdb).
+
+    Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
+    """
+    overrides: dict[str, object] = {"storage.durability": durability, **_options(options)}
+    if isinstance(sweep, bool):
+        overrides["sweep.enabled"] = sweep
+    elif sweep is not None:
+        overrides |= {"sweep.enabled": True, "sweep.interval": sweep}
+    return open_with(Settings.load(url, config, overrides=overrides), clock, asked=frozenset(options))
+
+
+def open_with(settings: Settings, clock: Clock | None = None, *, asked: frozenset[str] = frozenset()) -> Store:
+    """Open what the settings say."""
+    storage = settings.storage
+    for option in asked:
+        if not OPTIONS[option].startswith(f"storage.{storage.engine}."):
+            raise SettingsError(
+                f"{option!r} is a setting of {OPTIONS[option].split('.')[1]}, and this is a {storage.engine} store"
+            )
+    from leasehold.stores.kv import KvBackend  # here, so that `import leasehold` does not load what it may never use
+
+    clock = SystemClock() if clock is None else clock
+    engine, url = _ENGINES[storage.engine](storage, clock)
+    try:
+        _refuse_less(engine.traits.durability, storage.promised, url)
+        backend = KvBackend(engine, url, clock)
+    except BaseException:
+        engine.close()
+        raise
+    sweep = settings.sweep
+    store = Store(backend, sweeper=Sweeper(clock, sweep.interval) if sweep.enabled else None)
+    store._telemetry.info(
+        "opened",
+        engine=storage.engine,
+        durability=store.durability,
+        format=FORMAT,
+        sweep=sweep.interval if sweep.enabled else None,
+    )
+    return store
+
+
+def _options(options: dict[str, object]) -> dict[str, object]:
+    overrides: dict[str, object] = {}
+    for option, value in options.items():
+        if option not in OPTIONS:
+            raise SettingsError(
+                f"unknown option {option!r} (given to open): the engines take {', '.join(sorted(OPTIONS))}"
+            )
+        overrides[OPTIONS[option]] = value
+    return overrides
+
+
+# ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────
+
+
+def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    _refuse_less("memory", storage.promised, "memory:")
+    from leasehold.storage.engines.memory import MemoryEngine
+
+    return MemoryEngine(), "memory:"
+
+
+def _rocksdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    path = _path(storage)
+    from leasehold.storage.engines.rocksdb import RocksEngine
+
+    engine = RocksEngine(
+        path,
+        # It has a log in any case: whoever asks for nothing still gets what survives a killed process.
+        durability="disk" if storage.promised == "disk" else "os",
+        cache_capacity=storage.rocksdb.cache_capacity,
+        mode=storage.rocksdb.mode,
+        sync_interval=storage.rocksdb.sync_interval,
+        boot_id=clock.boot_id(),
+    )
+    return engine, f"rocksdb:{path}"
+
+
+def _lmdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    path = _path(storage)
+    from leasehold.storage.engines.lmdb import LmdbEngine
+
+    engine = LmdbEngine(
+        path,
+        map_size=storage.lmdb.map_size,
+        boot_id=clock.boot_id(),
+        durability="disk",  # the only level at which it survives a power cut whole
+    )
+    return engine, f"lmdb:{path}"
+
+
+_ENGINES: dict[str, Callable[[Storage, Clock], tuple[Engine, str]]] = {
+    "memory": _memory,
+    "rocksdb": _rocksdb,
+    "lmdb": _lmdb,
+}
+
+
+def _path(storage: Storage) -> str:
+    if storage.path is None:
+        raise SettingsError(
+            f"no store is named: give open a URL ('{storage.engine}:<path>'), or set storage.path ({variable('storage.path')})"
+        )
+    return str(expand(storage.path))
+
+
+def _refuse_less(has: Durability, asked: Durability, url: str) -> None:
+    if DURABILITIES.index(has) < DURABILITIES.index(asked):
+        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {asked!r} was asked for")

@@ -1,0 +1,302 @@
+"""What the façade tells: one measured span a verb, one line of log for what happened.
+
+    with span("claim") as span:      leasehold_verb_seconds{verb}            how long, as a histogram
+        …                            leasehold_errors_total{verb,code}       what it raised, by `errors.*.code`
+        span.jobs(n)                 leasehold_jobs_total{verb}              how many jobs it moved
+    telemetry.retried("conflict")    leasehold_transaction_retries_total{kind}, leasehold_conflicts_total
+
+No metric has a tenant or queue label: users make queues by the thousand, and a series for each verb of each would
+cost a scraper more than it tells; `queue.counts()` answers for a single one.
+
+A span wraps every verb, so it has to be nearly free. prometheus-client's own Histogram takes 1.4 µs an observation and
+its Counter 0.4, the whole span here about 1.1; the meters are handed to prometheus-client when it collects. Like
+the drivers, prometheus-client and structlog are loaded when they are first needed, which keeps `import leasehold` quick.
+
+Logs go to the standard library's logger "leasehold", whose levels and handlers are the application's to choose: job lines
+at DEBUG, the store's life and administration at INFO. Untouched, it shows warnings and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import accumulate
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import LeaseholdError
+from leasehold.model.names import QueueName
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+    from structlog.stdlib import BoundLogger
+
+#: Seconds, from 10 µs (a memory store's get) to 10 s (a claim that waits), in steps of 1, 2.5 and 5.
+BOUNDS = (*(step * 10.0**power for power in range(-5, 1) for step in (1, 2.5, 5)), 10.0)
+
+_standard = logging.getLogger("leasehold")
+
+
+class _Meter:
+    """The numbers of one verb. Its lock may be taken again by a signal handler that runs a verb while it is held."""
+
+    __slots__ = ("counts", "errors", "jobs", "lock", "moves_jobs", "seconds")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.seconds = 0.0
+        self.jobs = 0
+        self.moves_jobs = False
+        self.errors: dict[str, int] = {}
+
+
+class Span:
+    """One run of a verb: timed from `with` to its end, counted whether it succeeds or raises."""
+
+    __slots__ = ("_jobs", "_meter", "_start")
+
+    def __init__(self, meter: _Meter) -> None:
+        self._meter = meter
+        self._jobs = -1
+
+    def jobs(self, count: int) -> None:
+        """How many jobs the verb moved."""
+        self._jobs = count
+
+    def __enter__(self) -> Span:
+        self._start = perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = perf_counter() - self._start
+        meter = self._meter
+        with meter.lock:
+            meter.counts[bisect_left(BOUNDS, seconds)] += 1
+            meter.seconds += seconds
+            if self._jobs >= 0:
+                meter.jobs += self._jobs
+                meter.moves_jobs = True
+            if kind is not None:
+                code = kind.code if issubclass(kind, LeaseholdError) else "unexpected"
+                meter.errors[code] = meter.errors.get(code, 0) + 1
+
+
+class _ByVerb(dict[str, _Meter]):
+    """A verb's meter, made when it is first asked for."""
+
+    def __missing__(self, verb: str) -> _Meter:
+        return self.setdefault(verb, _Meter())
+
+
+class Meters:
+    """The meters of this process, as a collector of prometheus-client's.
+
+    All stores of a process share one (`METERS`), which is registered with the default registry.
+    """
+
+    def __init__(self) -> None:
+        self.by_verb = _ByVerb()
+        self._lock = threading.RLock()
+        self._retries: dict[str, int] = {}
+        self._registered = False
+
+    def retried(self, kind: str) -> None:
+        with self._lock:
+            self._retries[kind] = self._retries.get(kind, 0) + 1
+
+    def register(self) -> None:
+        """With the registry every exporter serves by default; once."""
+        if self._registered:
+            return
+        from prometheus_client import REGISTRY
+
+        with self._lock:
+            if not self._registered:
+                REGISTRY.register(self)
+                self._registered = True
+
+    def describe(self) -> Iterator[Metric]:
+        """The names, asked for at registration."""
+        return iter(self._families())
+
+    def collect(self) -> Iterator[Metric]:
+        seconds, jobs, errors, retries, conflicts = families = self._families()
+        for verb, meter in sorted(self.by_verb.copy().items()):
+            with meter.lock:
+                counts, total = list(meter.counts), meter.seconds
+                moved = meter.jobs if meter.moves_jobs else None
+                raised = sorted(meter.errors.items())
+            buckets = zip([*map(_shown, BOUNDS), "+Inf"], accumulate(counts), strict=True)
+            seconds.add_metric([verb], list(buckets), total)
+            if moved is not None:
+                jobs.add_metric([verb], moved)
+            for code, count in raised:
+                errors.add_metric([verb, code], count)
+        with self._lock:
+            retried = sorted(self._retries.items())
+        for kind, count in retried:
+            retries.add_metric([kind], count)
+        conflicts.add_metric([], dict(retried).get("conflict", 0))
+        return iter(families)
+
+    def renew_locks(self) -> None:
+        """In a forked child: a lock that another thread of the parent held would never be released here."""
+        self._lock = threading.RLock()
+        for meter in self.by_verb.values():
+            meter.lock = threading.RLock()
+
+    @staticmethod
+    def _families() -> tuple[Any, Any, Any, Any, Any]:
+        from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
+
+        return (
+            HistogramMetricFamily("leasehold_verb_seconds", "How long a verb took, waiting included.", labels=["verb"]),
+            CounterMetricFamily("leasehold_jobs", "Jobs a verb moved.", labels=["verb"]),
+            CounterMetricFamily("leasehold_errors", "Verbs that raised, by the error's code.", labels=["verb", "code"]),
+            CounterMetricFamily("leasehold_transaction_retries", "Transactions that ran again.", labels=["kind"]),
+            CounterMetricFamily("leasehold_conflicts", "Transactions that met another's write.", labels=[]),
+        )
+
+
+METERS = Meters()
+_by_verb = METERS.by_verb
+os.register_at_fork(after_in_child=METERS.renew_locks)
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:.6g}"
+
+
+class Telemetry:
+    """A store's own: its log lines carry its URL; its numbers go to the process's meters."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        METERS.register()
+
+    # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def span(verb: str) -> Span:
+        return Span(_by_verb[verb])
+
+    def spans(self, name: QueueName) -> Callable[[str], Span]:
+        """The spans of one queue's verbs: the same ones, since queues are no label; the queue is in the log lines."""
+        return self.span
+
+    @staticmethod
+    def retried(kind: str) -> None:
+        """A transaction runs again: `conflict`, or whatever the engine calls it. A hook for whoever builds the engine."""
+        METERS.retried(kind)
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def debugging(self) -> bool:
+        """Whether job lines are wanted: ask before gathering their facts."""
+        return _standard.isEnabledFor(logging.DEBUG)
+
+    def debug(self, event: str, **facts: object) -> None:
+        if _standard.isEnabledFor(logging.DEBUG):
+            _logger().debug(event, url=self._url, **facts)
+
+    def info(self, event: str, **facts: object) -> None:
+        if _standard.isEnabledFor(logging.INFO):
+            _logger().info(event, url=self._url, **facts)
+
+    def warning(self, event: str, **facts: object) -> None:
+        if _standard.isEnabledFor(logging.WARNING):
+            _logger().warning(event, url=self._url, **facts)
+
+
+class _Line(dict[str, Any]):
+    """An event's facts: for structlog's and other structured formatters a dict, for plain ones a line of `key=value`."""
+
+    def __str__(self) -> str:
+        facts = "".join(f" {key}={value}" for key, value in self.items() if key not in ("event", "exc_info"))
+        return f"{self.get('event')}{facts}"
+
+
+def _to_standard(logger: Any, method: str, event: Any) -> tuple[tuple[_Line], dict[str, Any]]:
+    """The last processor: hand the event to the standard library, marked as `ProcessorFormatter` expects it."""
+    # An error is told twice: plain formatters look for it at the record, structlog's only among the facts.
+    return (_Line(event),), {"exc_info": event.get("exc_info"), "extra": {"_logger": logger, "_name": method}}
+
+
+_bound: BoundLogger | None = None
+
+
+def _logger() -> BoundLogger:
+    """The structlog logger, made when the first line is written and bound once: its lazy proxy costs 5 µs a call.
+
+    The processors are given here, not taken from structlog's global configuration, which is the application's.
+    """
+    global _bound
+    if _bound is None:
+        import structlog
+
+        wrapped = structlog.wrap_logger(
+            _standard,
+            processors=[structlog.contextvars.merge_contextvars, _to_standard],
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        _bound = wrapped.bind()
+    return _bound
+
+
+def warn(event: str, error: BaseException | None = None, **facts: object) -> None:
+    """A warning of a part that has no store at hand, with the error's trace."""
+    if _standard.isEnabledFor(logging.WARNING):
+        if error is not None:
+            facts["exc_info"] = error
+        _logger().warning(event, **facts)
+
+
+# ── for the command line ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Ours, so that configuring again replaces it and leaves others alone."""
+
+
+def configure_logging(level: str = "warning", format: str = "auto") -> None:  # noqa: A002 - the setting's name
+    """Log to stderr: lines for people on a terminal, JSON otherwise. For programs that own the process; never called by the library."""
+    import structlog
+
+    for_people = format == "console" or (format == "auto" and sys.stderr.isatty())
+    render: Any
+    if for_people:
+        render = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    else:
+        render = structlog.processors.JSONRenderer(default=str)
+    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    processors = [_stamped, remove_meta, render]
+    if not for_people:
+        processors.insert(2, structlog.processors.format_exc_info)
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(processors=processors, foreign_pre_chain=[structlog.stdlib.add_logger_name])
+    )
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    _standard.setLevel(level.upper())
+
+
+def _stamped(logger: Any, method: str, event: Any) -> Any:
+    record = event["_record"]
+    event["timestamp"] = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    event["level"] = record.levelname.lower()
+    return event

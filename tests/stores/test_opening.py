@@ -1,0 +1,272 @@
+"""`leasehold.open`: which engine, with which settings, and what it refuses."""
+
+import logging
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import leasehold
+from leasehold.errors import FormatError, OpenError, SettingsError, StoreLocked, UnknownEngine
+from leasehold.storage.engines.rocksdb import RocksEngine
+from leasehold.stores import opening
+
+ENGINES = ["rocksdb", "lmdb"]
+
+
+@pytest.fixture(autouse=True)
+def _plain(tmp_path, monkeypatch):
+    """No settings but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for key in [key for key in os.environ if key.startswith("LEASEHOLD_")]:
+        monkeypatch.delenv(key)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_store_is_made_and_found_again(tmp_path, engine):
+    with leasehold.open(f"{engine}:./data") as store:
+        assert store.url == f"{engine}:{tmp_path / 'data'}"
+        assert store.durability == "disk"
+        job = store.queue("emails").enqueue(b"hello")
+    with leasehold.open(f"{engine}://{tmp_path}/data") as store:
+        assert [d.id for d in store.queue("emails").claim()] == [job.id]
+        assert store.check().clean
+
+
+def test_memory():
+    with leasehold.open("memory:") as store:
+        assert store.url == "memory:"
+        assert store.durability == "memory"
+        store.queue("emails").enqueue(b"hello")
+        assert store.check().clean
+
+
+def test_settings_open_a_store_without_a_url(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEASEHOLD_STORAGE_ENGINE", "lmdb")
+    monkeypatch.setenv("LEASEHOLD_STORAGE_PATH", "$ROOM/data")
+    monkeypatch.setenv("ROOM", str(tmp_path))
+    with leasehold.open() as store:
+        assert store.url == f"lmdb:{tmp_path}/data"
+
+
+def test_a_file_opens_a_store(tmp_path):
+    Path("queues.toml").write_text('[storage]\nengine = "memory"\n[sweep]\nenabled = false\n')
+    with leasehold.open(config="queues.toml") as store:
+        assert store.url == "memory:"
+        assert store._sweeper is None
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with leasehold.open("rocksdb:~/a") as store:
+        assert store.url == f"rocksdb:{tmp_path}/a"
+    with leasehold.open("rocksdb:$HOME/a") as store:
+        assert store.url == f"rocksdb:{tmp_path}/a"
+
+
+def test_no_store_is_named():
+    with pytest.raises(SettingsError, match="LEASEHOLD_STORAGE_PATH"):
+        leasehold.open()
+    assert not list(Path().iterdir())
+
+
+# ── options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_options_reach_the_engine(monkeypatch):
+    seen = {}
+
+    def engine(path, **given):
+        seen.update(given)
+        return RocksEngine(path, **given)
+
+    monkeypatch.setattr("leasehold.storage.engines.rocksdb.RocksEngine", engine)
+    with leasehold.open(
+        "rocksdb:./data",
+        durability="os",
+        cache_capacity="8MB",
+        mode="low_space",
+        sync_interval=timedelta(milliseconds=20),
+    ) as store:
+        assert store.durability == "os"
+    seen.pop("boot_id")
+    assert seen == {
+        "durability": "os",
+        "cache_capacity": 8 * 1024**2,
+        "mode": "low_space",
+        "sync_interval": 0.02,
+    }
+
+
+def test_lmdb_takes_a_map_size():
+    leasehold.open("lmdb:./data", map_size="4MB").close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cache": 5}, "unknown option 'cache'.*cache_capacity, map_size, mode, sync_interval"),
+        ({"mode": "fast"}, "storage.rocksdb.mode = 'fast' .*low_space, high_throughput"),
+        ({"map_size": "1GB"}, "'map_size' is a setting of lmdb, and this is a rocksdb store"),
+        ({"durability": "paper"}, "storage.durability = 'paper'"),
+        ({"sweep": -1}, "sweep.interval = -1"),
+        ({"path": "x"}, "unknown option 'path'"),
+    ],
+)
+def test_wrong_options_are_named_and_nothing_is_made(options, said):
+    with pytest.raises(SettingsError, match=said):
+        leasehold.open("rocksdb:./data", **options)
+    assert not list(Path().iterdir())
+
+
+def test_the_sweeper_is_on_off_or_at_an_interval(monkeypatch):
+    with leasehold.open("memory:") as store:
+        assert store._sweeper is not None
+        assert store._sweeper.interval == 1.0
+    with leasehold.open("memory:", sweep=False) as store:
+        assert store._sweeper is None
+    monkeypatch.setenv("LEASEHOLD_SWEEP_ENABLED", "false")
+    with leasehold.open("memory:") as store:
+        assert store._sweeper is None
+    with leasehold.open("memory:", sweep=timedelta(seconds=0.5)) as store:
+        assert store._sweeper is not None
+        assert store._sweeper.interval == 0.5
+
+
+def test_the_background_sweeper_brings_expired_jobs_back():
+    with leasehold.open("memory:", sweep=0.01) as store:
+        queue = store.queue("emails")
+        job = queue.enqueue(b"hello")
+        queue.claim(lease=0.02)
+        events = store.events(after=None)
+        kinds = {event.type for event in events}
+        while "expired" not in kinds:
+            events = store.events(after=events.cursor, wait=5)
+            assert events.events
+            kinds |= {event.type for event in events}
+        found = queue.get(job.id)
+        assert found is not None
+        assert found.state == "ready"
+        assert store.check().clean
+
+
+# ── durability ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("asked", ["disk", "os"])
+def test_memory_refuses_to_promise_more(asked):
+    with pytest.raises(OpenError, match=f"'memory', and '{asked}' was asked for"):
+        leasehold.open("memory:", durability=asked)
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "has"),
+    [
+        ("rocksdb", "disk", "disk"),
+        ("rocksdb", "os", "os"),
+        ("rocksdb", "memory", "os"),
+        ("lmdb", "disk", "disk"),
+        ("lmdb", "os", "disk"),
+        ("lmdb", "memory", "disk"),
+        ("memory", "memory", "memory"),
+    ],
+)
+def test_more_than_was_asked_for_is_fine(engine, asked, has):
+    with leasehold.open("memory:" if engine == "memory" else f"{engine}:./data", durability=asked) as store:
+        assert store.durability == has
+
+
+def test_an_engine_with_less_is_closed_again(monkeypatch):
+    class Weak(RocksEngine):
+        def __init__(self, path, **given):
+            super().__init__(path, **{**given, "durability": "os"})
+
+    monkeypatch.setattr("leasehold.storage.engines.rocksdb.RocksEngine", Weak)
+    with pytest.raises(OpenError, match="'os', and 'disk' was asked for"):
+        leasehold.open("rocksdb:./data")
+    monkeypatch.undo()
+    leasehold.open(f"rocksdb:{Path('data').absolute()}").close()  # it is free
+
+
+def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
+    def fail(engine, url, clock):
+        raise OpenError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leasehold.stores.kv.KvBackend", fail)
+        with pytest.raises(OpenError, match="no"):
+            leasehold.open("rocksdb:./data")
+    leasehold.open("rocksdb:./data").close()
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("url", ["redis://localhost", "./data", "sqlite:./data", "http://localhost"])
+def test_unknown_engines(url):
+    with pytest.raises(UnknownEngine):
+        leasehold.open(url)
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bad_paths(engine):
+    Path("file").write_text("not a store")
+    Path("strange").mkdir()
+    Path("strange/notes.txt").write_text("mine")
+    for path, error in [
+        ("file", OpenError),
+        ("file/inside", OpenError),
+        ("strange", FormatError),
+        ("$NOWHERE/x", OpenError),
+    ]:
+        with pytest.raises(error):
+            leasehold.open(f"{engine}:{path}")
+    assert sorted(str(p) for p in Path().rglob("*")) == ["file", "strange", "strange/notes.txt"]
+
+
+def test_a_store_of_another_engine():
+    leasehold.open("rocksdb:./data").close()
+    with pytest.raises(FormatError, match="holds a rocksdb store"):
+        leasehold.open("lmdb:./data")
+
+
+def test_a_path_that_is_open_already():
+    with leasehold.open("rocksdb:./data"), pytest.raises(StoreLocked, match="this process"):
+        leasehold.open("rocksdb:./data")
+
+
+# ── telling, and loading ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_says_what_it_opened(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "leasehold")
+    leasehold.open("rocksdb:./data", sweep=False).close()
+    line = next(record.msg for record in caplog.records if record.msg["event"] == "opened")
+    assert line == {
+        "event": "opened",
+        "url": f"rocksdb:{tmp_path}/data",
+        "engine": "rocksdb",
+        "durability": "disk",
+        "format": 1,
+        "sweep": None,
+    }
+
+
+def test_drivers_are_loaded_when_they_are_asked_for():
+    code = """
+import sys
+import leasehold
+heavy = {"rocksdict", "lmdb", "sortedcontainers", "structlog", "prometheus_client", "click", "rich", "asyncio"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+leasehold.open("memory:").close()
+assert not {"rocksdict", "lmdb"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_options_are_the_engines_settings():
+    assert sorted(opening.OPTIONS) == ["cache_capacity", "map_size", "mode", "sync_interval"]

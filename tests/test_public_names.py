@@ -1,0 +1,42 @@
+"""The names a user needs, and nothing else."""
+
+import tomllib
+from pathlib import Path
+
+import leasehold
+
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+NAMES = {
+    "open", "Store", "Queue", "Claim",
+    "NewJob", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Where", "Event",
+    "ManualClock", "SystemClock",
+    "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "TooLarge",
+    "WaitTimeout", "JournalTrimmed", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
+    "Unavailable", "Corrupt",
+    "__version__",
+}  # fmt: skip
+
+
+def test_all():
+    assert set(leasehold.__all__) == NAMES
+    assert leasehold.__all__ == sorted(leasehold.__all__)
+    for name in leasehold.__all__:
+        assert hasattr(leasehold, name)
+
+
+def test_nothing_else_is_there_but_modules():
+    others = {name for name in vars(leasehold) if not name.startswith("_")} - NAMES
+    assert all(type(getattr(leasehold, name)).__name__ == "module" for name in others), others
+
+
+def test_every_error_a_user_can_catch_is_there():
+    from leasehold import errors
+
+    engines_only = {"Conflict", "CommitUnknown"}
+    raised = {name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, Exception)}
+    assert raised - engines_only <= NAMES
+
+
+def test_the_version_is_the_projects():
+    assert leasehold.__version__ == tomllib.loads(PROJECT.read_text())["project"]["version"]

@@ -1,0 +1,299 @@
+"""Settings: where they come from, which source wins, and what is said of a wrong one."""
+
+import re
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from leasehold.errors import OpenError, SettingsError, UnknownEngine
+from leasehold.settings import SETTINGS, Settings, parse_url, variable
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "settings.md"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def load(**given):
+    return Settings.load(**{"environ": {}, **given})
+
+
+def refused(**given) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(**given)
+    return str(caught.value)
+
+
+# ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_defaults():
+    settings = load()
+    assert settings == Settings()
+    assert settings.storage.engine == "rocksdb"
+    assert settings.storage.path is None
+    assert settings.storage.promised == "disk"
+    assert settings.sweep.enabled
+    assert load(url="memory:").storage.promised == "memory"
+
+
+def test_settings_are_frozen():
+    with pytest.raises(AttributeError):
+        Settings().storage.engine = "lmdb"  # type: ignore[misc]
+
+
+def test_the_nearest_source_wins(tmp_path):
+    file = tmp_path / "other.toml"
+    file.write_text('[storage]\nengine = "lmdb"\npath = "file"\n[sweep]\ninterval = 3\n[log]\nlevel = "info"\n')
+    environ = {"LEASEHOLD_STORAGE_PATH": "environment", "LEASEHOLD_SWEEP_INTERVAL": "4", "LEASEHOLD_CONFIG": str(file)}
+    settings = load(environ=environ, overrides={"sweep.interval": 5, "log.level": None})
+    assert settings.storage.engine == "lmdb"  # only the file says it
+    assert settings.storage.path == "environment"
+    assert settings.sweep.interval == 5.0
+    assert settings.log.level == "info"  # None in the call: not said
+
+
+def test_a_url_wins_over_everything():
+    environ = {"LEASEHOLD_STORAGE_ENGINE": "lmdb", "LEASEHOLD_STORAGE_PATH": "elsewhere"}
+    storage = load(url="rocksdb:./here", environ=environ).storage
+    assert (storage.engine, storage.path) == ("rocksdb", "./here")
+    storage = load(url="memory:", environ=environ).storage
+    assert (storage.engine, storage.path) == ("memory", None)
+
+
+def test_the_process_environment_is_read_unless_another_is_given(monkeypatch):
+    monkeypatch.setenv("LEASEHOLD_STORAGE_ENGINE", "lmdb")
+    assert Settings.load().storage.engine == "lmdb"
+    assert load().storage.engine == "rocksdb"
+
+
+def test_every_setting_has_a_variable():
+    environ = {
+        "LEASEHOLD_STORAGE_ENGINE": "lmdb",
+        "LEASEHOLD_STORAGE_PATH": "null",
+        "LEASEHOLD_STORAGE_DURABILITY": "os",
+        "LEASEHOLD_STORAGE_ROCKSDB_CACHE_CAPACITY": "1GiB",
+        "LEASEHOLD_STORAGE_ROCKSDB_MODE": "low_space",
+        "LEASEHOLD_STORAGE_ROCKSDB_SYNC_INTERVAL": "0.25",
+        "LEASEHOLD_STORAGE_LMDB_MAP_SIZE": "1048576",
+        "LEASEHOLD_SWEEP_ENABLED": "false",
+        "LEASEHOLD_SWEEP_INTERVAL": "7",
+        "LEASEHOLD_LOG_LEVEL": "debug",
+        "LEASEHOLD_LOG_FORMAT": "json",
+    }
+    assert set(environ) == {variable(name) for name in SETTINGS}
+    settings = load(environ=environ)
+    assert settings.storage.path == "null"  # a name like any other
+    assert settings.storage.durability == settings.storage.promised == "os"
+    assert settings.storage.rocksdb.cache_capacity == 1024**3
+    assert settings.storage.rocksdb.sync_interval == 0.25
+    assert settings.storage.lmdb.map_size == 1024**2
+    assert settings.sweep.enabled is False
+    assert settings.log.format == "json"
+
+
+def test_an_empty_variable_is_not_set():
+    assert load(environ={"LEASEHOLD_STORAGE_ENGINE": "", "LEASEHOLD_CONFIG": ""}) == Settings()
+
+
+def test_leasehold_toml_in_the_working_directory(tmp_path):
+    (tmp_path / "leasehold.toml").write_text('storage.rocksdb.mode = "low_space"\n')
+    assert load().storage.rocksdb.mode == "low_space"
+
+
+def test_a_given_file_goes_before_the_others(tmp_path):
+    (tmp_path / "leasehold.toml").write_text('log.level = "error"\n')
+    (tmp_path / "a.toml").write_text('log.level = "info"\n')
+    (tmp_path / "b.toml").write_text('log.level = "debug"\n')
+    environ = {"LEASEHOLD_CONFIG": "a.toml"}
+    assert load(environ=environ).log.level == "info"
+    assert load(environ=environ, config=Path("b.toml")).log.level == "debug"
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_unknown_variable_is_named_with_the_nearest():
+    message = refused(environ={"LEASEHOLD_STORAGE_ENGIN": "lmdb"})
+    assert "LEASEHOLD_STORAGE_ENGIN:" in message
+    assert "did you mean 'LEASEHOLD_STORAGE_ENGINE'" in message
+
+
+def test_an_unknown_variable_that_is_near_to_none_lists_all():
+    message = refused(environ={"LEASEHOLD_XYZZY": ""})
+    assert "LEASEHOLD_XYZZY" in message
+    assert "LEASEHOLD_SWEEP_INTERVAL" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "meant"),
+    [
+        ("[storage]\nengin = 'lmdb'", "'storage.engin'", "'storage.engine'"),
+        ("[storage.rocksdb]\ncache = 5", "'storage.rocksdb.cache'", "'storage.rocksdb.cache_capacity'"),
+        ("[stroage]\nengine = 'lmdb'", "'stroage'", "'storage'"),
+        ("[storage.rocks]\nmode = 'low_space'", "'storage.rocks'", "'storage.rocksdb'"),
+    ],
+)
+def test_an_unknown_key_of_a_file_is_named_with_the_nearest(tmp_path, text, named, meant):
+    (tmp_path / "leasehold.toml").write_text(text)
+    message = refused()
+    assert named in message
+    assert "leasehold.toml" in message
+    assert f"did you mean {meant}?" in message
+
+
+def test_an_unknown_override_is_named():
+    assert "'storage.rocksdb.mod' (given to the call): did you mean" in refused(overrides={"storage.rocksdb.mod": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("storage.engine", "redis"),
+        ("storage.durability", "paper"),
+        ("storage.path", 5),
+        ("storage.path", ""),
+        ("storage.rocksdb.cache_capacity", "lots"),
+        ("storage.rocksdb.cache_capacity", -1),
+        ("storage.rocksdb.cache_capacity", 1.5),
+        ("storage.lmdb.map_size", True),
+        ("storage.lmdb.map_size", "9" * 15 + "TB"),
+        ("storage.rocksdb.sync_interval", 0),
+        ("storage.rocksdb.sync_interval", "1"),
+        ("sweep.interval", float("nan")),
+        ("sweep.interval", float("inf")),
+        ("sweep.enabled", 1),
+        ("log.level", "loud"),
+    ],
+)
+def test_a_wrong_value_is_named(name, value):
+    message = refused(overrides={name: value})
+    assert message.startswith(f"{name} = {value!r} (given to the call): expected ")
+
+
+def test_a_wrong_value_says_where_it_came_from(tmp_path):
+    assert "LEASEHOLD_SWEEP_ENABLED): expected true or false" in refused(environ={"LEASEHOLD_SWEEP_ENABLED": "maybe"})
+    (tmp_path / "leasehold.toml").write_text("[storage]\nengine = 'oracle'")
+    assert refused().endswith("(in leasehold.toml): expected one of rocksdb, lmdb, memory")
+
+
+def test_files_that_are_none(tmp_path):
+    assert "nowhere.toml (named by config=) cannot be read" in refused(config="nowhere.toml")
+    assert "named by LEASEHOLD_CONFIG" in refused(environ={"LEASEHOLD_CONFIG": str(tmp_path)})
+    (tmp_path / "bad.toml").write_text("storage = [")
+    assert "bad.toml is not TOML" in refused(config="bad.toml")
+    (tmp_path / "bad.toml").write_bytes(b"log.level = '\xff'")
+    assert "bad.toml is not TOML" in refused(config="bad.toml")
+    (tmp_path / "bad.toml").write_text("storage = 'rocksdb'")
+    assert "storage in bad.toml is a table" in refused(config="bad.toml")
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("100000", 100_000),
+        ("64KB", 65_536),
+        ("64MB", 64 * 1024**2),
+        ("64 MiB", 64 * 1024**2),
+        ("64m", 64 * 1024**2),
+        ("2GB", 2 * 1024**3),
+        (70_000, 70_000),
+        ("70000B", 70_000),
+    ],
+)
+def test_sizes(text, size):
+    assert load(overrides={"storage.lmdb.map_size": text}).storage.lmdb.map_size == size
+
+
+def test_intervals_may_be_timedelta():
+    assert load(overrides={"sweep.interval": timedelta(milliseconds=250)}).sweep.interval == 0.25
+
+
+def test_paths_may_be_path_objects():
+    assert load(overrides={"storage.path": Path("a/b")}).storage.path == "a/b"
+
+
+# ── URLs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("url", "meaning"),
+    [
+        ("rocksdb:./data", ("rocksdb", "./data")),
+        ("rocksdb:data", ("rocksdb", "data")),
+        ("rocksdb:/abs/data", ("rocksdb", "/abs/data")),
+        ("rocksdb:///abs/data", ("rocksdb", "/abs/data")),
+        ("LMDB:~/data", ("lmdb", "~/data")),
+        ("lmdb:$HOME/a b:c", ("lmdb", "$HOME/a b:c")),
+        ("memory:", ("memory", None)),
+        ("memory://", ("memory", None)),
+    ],
+)
+def test_urls(url, meaning):
+    assert parse_url(url) == meaning
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://localhost", "rediss://h", "http://h", "https://h", "foundationdb:", "valkey://h"]
+)
+def test_engines_to_come_say_so(url):
+    with pytest.raises(UnknownEngine, match="this release does not have") as caught:
+        parse_url(url)
+    assert "rocksdb:<path>" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("./data", "'rocksdb:./data'"),
+        ("/var/data", "'rocksdb:/var/data'"),
+        (Path("data"), "'rocksdb:data'"),
+        ("memory", "'memory:'"),
+        (":memory:", "'memory:'"),
+        ("lmdb", "'lmdb:<path>'"),
+        ("", "'rocksdb:<path>'"),
+        ("sqlite:./data", "'rocksdb:<path>', 'lmdb:<path>', 'memory:'"),
+        (5, "'rocksdb:<path>'"),
+    ],
+)
+def test_other_urls_get_a_hint(url, hint):
+    with pytest.raises(UnknownEngine, match=re.escape(hint)):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("url", ["rocksdb:", "rocksdb://", "rocksdb://data/x", "memory:x", "lmdb:./data?map_size=5"])
+def test_urls_that_cannot_be_meant(url):
+    with pytest.raises(OpenError, match=r"write|give"):
+        parse_url(url)
+
+
+# ── the document ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_document_names_every_setting_its_variable_and_its_default():
+    rows = {}
+    for line in DOCUMENT.read_text().splitlines():
+        if match := re.match(r"\| `([a-z_.]+)` \| `(LEASEHOLD_[A-Z_]+)` \| (.+?) \|", line):
+            rows[match[1]] = (match[2], match[3])
+    assert set(rows) == set(SETTINGS)
+    for name, default in SETTINGS.items():
+        documented, shown = rows[name]
+        assert documented == variable(name)
+        if default is not None:
+            written = shown.strip("`")
+            value = written if isinstance(default, str) or "B" in written else tomllib.loads(f"v = {written}")["v"]
+            assert load(overrides={name: value}) == Settings()
+
+
+def test_the_example_in_the_document_is_valid(tmp_path):
+    example = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert example is not None
+    (tmp_path / "leasehold.toml").write_text(example[1])
+    assert load().storage.rocksdb.cache_capacity == 256 * 1024**2
