@@ -1,9 +1,12 @@
 """`leasehold.open`: which engine, with which settings, and what it refuses."""
 
+import gc
 import logging
 import os
 import subprocess
 import sys
+import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
@@ -259,6 +262,8 @@ def test_it_says_what_it_opened(tmp_path, caplog):
 def test_drivers_are_loaded_when_they_are_asked_for():
     code = """
 import sys
+import time
+import weakref
 import leasehold
 heavy = {"rocksdict", "lmdb", "sortedcontainers", "structlog", "prometheus_client", "click", "rich", "asyncio"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
@@ -270,3 +275,28 @@ assert not {"rocksdict", "lmdb"} & set(sys.modules)
 
 def test_options_are_the_engines_settings():
     assert sorted(opening.OPTIONS) == ["cache_capacity", "map_size", "mode", "sync_interval"]
+
+
+def test_a_store_that_was_not_closed_is_collected():
+    store = leasehold.open("memory:", sweep=0.01)
+    store.queue("emails").enqueue(b"hello")
+    gone = weakref.ref(store)
+    del store
+    until = time.monotonic() + 5
+    while gone() is not None and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    assert gone() is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_store_that_was_not_closed_does_not_keep_the_interpreter(engine):
+    code = f"""
+import leasehold
+store = leasehold.open("{engine}:./data", sweep=0.001)
+store.queue("emails").enqueue(b"hello")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    with leasehold.open(f"{engine}:./data") as store:
+        assert store.queue("emails").counts().ready == 1
