@@ -1,0 +1,198 @@
+"""timeline and events: what happened, as the journal tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from leasehold.cli import shapes
+from leasehold.cli.frame import command, no
+from leasehold.cli.look import queue_label
+from leasehold.cli.output import Cell, clean, faint, joined, shortened, state
+from leasehold.cli.session import Session
+from leasehold.cli.times import local, span
+from leasehold.cli.working import working
+from leasehold.model.event import Event
+from leasehold.model.lifecycle import Change
+from leasehold.stores.store import Store
+
+PAGE = 1_000
+#: How long one look at the journal waits; Ctrl-C is heard between two.
+FOLLOW_SECONDS = 1.0
+TYPES = tuple(change.name.lower() for change in Change)
+VISIBLE = {"enqueued", "retried", "released", "expired", "replayed"}
+
+
+@command(
+    "timeline",
+    examples=(("What happened to a job, and when:", "leasehold timeline emails JOB_ID"),),
+    short_help="Show what happened to a job.",
+)
+@click.argument("queue")
+@click.argument("job_id")
+def timeline(session: Session, queue: str, job_id: str) -> None:
+    """Show the job's events, the oldest first, as far back as the journal is kept (7 days)."""
+    with session.queue(queue) as target:
+        found: Any = target.timeline(job_id)
+    events: list[Event] = found
+    if not events:
+        no(session, f"nothing is known of job {job_id} in {target.name}")
+    if session.json:
+        session.out.emit_all(shapes.event(event) for event in events)
+        return
+    session.out.table(
+        ("time", "after", "what", "state", ">try", ">token", "detail"), list(_timeline_rows(events)), stretch="detail"
+    )
+
+
+def _timeline_rows(events: Sequence[Event]) -> Iterator[list[Cell]]:
+    before = events[0].time_ms
+    for event in events:
+        yield [
+            local(event.time_ms, precise=True),
+            faint("+" + span((event.time_ms - before) / 1000)) if event.time_ms > before else "",
+            event.type,
+            state_of(event),
+            str(event.attempt or ""),
+            str(event.token or ""),
+            detail(event),
+        ]
+        before = event.time_ms
+
+
+@command(
+    "events",
+    examples=(
+        ("The last week, from its beginning:", "leasehold events --limit 50"),
+        ("What happens from now on, in one queue, until Ctrl-C:", "leasehold events --follow --new --queue emails"),
+        ("Deaths, for a program:", "leasehold events --follow --type died --json"),
+    ),
+    short_help="Print what happened; --follow what happens.",
+)
+@click.option("--after", metavar="CURSOR", help="Go on after this cursor.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="At most this many (not with --follow).",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("--new", "new_only", is_flag=True, help="Leave out what has happened so far.")
+@click.option("--queue", "only_queue", metavar="QUEUE", help="Only this queue's.")
+@click.option(
+    "--type",
+    "only_types",
+    type=click.Choice(TYPES),
+    multiple=True,
+    metavar="TYPE",
+    help="Only of this type; may be repeated.",
+)
+def events(
+    session: Session,
+    after: str | None,
+    limit: int,
+    follow: bool,
+    new_only: bool,
+    only_queue: str | None,
+    only_types: Sequence[str],
+) -> None:
+    """Print the events of all queues in order, from the oldest that is kept (7 days) or after a cursor.
+
+    With --json, the last event of each page has a `cursor` to go on from. RocksDB belongs to one process: following such
+    a store keeps others out until it ends; use lmdb: to follow while others work.
+    """
+    if new_only and not follow:
+        raise click.UsageError("--new leaves out what has happened: it goes with --follow.")
+
+    def wanted(event: Event) -> bool:
+        return (
+            (only_queue is None or event.queue == only_queue)
+            and (session.given_tenant is None or event.tenant == session.given_tenant)
+            and (not only_types or event.type in only_types)
+        )
+
+    if not follow:
+        with session.store() as store, working("Reading the journal"):
+            found, cursor = _gather(store, after, limit, wanted)
+        _print(session, found, cursor)
+        if not found and not session.json:
+            session.out.say("no events")
+        elif not session.json and len(found) == limit:
+            session.out.hint(f"\nMore: leasehold events --after {cursor}")
+        return
+    with session.store() as store:
+        if store.traits.scope == "process":
+            session.out.note("Following; this store belongs to one process, so others are kept out until Ctrl-C.")
+        cursor = _end(store, after) if new_only else after
+        while True:
+            page = store.events(cursor, PAGE, FOLLOW_SECONDS)
+            cursor = page.cursor
+            _print(session, [event for event in page if wanted(event)], cursor)
+            session.out.flush()
+
+
+def _gather(
+    store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool]
+) -> tuple[list[Event], str | None]:
+    """Up to `limit` events that are wanted. No page is larger than what is still missing, so the cursor skips none."""
+    found: list[Event] = []
+    while len(found) < limit:
+        page = store.events(cursor, min(PAGE, limit - len(found)))
+        cursor = page.cursor
+        if not page.events:
+            break
+        found.extend(event for event in page if wanted(event))
+    return found, cursor
+
+
+def _end(store: Store, cursor: str | None) -> str:
+    """The cursor after all there is."""
+    with working("Skipping what has happened"):
+        while True:
+            page = store.events(cursor, 100_000)
+            cursor = page.cursor
+            if not page.events:
+                return cursor
+
+
+def _print(session: Session, found: Sequence[Event], cursor: str | None) -> None:
+    last = len(found) - 1
+    if session.json:
+        session.out.emit_all(
+            shapes.event(event, cursor if index == last else None, with_cursor=True)
+            for index, event in enumerate(found)
+        )
+        return
+    for event in found:
+        session.out.say(
+            joined(
+                (
+                    faint(local(event.time_ms, precise=True)),
+                    f"  {queue_label(event.tenant, event.queue):<12} {event.type:<16} {event.job_id or '':<32} ",
+                    state_of(event),
+                    faint(f" {detail(event)}"),
+                )
+            )
+        )
+
+
+def state_of(event: Event) -> Cell:
+    return state(event.state)
+
+
+def detail(event: Event) -> str:
+    """The rest of an event in a few words."""
+    parts = []
+    if event.reason:
+        parts.append(event.reason)
+    if event.text and event.type != "queue_created":  # which repeats the queue's name
+        parts.append(shortened(clean(event.text), 100))
+    if event.at_ms is not None and event.type in VISIBLE and event.at_ms > event.time_ms:
+        parts.append(f"visible {span((event.at_ms - event.time_ms) / 1000)} later")
+    if event.at_ms is not None and event.type in {"claimed", "extended"}:
+        parts.append(f"for {span((event.at_ms - event.time_ms) / 1000)}")
+    return ", ".join(parts)

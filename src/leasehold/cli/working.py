@@ -1,0 +1,86 @@
+"""A progress bar for what takes longer than a second: on stderr, and only where a person is looking."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+PATIENCE_SECONDS = 1.0
+
+
+class Told(Protocol):
+    """What the verbs call `progress`."""
+
+    def __call__(self, done: int, total: int | None = None) -> None: ...
+
+
+class Count(ProgressColumn):
+    """`12,000 of 50,000`, or as much of it as is known."""
+
+    def render(self, task: Task) -> Text:
+        if not task.completed and task.total is None:
+            return Text("")
+        total = "" if task.total is None else f" of {task.total:,.0f}"
+        return Text(f"{task.completed:,.0f}{total}")
+
+
+class Working:
+    """What a verb's `progress=` is told. The bar appears once the work has taken a second, and goes when it ends."""
+
+    def __init__(self, what: str) -> None:
+        self._lock = threading.Lock()
+        self._ended = False
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            Count(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task(what, total=None)
+        self._timer = threading.Timer(PATIENCE_SECONDS, self._appear)
+        self._timer.daemon = True
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        # Called from the work's innermost loop: the bar's own thread draws.
+        self._bar.update(self._task, completed=done, total=total)
+
+    def start(self) -> None:
+        self._timer.start()
+
+    def end(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            self._bar.stop()
+
+    def _appear(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._bar.start()
+
+
+def _unseen(done: int, total: int | None = None) -> None:
+    """Where nobody looks, nothing is drawn."""
+
+
+@contextmanager
+def working(what: str) -> Iterator[Told]:
+    if not sys.stderr.isatty():
+        yield _unseen
+        return
+    bar = Working(what)
+    bar.start()
+    try:
+        yield bar
+    finally:
+        bar.end()

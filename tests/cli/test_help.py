@@ -1,0 +1,90 @@
+"""Every command explains itself, and the document knows every command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from leasehold.cli.frame import EXIT_CODE_HELP, Command
+from leasehold.cli.main import cli
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+COMMANDS = sorted(cli.commands)
+ASKED_FOR = {
+    "enqueue", "claim", "ack", "nack", "fail", "release", "extend", "get", "list", "counts", "dead", "replay", "purge",
+    "cancel", "pause", "resume", "configure", "timeline", "events", "check", "cleanup", "snapshot", "upgrade", "queues",
+    "upcoming",
+}  # fmt: skip
+
+
+def test_all_commands_are_there_and_under_a_theme():
+    assert set(COMMANDS) >= ASKED_FOR
+    assert sorted(name for names in cli.themes.values() for name in names) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples_that_parse(name: str):
+    command = cli.commands[name]
+    assert isinstance(command, Command)
+    shown = CliRunner().invoke(cli, [name, "--help"])
+    assert shown.exit_code == 0
+    assert "Examples:" in shown.stdout
+    assert f"leasehold {name}" in shown.stdout
+    assert "--json" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 110
+    for _, line in command.examples:
+        for words in commands_in(line):
+            with cli.commands[words[0]].make_context(words[0], words[1:]) if runs_here(words) else click.Context(cli):
+                pass
+
+
+def commands_in(line: str) -> list[list[str]]:
+    """The leasehold commands of a line of shell."""
+    found = []
+    for part in re.split(r"\|\s|&&|\$\(|\)\s", line):
+        words = shlex.split(part.split(" > ")[0].strip().rstrip(")"))
+        if words and words[0] == "leasehold":
+            found.append(words[1:])
+    return found
+
+
+def runs_here(words: list[str]) -> bool:
+    return not {"cat.png", "urls.txt"} & set(words)  # click opens the files that options name
+
+
+def test_the_main_help_names_exit_codes():
+    shown = CliRunner().invoke(cli, ["--help"])
+    assert shown.exit_code == 0
+    for code, _ in EXIT_CODE_HELP:
+        assert re.search(rf"^  {code} ", shown.stdout, re.MULTILINE)
+    assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("leasehold")
+    assert CliRunner().invoke(cli, []).exit_code == 2
+
+
+def test_unknown_commands_and_options_end_with_2():
+    for args in (["enqeue"], ["enqueue", "--wat"], ["get", "emails"]):
+        ran = CliRunner().invoke(cli, args)
+        assert ran.exit_code == 2
+        assert ran.stderr.count("\n") == 1
+        assert "--help" in ran.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_document_knows_the_command_and_its_options(name: str):
+    text = DOCUMENT.read_text()
+    assert re.search(rf"^### `{name}[ `]", text, re.MULTILINE), f"no section on {name}"
+    section = re.split(rf"^### `{name}[ `]", text, flags=re.MULTILINE)[1].split("\n### ")[0]
+    for param in cli.commands[name].params:
+        if isinstance(param, click.Option) and param.expose_value:
+            assert param.opts[0] in section, f"{name} {param.opts[0]}"
+
+
+def test_the_document_knows_the_exit_codes():
+    text = DOCUMENT.read_text()
+    for code, _ in EXIT_CODE_HELP:
+        assert re.search(rf"^\| {code} \|", text, re.MULTILINE)

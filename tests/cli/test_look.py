@@ -1,0 +1,158 @@
+"""get, list, dead, upcoming, counts, queues, timeline, events: and that looking changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+UNKNOWN = "0" * 31 + "1"
+
+
+def test_get_shows_everything_to_people(shell: Shell):
+    job = shell.enqueue("emails", "hello", "--delay", "1h", "--key", "order-17", "--header", "a=b")
+    out = shell("get", "emails", job).out
+    for part in (job, "scheduled", "hello", "order-17", "a=b", "in 60 min", "0 of 5"):
+        assert part in out
+
+
+def test_what_is_not_there_is_a_no(shell: Shell):
+    shell.enqueue("emails", "x")
+    for args in (("get", "emails", UNKNOWN), ("timeline", "emails", UNKNOWN), ("cancel", "emails", UNKNOWN)):
+        assert shell(*args).code == 1
+        assert shell.json(*args).code == 1
+    assert shell("get", "emails", "nonsense").code == 2
+    job = shell.enqueue("emails", "y")
+    assert shell("get", "emails", job, "--result").code == 1
+    ran = shell("get", "emails", job, "--wait", "50ms")
+    assert ran.code == 1
+    assert "had not ended" in ran.err
+
+
+def test_list_pages_by_cursor(shell: Shell):
+    ids = [shell.enqueue("emails", f"{n}") for n in range(5)]
+    first = shell.json("list", "emails", "--limit", "2").lines
+    assert [line["id"] for line in first] == ids[:2]
+    assert first[0]["cursor"] is None
+    rest = shell.json("list", "emails", "ready", "--cursor", first[1]["cursor"]).lines
+    assert [line["id"] for line in rest] == ids[2:]
+    assert rest[-1]["cursor"] is None
+    assert len(shell.json("list", "emails", "--all").lines) == 5
+    assert shell("list", "emails", "sleeping").code == 2
+    assert shell("list", "emails", "done").out == "no done jobs in emails\n"
+
+
+def test_lists_of_each_state(shell: Shell):
+    dead = shell.kill("emails", "c", "Timeout: it took too long")
+    scheduled = shell.enqueue("emails", "b", "--delay", "30")
+    leased = shell.enqueue("emails", "d")
+    shell.claim("emails", "--worker", "somebody")
+    ready = shell.enqueue("emails", "a")
+    assert ready in shell("list", "emails").out
+    assert scheduled in shell("list", "emails", "scheduled").out
+    out = shell("list", "emails", "leased").out
+    assert leased in out
+    assert "somebody" in out
+    out = shell("dead", "emails").out
+    assert dead in out
+    assert "Timeout: it took too long" in out
+    assert "failed" in out
+    assert shell.json("dead", "emails").object["error"] == "Timeout: it took too long"
+    assert scheduled in shell("upcoming").out
+    assert shell.json("upcoming", "--before", "10s").out == ""
+    assert shell.json("upcoming", "--before", "60s").object["id"] == scheduled
+    assert shell("upcoming", "--before", "10s").out == "nothing is scheduled\n"
+
+
+def test_counts_and_queues(shell: Shell):
+    shell.enqueue("emails", "a")
+    shell.enqueue("emails", "b", "--delay", "30")
+    shell.kill("sms", "c", "no")
+    assert shell.json("counts", "emails").object == {
+        "tenant": "default", "queue": "emails", "ready": 1, "scheduled": 1, "waiting": 2, "leased": 0, "done": 0, "dead": 0,
+        "enqueued": 2, "removed": 0, "at_least": False,
+    }  # fmt: skip
+    assert shell("counts", "emails").out.split()[:7] == [
+        "ready", "scheduled", "leased", "done", "dead", "enqueued", "removed",
+    ]  # fmt: skip
+    queues = {line["queue"]: line for line in shell.json("queues").lines}
+    assert queues["sms"]["dead"] == 1
+    assert queues["sms"]["policy"]["max_attempts"] == 5
+    assert "tenant" not in shell("queues").out
+    shell.enqueue("emails", "x", "--tenant", "acme")
+    shell("pause", "emails")
+    out = shell("queues").out
+    assert "acme" in out
+    assert "paused" in out
+    assert [line["tenant"] for line in shell.json("queues", "--tenant", "acme").lines] == ["acme"]
+
+
+def test_a_timeline_tells_the_story(shell: Shell):
+    job = shell.kill("emails", "x", "boom")
+    shell("replay", "emails", job)
+    assert [line["type"] for line in shell.json("timeline", "emails", job).lines] == [
+        "enqueued", "claimed", "died", "replayed",
+    ]  # fmt: skip
+    out = shell("timeline", "emails", job).out
+    assert "command-line, for 30 s" in out
+    assert "failed" in out
+
+
+def test_events_page_and_filter(shell: Shell):
+    shell.kill("emails", "x", "boom")
+    shell.enqueue("sms", "y")
+    everything = shell.json("events").lines
+    assert [line["number"] for line in everything] == list(range(1, len(everything) + 1))
+    assert everything[0]["cursor"] is None
+    assert shell.json("events", "--after", everything[-1]["cursor"]).out == ""
+    assert shell("events", "--after", everything[-1]["cursor"]).out == "no events\n"
+    assert {line["queue"] for line in shell.json("events", "--queue", "sms").lines} == {"sms"}
+    assert [line["type"] for line in shell.json("events", "--type", "died", "--type", "claimed").lines] == [
+        "claimed",
+        "died",
+    ]
+    # A filtered page's cursor leaves nothing out.
+    first = shell.json("events", "--type", "enqueued", "--limit", "1").object
+    second = shell.json("events", "--type", "enqueued", "--limit", "1", "--after", first["cursor"]).object
+    assert [first["queue"], second["queue"]] == ["emails", "sms"]
+    assert "boom" in shell("events").out
+    assert shell("events", "--after", "nonsense").code == 2
+    assert shell("events", "--new").code == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("list", "emails"), ("counts", "emails"), ("queues",), ("get", "emails", UNKNOWN), ("dead", "emails"), ("events",),
+        ("claim", "emails"), ("ack", "emails", UNKNOWN + "." + UNKNOWN + ".1"), ("check",), ("cleanup",), ("upgrade",),
+        ("snapshot", "copy"), ("upcoming",), ("purge", "emails", "--yes"), ("replay", "emails", "--all"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_path_does_not_become_a_store(shell: Shell, tmp_path: Path, args: tuple[str, ...]):
+    ran = shell(*args)
+    assert ran.code == 4
+    assert "there is no store at" in ran.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_was_stored_cannot_speak_to_the_terminal(shell: Shell):
+    evil = "\x1b]0;owned\x07 [bold]x[/] \x9b31m"
+    job = shell.enqueue("emails", evil, "--key", evil, "--header", f"a={evil}", "--delay", "1ms")
+    shell(
+        "nack", "emails", shell.claim("emails", "--worker", "\x1b[2J", "--wait", "1"), "--error", evil, "--delay", "0"
+    )
+    for args in (
+        ("get", "emails", job),
+        ("list", "emails"),
+        ("timeline", "emails", job),
+        ("events",),
+        ("claim", "emails"),
+    ):
+        ran = shell(*args)
+        assert ran.code == 0, ran.err
+        assert not {"\x1b", "\x07", "\x9b"} & set(ran.out), args
+        if args[0] in ("get", "list", "claim"):
+            assert "[bold]x[/]" in ran.out
+    assert shell.json("get", "emails", job).object["error"] == evil

@@ -1,0 +1,164 @@
+"""Real processes: exit codes, pipes, a store that another process has, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import leasehold
+
+LEASEHOLD = [sys.executable, "-c", "from leasehold.cli.main import main; main()"]
+
+
+def run(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*LEASEHOLD, *args], input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def piped(line: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash, in which $leasehold is the program."""
+    program = f"{sys.executable} -c 'from leasehold.cli.main import main; main()'"
+    return subprocess.run(
+        ["bash", "-c", line.replace("$leasehold", program) + '; echo "${PIPESTATUS[@]}"'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_job_s_life_over_processes(tmp_path: Path):
+    store = f"--store=rocksdb:{tmp_path / 'data'}"
+    ran = run("enqueue", "emails", "-", store, "--json", stdin="hello")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    job = json.loads(ran.stdout)["id"]
+    claimed = json.loads(run("claim", "emails", store, "--json").stdout)
+    assert claimed["id"] == job
+    assert run("ack", "emails", claimed["receipt"], store).returncode == 0
+    ran = run("claim", "emails", store)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    ran = run("ack", "emails", claimed["receipt"], store, "--json")
+    assert ran.returncode == 3
+    assert json.loads(ran.stderr)["error"] == "lease_lost"  # the job is gone, and with it what was known of it
+
+
+def test_a_pipe_from_claim_to_ack(tmp_path: Path):
+    """The second process opens the store only when the first has let go of it."""
+    store = f"rocksdb:{tmp_path / 'data'}"
+    run("enqueue", "emails", "--lines", "-", "--store", store, stdin="1\n2\n3\n")
+    receipts = f"{sys.executable} -c 'import json, sys; [print(json.loads(line)[\"receipt\"]) for line in sys.stdin]'"
+    ran = piped(
+        f"$leasehold claim emails -n 9 --json --store {store} | {receipts} | $leasehold ack emails - --store {store}"
+    )
+    assert ran.stdout.splitlines()[-1] == "0 0 0", ran.stderr
+    assert ran.stdout.count("acked") == 3
+
+
+def test_a_reader_that_stops_ends_it_quietly(tmp_path: Path):
+    store = f"rocksdb:{tmp_path / 'data'}"
+    run("enqueue", "bulk", "--lines", "-", "--store", store, stdin="".join(f"{n:0100}\n" for n in range(5000)))
+    for command in ("list bulk --all", "list bulk --all --json", "events -n 100000", "events --follow --json"):
+        ran = piped(f"$leasehold {command} --store {store} | head -n 1 >/dev/null")
+        assert ran.stdout.splitlines()[-1] == "141 0", (command, ran.stderr)
+        assert "rror" not in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+def test_a_locked_store_names_its_owner(tmp_path: Path):
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(url, sweep=False):
+        ran = run("queues", "--store", url)
+        assert ran.returncode == 4
+        assert f"process {os.getpid()}" in ran.stderr
+        assert ran.stderr.count("\n") == 1
+        ran = run("enqueue", "emails", "x", "--store", url, "--json")
+        assert ran.returncode == 4
+        assert json.loads(ran.stderr)["error"] == "store_locked"
+    assert run("queues", "--store", url).returncode == 0
+
+
+@pytest.mark.parametrize("args", [("events", "--follow"), ("claim", "emails", "--wait", "60")])
+def test_interrupted(tmp_path: Path, args: tuple[str, ...]):
+    url = f"rocksdb:{tmp_path / 'data'}"
+    run("enqueue", "other", "x", "--store", url)
+    process = subprocess.Popen(
+        [*LEASEHOLD, *args, "--store", url, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    if "--follow" in args:
+        process.stdout.readline()
+    else:
+        until_owned(tmp_path / "data" / "OWNER", process.pid)
+        time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == ""
+    assert run("queues", "--store", url).returncode == 0
+
+
+def until_owned(file: Path, pid: int) -> None:
+    for _ in range(400):
+        if str(pid) in file.read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody opened the store")
+
+
+def test_following_sees_what_others_do(tmp_path: Path):
+    """On LMDB, where several processes share a store."""
+    url = f"lmdb:{tmp_path / 'data'}"
+    run("enqueue", "emails", "before", "--store", url)
+    follow = [*LEASEHOLD, "events", "--follow", "--json", "--store", url]
+    with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            seen = [json.loads(process.stdout.readline())["type"] for _ in range(2)]
+            assert seen == ["queue_created", "enqueued"]
+            job = json.loads(run("enqueue", "emails", "after", "--store", url, "--json").stdout)["id"]
+            told = json.loads(process.stdout.readline())
+            assert (told["type"], told["job_id"]) == ("enqueued", job)
+            assert told["cursor"]
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+
+
+def test_on_a_terminal_of_80_columns(tmp_path: Path):
+    url = f"rocksdb:{tmp_path / 'data'}"
+    run("enqueue", "emails", "a long payload " * 20, "--store", url)
+    screen = on_terminal("list", "emails", "--store", url)
+    assert "…" in screen
+    assert "\x1b[" in screen  # colours, where a person looks
+    plain = screen.replace("\r", "")
+    for sequence in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[32m"):
+        plain = plain.replace(sequence, "")
+    assert max(map(len, plain.splitlines())) <= 80
+
+
+def on_terminal(*args: str) -> str:
+    """What a terminal of 80 columns is sent."""
+    owner, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen([*LEASEHOLD, *args], stdout=terminal, stderr=terminal, stdin=terminal, env=environment)
+    os.close(terminal)
+    sent = b""
+    while select.select([owner], [], [], 30)[0]:
+        try:
+            part = os.read(owner, 65_536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        sent += part
+    os.close(owner)
+    assert process.wait(timeout=30) == 0, sent
+    return sent.decode()
