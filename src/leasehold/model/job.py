@@ -156,6 +156,10 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         return (
-            self.leases + self.retired + self.ttl_passed + self.keys_forgotten + self.claims_forgotten
+            self.leases
+            + self.retired
+            + self.ttl_passed
+            + self.keys_forgotten
+            + self.claims_forgotten
             + self.events_trimmed
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from leasehold.errors import InvalidArgument, TooLarge
@@ -41,9 +41,11 @@ def job_request(job: object) -> JobRequest:
         checked_bytes("payload", job.payload),
         0 if delay is None else duration_ms("delay", delay),
         None if at is None else moment_ms("at", at),
-        job.priority if job.priority == 0 and type(job.priority) is int else whole_number("priority", job.priority, 0, 9),
+        job.priority
+        if job.priority == 0 and type(job.priority) is int
+        else wholenumber("priority", job.priority, 0, 9),
         None if key is None else short_text("key", key, MAX_KEY_BYTES),
-        None if max_attempts is None else whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+        None if max_attempts is None else wholenumber("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
         checked_headers(headers) if headers else None,
     )
@@ -59,7 +61,7 @@ def checked_bytes(what: str, data: object) -> bytes:
     return data
 
 
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def checked_headers(headers: object) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise InvalidArgument(f"headers must be a mapping of strings, not {type(headers).__name__}")
     size = 0
@@ -75,6 +77,11 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return dict(headers)
 
 
+def number(value: object) -> float:
+    """The number, or NaN, which no comparison accepts."""
+    return float(value) if isinstance(value, (int, float)) else float("nan")
+
+
 class ReplayRequest(NamedTuple):
     ids: tuple[bytes, ...] | None = None
     error: str | None = None
@@ -87,17 +94,15 @@ class ReplayRequest(NamedTuple):
     dry_run: bool = False
 
 
-def replay_request(
-    ids: Sequence[str] | None, where: Where | None, limit: int | None, rate: float | None, dry_run: bool
-) -> ReplayRequest:
-    if isinstance(ids, (str, bytes)):
+def replay_request(ids: object, where: object, limit: int | None, rate: float | None, dry_run: bool) -> ReplayRequest:
+    if ids is not None and (isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable)):
         raise InvalidArgument("ids is a list of job ids")
     if where is not None and not isinstance(where, Where):
         raise InvalidArgument(f"where is a Where, not {type(where).__name__}")
     where = where or Where()
     if where.reason not in (None, "max_attempts", "failed"):
         raise InvalidArgument(f"reason {where.reason!r}: max_attempts or failed")
-    if rate is not None and not (isinstance(rate, (int, float)) and 0.001 <= rate <= 1_000_000):
+    if rate is not None and (isinstance(rate, bool) or not 0.001 <= number(rate) <= 1_000_000):
         raise InvalidArgument(f"rate={rate!r} is jobs a second, from 0.001 to 1,000,000")
     return ReplayRequest(
         None if ids is None else tuple(job_id_bytes(job) for job in ids),
@@ -105,7 +110,7 @@ def replay_request(
         where.reason,
         None if where.since is None else moment_ms("since", where.since),
         None if where.before is None else moment_ms("before", where.before),
-        None if limit is None else whole_number("limit", limit, 1, 2**40),
+        None if limit is None else wholenumber("limit", limit, 1, 2**40),
         0.0 if rate is None else 1000 / rate,
         bool(dry_run),
     )

@@ -115,7 +115,9 @@ class Verdict(msgspec.Struct, frozen=True):
     retry_at_ms: int | None
 
 
-def after_failure(policy: Policy, attempt: int, max_attempts: int, now_ms: int, delay_ms: int | None, roll: float) -> Verdict:
+def after_failure(
+    policy: Policy, attempt: int, max_attempts: int, now_ms: int, delay_ms: int | None, roll: float
+) -> Verdict:
     """A delivery was nacked. The given delay wins over the policy's; the count of attempts wins over both."""
     if attempt >= max_attempts:
         return Verdict(None)

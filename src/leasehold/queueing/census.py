@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from leasehold.errors import Corrupt, InvalidArgument, WaitTimeout
 from leasehold.model.job import Counts, Job, Page, QueueInfo
-from leasehold.model.lifecycle import TERMINAL, Reason, State, shown
+from leasehold.model.lifecycle import Change, Reason, State, shown
 from leasehold.model.names import QueueName
 from leasehold.queueing import journal
 from leasehold.queueing.core import Core
@@ -18,7 +18,6 @@ from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, Space, iterate_keys
 from leasehold.storage.keyspace import Counter
-from leasehold.storage.records import StateRecord
 
 #: Ready rows that `counts` looks at before it says "at least".
 COUNT_SCAN = 10_000
@@ -108,7 +107,7 @@ def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
         for _, row in journal.rows_from(reader, max(oldest, seen_from), newest):
             for event in row.events:
                 if event.job == job and event.state == State.GONE:
-                    state = "done" if event.change == journal.Change.DONE else "removed"
+                    state = "done" if event.change == Change.DONE else "removed"
                     ended = row.header.time_ms
     fields = {name: getattr(last, name) for name in last.__struct_fields__}
     return Job(**fields | {"state": state, "ended_at_ms": ended, "lease_id": None, "lease_until_ms": None})
@@ -125,7 +124,9 @@ def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str |
         if queue is None:
             return Page([], None)
         found: list[tuple[bytes, bytes]] = []
-        rows = _leased_rows(reader, queue, after) if state == "leased" else _index_rows(core, reader, queue, state, after)
+        rows = (
+            _leased_rows(reader, queue, after) if state == "leased" else _index_rows(core, reader, queue, state, after)
+        )
         for row in rows:
             found.append(row)
             if len(found) > limit:
@@ -179,7 +180,9 @@ def _leased_rows(reader: Reader, queue: Registered, after: bytes | None) -> Iter
 
 def _cursor(name: QueueName, state: str, position: bytes) -> str:
     # Bound to its queue and state: a cursor from elsewhere is refused, not misread.
-    return base64.urlsafe_b64encode(keyspace.digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4] + position).decode()
+    return base64.urlsafe_b64encode(
+        keyspace.digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4] + position
+    ).decode()
 
 
 def _split_cursor(cursor: str, name: QueueName, state: str) -> bytes:
@@ -202,7 +205,8 @@ def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
             for priority in _PRIORITIES:
                 begin = keyspace.ready_until(queue.number, priority, now)
                 end = min(
-                    keyspace.ready_until(queue.number, priority, before - 1), keyspace.ready_tier_end(queue.number, priority)
+                    keyspace.ready_until(queue.number, priority, before - 1),
+                    keyspace.ready_tier_end(queue.number, priority),
                 )
                 if begin < end:
                     streams.append(_timed(reader, queue, begin, end))
@@ -218,7 +222,9 @@ def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
     return core.read(run)
 
 
-def _timed(reader: Reader, queue: Registered, begin: bytes, end: bytes) -> Iterator[tuple[int, bytes, Registered, bytes]]:
+def _timed(
+    reader: Reader, queue: Registered, begin: bytes, end: bytes
+) -> Iterator[tuple[int, bytes, Registered, bytes]]:
     for keys in iterate_keys(reader, keyspace.READY, begin, end, 100):
         for key in keys:
             ready = keyspace.split_ready(key)
@@ -293,7 +299,3 @@ def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
             ),
             key=lambda info: (info.tenant, info.queue),
         )
-
-
-def is_terminal(state: StateRecord) -> bool:
-    return state.state in TERMINAL

@@ -26,7 +26,7 @@ from leasehold.queueing.registry import Registered, registered
 from leasehold.queueing.removal import due_row, index_row
 from leasehold.queueing.repair import repair as mend
 from leasehold.storage import keyspace, records
-from leasehold.storage.engine import Reader, Row, Space, get_each
+from leasehold.storage.engine import Snapshot, Space, get_each
 from leasehold.storage.keyspace import Counter, Due
 from leasehold.storage.records import StateRecord
 
@@ -64,7 +64,7 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
 
 
 class Checker:
-    def __init__(self, reader: Reader, progress: Progress | None) -> None:
+    def __init__(self, reader: Snapshot, progress: Progress | None) -> None:
         self.reader = reader
         self.faults = Faults()
         self.queues: dict[int, Registered] = {}
@@ -84,10 +84,24 @@ class Checker:
         self._check_counters()
         self._check_small_spaces()
         self.events = check_journal(self.reader, self.faults, self._say)
+        self._check_entries()
 
     def _say(self, events: int = 0) -> None:
         if self._progress is not None:
             self._progress(self.jobs + events, None)
+
+    def _check_entries(self) -> None:
+        """An engine that counts its rows apart from them may have lost some without a trace in any one."""
+        for space, name in enumerate(keyspace.NAMES):
+            entries = self.reader.entries(space)
+            if entries is None or space in self.faults.unreadable:
+                continue
+            read = self.faults.read[space]
+            if entries != read:
+                detail = (
+                    f"{name} has {entries} rows by the engine's own count, and {read} can be read. Restore a snapshot"
+                )
+                self.faults.add(Fault("damaged", detail, space=space))
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,7 +144,9 @@ class Checker:
 
     def _check_bodies(self, states: list[tuple[int, bytes, StateRecord]]) -> None:
         keys = [keyspace.of_queue(queue, job) for queue, job, _ in states]
-        for (queue, job, state), key, value in zip(states, keys, get_each(self.reader, keyspace.JOBS, keys), strict=True):
+        for (queue, job, state), key, value in zip(
+            states, keys, get_each(self.reader, keyspace.JOBS, keys), strict=True
+        ):
             try:
                 if value is None:
                     raise Corrupt("its payload is missing")
@@ -243,7 +259,7 @@ class Checker:
         ):  # fmt: skip
             count = 0
             for rows in self.faults.rows(self.reader, space, 5000):
-                count += sum(_judged(space, key) for key, _ in rows)
+                count += sum([_judged(space, key) for key, _ in rows])
             if count != self._expected[space]:
                 for rows in Faults().rows(self.reader, space):
                     for key, value in rows:
@@ -317,7 +333,9 @@ class Checker:
                 except Corrupt as exc:
                     number = self._recount[queue, _COUNTS[name]] if name in _COUNTS else -1
                     detail = f"counter {name.name.lower()}: {exc.detail}"
-                    self.faults.add(Fault("counters", detail, "set_counter", queue, space=keyspace.COUNTERS, key=key, number=number))
+                    self.faults.add(
+                        Fault("counters", detail, "set_counter", queue, space=keyspace.COUNTERS, key=key, number=number)
+                    )
             for name, state in _COUNTS.items():
                 recount = self._recount[queue, state]
                 if name in counts and counts[name] != recount:
@@ -340,10 +358,10 @@ class Checker:
             keyspace.META: (lambda value: records.unseal("a setting of the store", value), ""),
             keyspace.COUNTERS: (records.decode_count, ""),
         }
-        for space, (decode, mend) in decoders.items():
+        for space, (decode, mender) in decoders.items():
             for rows in self.faults.rows(self.reader, space):
                 for key, value in rows:
-                    self._try(space, key, value, decode, mend)
+                    self._try(space, key, value, decode, mender)
 
     def _try(self, space: Space, key: bytes, value: bytes, decode: Callable[[bytes], object], mend: str) -> None:
         try:
@@ -381,6 +399,3 @@ def _queue_text(key: bytes) -> str:
         return f"{key[1 : 1 + size].decode()}/{key[2 + size :].decode()}"
     except (IndexError, UnicodeDecodeError):
         return key.hex()
-
-
-__all__ = ["Checker", "Row", "check"]

@@ -301,7 +301,9 @@ def _grant(
                     ref, lease,
                 ),
             ))  # fmt: skip
-            events.append(heads[priority] + job + lease + pack_middle(token, attempt, max_attempts, expires, last) + text)
+            events.append(
+                heads[priority] + job + lease + pack_middle(token, attempt, max_attempts, expires, last) + text
+            )
             given.append((job, token))
             deliveries.append(_delivery(name, job, lease, token, attempt, max_attempts, priority, record))
             ref += 1
@@ -310,7 +312,11 @@ def _grant(
     tx.delete_many(keyspace.READY, taken.keys)
     tx.put_many(keyspace.STATE, states)
     at = keyspace.of_queue(number, lease)
-    tx.put(keyspace.LEASES, at, records.encode_lease(records.new_lease(expires, now, len(given), claim_key, request.worker)))
+    tx.put(
+        keyspace.LEASES,
+        at,
+        records.encode_lease(records.new_lease(expires, now, len(given), claim_key, request.worker)),
+    )
     tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(given))
     tx.put(keyspace.DUE, keyspace.due(Due.LEASE, expires, number, lease), b"")
     if request.id is not None:

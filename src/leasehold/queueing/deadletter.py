@@ -58,9 +58,7 @@ def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progre
     )
 
 
-def _chosen(
-    core: Core, queue: Registered | None, request: ReplayRequest
-) -> Iterator[tuple[list[bytes], list[bytes]]]:
+def _chosen(core: Core, queue: Registered | None, request: ReplayRequest) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Chunks of (dead jobs that fit the request, ids asked for that are not dead)."""
     if queue is None:
         if request.ids:
@@ -98,7 +96,9 @@ def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], request: 
             continue
         if request.before_ms is not None and state.ended_at_ms >= request.before_ms:
             continue
-        if request.error is not None and request.error not in (read_notes(reader, queue.number, job, state).error or ""):
+        if request.error is not None and request.error not in (
+            read_notes(reader, queue.number, job, state).error or ""
+        ):
             continue
         fit.append(job)
     return fit
@@ -117,7 +117,12 @@ def _replay_chunk(
         visible = max(ledger.now, time_ms)
         tx.delete(keyspace.DEAD, keyspace.ended(number, state.ended_at_ms, job))
         back = state._replace(
-            state=int(State.WAITING), reason=0, attempt=0, replays=state.replays + 1, visible_at_ms=visible, ended_at_ms=0
+            state=int(State.WAITING),
+            reason=0,
+            attempt=0,
+            replays=state.replays + 1,
+            visible_at_ms=visible,
+            ended_at_ms=0,
         )
         ref = ledger.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(back._replace(last_event=ref)))

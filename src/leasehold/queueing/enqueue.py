@@ -94,9 +94,7 @@ def _write(
             at = of_queue(number, job)
             if further:
                 flags |= records.HAS_PARTS
-                parts.extend(
-                    (keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)
-                )
+                parts.extend((keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1))
             if key:
                 flags |= records.HAS_KEY
             if ttl_ms is not None:
@@ -137,9 +135,7 @@ def _check_room(ledger: Ledger, queue: Registered, more: int) -> None:
     limit = queue.policy.max_waiting
     if limit is None or not more:
         return
-    waiting = records.decode_count(
-        ledger.tx.get(keyspace.COUNTERS, keyspace.counter(queue.number, Counter.WAITING))
-    )
+    waiting = records.decode_count(ledger.tx.get(keyspace.COUNTERS, keyspace.counter(queue.number, Counter.WAITING)))
     if waiting + more > limit:
         raise QueueFull(str(queue.name), waiting, limit)
 

@@ -33,6 +33,8 @@ class Faults:
         self.truncated = False
         #: Spaces that could not be read whole: what is counted from them proves nothing.
         self.unreadable: set[Space] = set()
+        #: How many rows of each space were read, the last time it was.
+        self.read: dict[Space, int] = {}
 
     def add(self, fault: Fault) -> None:
         if len(self.found) < self.LISTED:
@@ -44,6 +46,7 @@ class Faults:
         """Every row of a space that can be read; each that cannot is a fault, and where the engine can tell its key, is passed."""
         begin = b""
         limit = chunk
+        self.read[space] = 0
         while True:
             try:
                 rows = reader.scan(space, begin, keyspace.LAST, limit)
@@ -62,6 +65,7 @@ class Faults:
                 begin, limit = exc.key + b"\0", chunk
                 continue
             if rows:
+                self.read[space] += len(rows)
                 yield rows
                 begin = rows[-1][0] + b"\0"
             if len(rows) < limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError
 
 import msgspec
 
@@ -41,9 +42,7 @@ def cursor(commit: int, index: int) -> str:
 def split_cursor(text: str) -> tuple[int, int]:
     try:
         version, commit, index = _CURSOR.unpack(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except ValueError:
-        version = 0
-    except Exception as exc:  # struct.error is not a ValueError
+    except (ValueError, StructError) as exc:
         raise InvalidArgument(f"{text!r} is not a cursor of this journal") from exc
     if version != 1:
         raise InvalidArgument(f"{text!r} is not a cursor of this journal")
@@ -258,7 +257,9 @@ def _cut(reader: Reader, before_ms: int) -> tuple[int, int] | None:
         return None
     oldest, newest = bounds(reader)
     # The last row always stays: the next one's number follows from it.
-    end = min(first_at(reader, before_ms, oldest, newest), newest, *[c.commit for _, c in consumers(reader)] or [newest])
+    end = min(
+        first_at(reader, before_ms, oldest, newest), newest, *[c.commit for _, c in consumers(reader)] or [newest]
+    )
     return (oldest, end) if end > oldest else None
 
 

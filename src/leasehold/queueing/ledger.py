@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from leasehold.model.ids import NO_ID
-from leasehold.model.lifecycle import Change, Reason, State
+from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
 from leasehold.queueing.registry import NEXT_QUEUE, Registered, registered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leasehold.errors import Corrupt
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, Transaction
 from leasehold.storage.records import HAS_NOTES, HAS_RESULT_PARTS, PART_BYTES, Notes, StateRecord
@@ -12,7 +13,7 @@ def read_notes(reader: Reader, queue: int, job: bytes, state: StateRecord) -> No
         return Notes()
     raw = reader.get(keyspace.NOTES, keyspace.of_queue(queue, job))
     if raw is None:
-        raise records.Corrupt("its notes are missing", job.hex())
+        raise Corrupt("its notes are missing", job.hex())
     return records.decode_struct(Notes, raw, "its notes", job)
 
 

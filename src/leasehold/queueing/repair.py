@@ -226,7 +226,7 @@ def _give_back(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> 
                 continue
             if state.state == State.LEASED and state.lease == lease:
                 jobs.append((key[4:], state))
-    stray = []
+    stray: list[bytes] = []
     for kinds in iterate(tx, keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE)):
         stray.extend(key for key, _ in kinds if key[-16:] == lease)
     tx.delete_many(keyspace.DUE, stray)
@@ -235,9 +235,7 @@ def _give_back(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> 
     tx.delete_range(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease))
     for job, state in jobs:
         back = state._replace(state=int(State.WAITING), visible_at_ms=ledger.now, lease=NO_ID)
-        ref = ledger.event(
-            Change.REPAIRED, queue, job, back, lease=lease, at_ms=ledger.now, previous=state.last_event
-        )
+        ref = ledger.event(Change.REPAIRED, queue, job, back, lease=lease, at_ms=ledger.now, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(back._replace(last_event=ref)))
         tx.put(keyspace.READY, keyspace.ready(queue, back.priority, ledger.now, job), b"")
         if registered is not None:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 
 from leasehold.errors import AlreadySettled, Corrupt, LeaseholdError, LeaseLost
+from leasehold.model.ids import NO_ID
 from leasehold.model.lease import Extended, Proof, Settle
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
@@ -32,7 +33,7 @@ _DONE = int(Change.DONE)
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
     # Jitter is drawn outside the transaction, which may run again.
-    rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]  # noqa: S311 - not a secret
+    rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
     return core.write(lambda ledger: _settle(core, ledger, name, items, rolls))
 
 
@@ -117,7 +118,7 @@ def _judge(
 
 def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> LeaseLost:
     # A settled job keeps the lease that settled it; one whose lease expired does not.
-    if state.state != _LEASED and state.lease == lease and state.token == token:
+    if state.state != _LEASED and state.lease == lease != NO_ID and state.token == token:
         return AlreadySettled(job.hex(), token)
     return LeaseLost(job.hex(), token)
 
@@ -206,7 +207,14 @@ def give_back(
     if error is not None:
         state = state._replace(flags=state.flags | write_notes(tx, number, job, Notes(error=error)))
     ref = ledger.event(
-        change, number, job, state, lease=held_by, at_ms=state.visible_at_ms, previous=state.last_event, text=error or ""
+        change,
+        number,
+        job,
+        state,
+        lease=held_by,
+        at_ms=state.visible_at_ms,
+        previous=state.last_event,
+        text=error or "",
     )
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
@@ -223,9 +231,7 @@ def kill(
     state = state._replace(state=int(State.DEAD), reason=int(reason), ended_at_ms=now, lease=lease)
     if error is not None:
         state = state._replace(flags=state.flags | write_notes(tx, number, job, Notes(error=error)))
-    ref = ledger.event(
-        Change.DIED, number, job, state, lease=held_by, previous=state.last_event, text=error or ""
-    )
+    ref = ledger.event(Change.DIED, number, job, state, lease=held_by, previous=state.last_event, text=error or "")
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.DEAD, keyspace.ended(number, now, job), b"")
     ledger.count(number, Counter.DEAD, 1)
@@ -280,4 +286,3 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
             )
 
     core.write(run)
-

@@ -106,7 +106,7 @@ def _expire_one(core: Core, ledger: Ledger, row: DueKey) -> tuple[int, int]:
     asked = None if claim is None else records.decode_claim(claim).asked
     back = 0
     for job, state in held:
-        roll = random.random()  # noqa: S311 - jitter, not a secret; a repeated run may draw another
+        roll = random.random()
         verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, ledger.now, roll)
         if verdict.retry_at_ms is None:
             error = f"the lease expired (worker {record.worker_name or 'unnamed'})"

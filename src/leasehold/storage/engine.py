@@ -12,8 +12,10 @@ What an engine promises:
 1. A transaction is serializable, and atomic: all of it is there after a crash, or nothing.
 2. `transact` returns once the transaction is as durable as `traits.durability` says, and not before.
 3. `fn` may run more than once; it must take ids and the time from outside. If it raises, nothing is written.
+   It never calls `transact` itself. An engine of scope `process` runs it once, and stops if its commit fails.
 4. A transaction never reads what it wrote. The memory engine refuses to let it; other engines need not notice.
-5. `append` keys are dense and in commit order: n+1 follows n, across restarts.
+5. `append` keys are dense and in commit order: n+1 follows n, across restarts. (The last row of such a space is never
+   deleted: the numbers go on from it.)
 6. Damage is an error (`Corrupt`), never a missing row or the end of a scan.
 7. The driver's errors become ours in one place: Conflict (retried inside), CommitUnknown, TooLarge, Corrupt,
    Unavailable, StoreClosed.
@@ -103,6 +105,9 @@ class Transaction(Reader, Protocol):
 class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
     """A moment, held until closed."""
 
+    def entries(self, space: Space) -> int | None:
+        """How many rows the engine itself counts in a space, where it keeps count apart from the rows."""
+
     def close(self) -> None: ...
 
 
@@ -111,6 +116,9 @@ class Engine(Protocol):
 
     @property
     def traits(self) -> Traits: ...
+
+    #: Told why, each time a transaction has to run again ("conflict", "map_full", …). Set by the store.
+    retried: Callable[[str], None]
 
     @property
     def alone(self) -> bool:
@@ -130,6 +138,12 @@ class Engine(Protocol):
 
     def durable(self) -> int | None:
         """The last journal row known durable, or None where a commit is durable as soon as it is seen."""
+
+    def share(self) -> None:
+        """The store has done what it does alone on opening: let other processes in, where the engine has any."""
+
+    def tend(self) -> None:
+        """Cheap housekeeping, called by every sweep."""
 
     def export(self, path: str) -> None:
         """Write a copy of one moment that can be opened as a store. `path` does not exist yet."""

@@ -1,10 +1,10 @@
 """The folder a store lives in, before any engine touches it.
 
-    data/
-      FORMAT     "leasehold <format> <engine>": read before anything is opened, so that a refusal changes nothing
-      OWNER      locked (flock) by whoever has the store open; says who that is
-      DURABLE    the marks of `marks.py`
-      db/        the engine's own files
+data/
+  FORMAT     "leasehold <format> <engine>": read before anything is opened, so that a refusal changes nothing
+  OWNER      locked (flock) by whoever has the store open; says who that is
+  DURABLE    the marks of `marks.py`
+  db/        the engine's own files
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 
 from leasehold.errors import FormatError, OpenError, StoreLocked
 from leasehold.storage.keyspace import FORMAT
+
+_OURS = {"OWNER", "DURABLE", "FORMAT.new", "db"}
 
 
 def expand(path: str) -> Path:
@@ -55,7 +57,9 @@ class Folder:
     def _check_format(self) -> bool:
         file = self.path / "FORMAT"
         if not file.exists():
-            strangers = sorted(p.name for p in self.path.iterdir() if p.name not in {"OWNER", "owner.sock"})
+            found = {p.name for p in self.path.iterdir()}
+            # A process that was killed while making the store leaves its files, and no FORMAT: making goes on from there.
+            strangers = sorted(found - _OURS if "OWNER" in found else found)
             if strangers:
                 raise FormatError(
                     f"{self.path} is not a Leasehold store, and not empty (it has {', '.join(strangers[:3])}"

@@ -45,11 +45,16 @@ class Marks:
     def _load(self, found: bytes) -> None:
         slots = [found[at : at + 28] for at in (0, 32)]
         good = [
-            _SLOT.unpack(slot[:24]) for slot in slots if len(slot) == 28 and _CRC.unpack(slot[24:])[0] == crc32(slot[:24])
+            _SLOT.unpack(slot[:24])
+            for slot in slots
+            if len(slot) == 28 and _CRC.unpack(slot[24:])[0] == crc32(slot[:24])
         ]
-        self.damaged = bool(found.strip(b"\0")) and (not good or any(
-            slot.strip(b"\0") and _CRC.unpack(slot[24:])[0] != crc32(slot[:24]) for slot in slots if len(slot) == 28
-        ))
+        self.damaged = bool(found.strip(b"\0")) and (
+            not good
+            or any(
+                slot.strip(b"\0") and _CRC.unpack(slot[24:])[0] != crc32(slot[:24]) for slot in slots if len(slot) == 28
+            )
+        )
         for boot, written, durable in good:
             self.durable = max(self.durable, durable)
             self.required = max(self.required, durable, written if boot == self._boot else 0)

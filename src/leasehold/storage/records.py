@@ -427,4 +427,3 @@ def event_ref(commit: int, index: int) -> int:
 
 def split_ref(ref: int) -> tuple[int, int]:
     return ref >> REF_BITS, ref & (1 << REF_BITS) - 1
-

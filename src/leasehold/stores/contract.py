@@ -19,10 +19,13 @@ from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
 from leasehold.model.report import Report
-from leasehold.model.retry import Policy
 from leasehold.model.request import JobRequest, ReplayRequest
+from leasehold.model.retry import Policy
 from leasehold.storage.engine import Traits
 
+Events = list[Event]  # by names of their own, since `list` is a verb below
+Jobs = list[Job]
+QueueInfos = list[QueueInfo]
 Progress = Callable[[int, int | None], None]
 """Told of (done so far, of how many if known) by verbs that work in chunks."""
 
@@ -36,6 +39,12 @@ class Backend(Protocol):
 
     def now_ms(self) -> int:
         """The store's time: never less than any it stored."""
+
+    def clock_drift_ms(self) -> int:
+        """How far the calendar is ahead of the store's time: a sudden change is a step of the clock."""
+
+    def on_retry(self, told: Callable[[str], None]) -> None:
+        """Whom to tell, with the reason, when a transaction has to run again."""
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         """All of them, in one transaction, answers in order; the queue is made if it is not there.
@@ -71,7 +80,7 @@ class Backend(Protocol):
 
     def counts(self, name: QueueName) -> Counts: ...
 
-    def timeline(self, name: QueueName, job: bytes) -> list[Event]:
+    def timeline(self, name: QueueName, job: bytes) -> Events:
         """Its events, oldest first, as far back as the journal is kept."""
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
@@ -90,9 +99,9 @@ class Backend(Protocol):
     def policy(self, name: QueueName) -> Policy:
         """The queue's policy, or the default if there is no such queue yet."""
 
-    def queues(self, tenant: str | None) -> list[QueueInfo]: ...
+    def queues(self, tenant: str | None) -> QueueInfos: ...
 
-    def upcoming(self, before_ms: int, limit: int) -> list[Job]:
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
         """Scheduled jobs of all queues that become ready before then, earliest first."""
 
     def sweep(self) -> Swept:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError, OpenError
-from leasehold.model.event import Event, EventPage
-from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
+from leasehold.model.event import EventPage
+from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
 from leasehold.model.report import Report
@@ -18,7 +18,7 @@ from leasehold.queueing import census, check, claim, deadletter, enqueue, journa
 from leasehold.queueing.core import Core
 from leasehold.storage.engine import Engine, Traits
 from leasehold.storage.folder import expand
-from leasehold.stores.contract import Progress
+from leasehold.stores.contract import Events, Jobs, Progress, QueueInfos
 
 
 class KvBackend:
@@ -27,7 +27,11 @@ class KvBackend:
     def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
         self._engine = engine
         self._core = Core(engine, clock)
+        engine.share()
         self.url = url
+
+    def on_retry(self, told: Callable[[str], None]) -> None:
+        self._engine.retried = told
 
     @property
     def traits(self) -> Traits:
@@ -68,7 +72,7 @@ class KvBackend:
     def counts(self, name: QueueName) -> Counts:
         return census.counts(self._core, name)
 
-    def timeline(self, name: QueueName, job: bytes) -> list[Event]:  # type: ignore[valid-type]  # `list` is a verb
+    def timeline(self, name: QueueName, job: bytes) -> Events:
         return journal.timeline(self._core, name, job)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
@@ -89,16 +93,14 @@ class KvBackend:
     def policy(self, name: QueueName) -> Policy:
         return policies.policy(self._core, name)
 
-    def queues(self, tenant: str | None) -> list[QueueInfo]:  # type: ignore[valid-type]
+    def queues(self, tenant: str | None) -> QueueInfos:
         return census.queues(self._core, tenant)
 
-    def upcoming(self, before_ms: int, limit: int) -> list[Job]:  # type: ignore[valid-type]
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
         return census.upcoming(self._core, before_ms, limit)
 
     def sweep(self) -> Swept:
-        tend = getattr(self._engine, "tend", None)
-        if tend is not None:
-            tend()
+        self._engine.tend()
         return sweep.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:

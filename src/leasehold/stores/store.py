@@ -13,22 +13,24 @@ from types import TracebackType
 
 from leasehold.errors import InvalidArgument, LeaseholdError
 from leasehold.model.durations import Duration, Moment, duration_ms, moment_ms
-from leasehold.model.event import Event, EventPage
+from leasehold.model.event import EventPage
 from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, QueueInfo, Replayed, Swept, Where
 from leasehold.model.lease import ClaimRequest, Delivery, Extended, Settle, Settled, proof_of
 from leasehold.model.lifecycle import SHOWN, checked_shown
 from leasehold.model.names import DEFAULT_TENANT, MAX_WORKER_BYTES, QueueName, checked, queue_name, short_text
 from leasehold.model.report import Report
-from leasehold.model.request import checked_bytes, job_request, replay_request
+from leasehold.model.request import checked_bytes, job_request, number, replay_request
 from leasehold.model.retry import Policy, whole_number
 from leasehold.storage.engine import Traits
 from leasehold.stores.claim import Claim
-from leasehold.stores.contract import Backend, Progress
+from leasehold.stores.contract import Backend, Events, Progress
 from leasehold.stores.sweeper import Sweeper
 from leasehold.stores.telemetry import Telemetry
 
 MAX_CLAIM = 10_000
+#: A change of the calendar that is told of as a step.
+_STEP_MS = 1000
 Settleable = Delivery | str
 """A delivery, or its receipt."""
 
@@ -42,8 +44,10 @@ class Store:
         self._queues: dict[QueueName, Queue] = {}
         self._turn = 0
         self._sweeper = sweeper
+        self._drift_ms = backend.clock_drift_ms()
+        backend.on_retry(self._telemetry.retried)
         if sweeper is not None:
-            sweeper.start(self._sweep_quietly)
+            sweeper.start(self.sweep)
 
     @property
     def url(self) -> str:
@@ -83,7 +87,9 @@ class Store:
             raise InvalidArgument("claim from at least one queue")
         self._turn = (self._turn + 1) % len(handles)
         handles = handles[self._turn :] + handles[: self._turn]
-        return _claim(self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None))
+        return _claim(
+            self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None)
+        )
 
     def queues(self, tenant: str | None = None) -> list[QueueInfo]:
         with self._telemetry.span("queues"):
@@ -106,6 +112,7 @@ class Store:
 
     def sweep(self) -> Swept:
         """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""
+        self._notice_clock()
         with self._telemetry.span("sweep"):
             swept = self._backend.sweep()
         if swept.total:
@@ -173,8 +180,12 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.url} ({self.durability})>"
 
-    def _sweep_quietly(self) -> Swept:
-        return self.sweep()
+    def _notice_clock(self) -> None:
+        """The calendar has stepped: the store does not follow, and says so."""
+        drift = self._backend.clock_drift_ms()
+        if abs(drift - self._drift_ms) > _STEP_MS:
+            self._telemetry.warning("clock_stepped", by_seconds=(drift - self._drift_ms) / 1000)
+        self._drift_ms = drift
 
 
 class Queue:
@@ -239,7 +250,7 @@ class Queue:
         worker: str = "",
         *,
         max_bytes: int | None = None,
-        id: str | None = None,  # noqa: A002 - the word of the contract
+        id: str | None = None,
     ) -> Claim:
         """Take up to `limit` jobs under one lease (the policy's, if not said), waiting up to `wait` for the first.
 
@@ -298,7 +309,7 @@ class Queue:
 
     def progress(self, delivery: Settleable, fraction: float, note: str | None = None) -> None:
         """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost."""
-        if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
+        if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._span("progress"):
             self._own(delivery)
@@ -361,7 +372,7 @@ class Queue:
         with self._span("counts"):
             return self._backend.counts(self.name)
 
-    def timeline(self, job_id: str) -> list[Event]:  # type: ignore[valid-type]  # `list` is also a verb here
+    def timeline(self, job_id: str) -> Events:
         """What happened to a job, oldest first, as far back as the journal is kept."""
         with self._span("timeline"):
             return self._backend.timeline(self.name, job_id_bytes(job_id))
@@ -435,7 +446,12 @@ class Queue:
 
 
 def claim_request(
-    limit: int, lease: Duration | None, wait: Duration, worker: str, max_bytes: int | None, id: str | None  # noqa: A002
+    limit: int,
+    lease: Duration | None,
+    wait: Duration,
+    worker: str,
+    max_bytes: int | None,
+    id: str | None,
 ) -> ClaimRequest:
     return ClaimRequest(
         whole_number("limit", limit, 1, MAX_CLAIM),

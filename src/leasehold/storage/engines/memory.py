@@ -113,8 +113,8 @@ class _Transaction(_Tables):
     def apply(self) -> bool:
         for space, values in self._appended.items():
             first = self.next_append(space) - len(values)
-            for offset, value in enumerate(values):
-                self._tables[space][commit(first + offset)] = value
+            for offset, appended in enumerate(values):
+                self._tables[space][commit(first + offset)] = appended
         for space, begin, end in self._ranges:
             table = self._tables[space]
             for key in list(table.irange(begin, end, inclusive=(True, False))):
@@ -139,6 +139,9 @@ class _Snapshot(_Tables):
     ) -> None:
         self.close()
 
+    def entries(self, space: Space) -> int | None:
+        return None
+
     def close(self) -> None:
         self._tables = ()
 
@@ -156,6 +159,7 @@ class MemoryEngine:
     alone = True
 
     def __init__(self) -> None:
+        self.retried: Callable[[str], None] = lambda why: None
         self._tables = [SortedDict() for _ in NAMES]
         self._lock = threading.Lock()
         self._version = 0
@@ -184,6 +188,12 @@ class MemoryEngine:
     def version(self) -> int:
         return self._version
 
+    def share(self) -> None:
+        pass
+
+    def tend(self) -> None:
+        pass
+
     def durable(self) -> int | None:
         return None
 
@@ -198,5 +208,3 @@ class MemoryEngine:
             raise StoreClosed("this store was closed")
         if os.getpid() != self._owner:
             raise StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
-
-

@@ -84,6 +84,7 @@ class RocksEngine:
         except BaseException:
             folder.unlock()
             raise
+        self.retried: Callable[[str], None] = lambda why: None
         self._folder = folder
         self._next_append: dict[Space, int] = {JOURNAL: last + 1}
         self._counts: dict[tuple[Space, bytes], int] = {}
@@ -140,6 +141,12 @@ class RocksEngine:
 
     def durable(self) -> int | None:
         return self._durable if self._syncer.grouped else None
+
+    def share(self) -> None:
+        pass  # one process owns it
+
+    def tend(self) -> None:
+        pass
 
     def export(self, path: str) -> None:
         target = Folder(path, "rocksdb")
@@ -254,10 +261,11 @@ class _Reader:
 
     def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            values: list[bytes | None] = self._tables[space].get(list(keys))
+            values: Any = self._tables[space].get(list(keys))
         except Exception as exc:
             raise translated(exc) from exc
-        return values
+        found: list[bytes | None] = values
+        return found
 
     def scan(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
@@ -379,7 +387,8 @@ class _Snapshot:
                 else:
                     _check(iterator)
                     values.append(None)
-        return values
+        found: list[bytes | None] = values
+        return found
 
     def scan(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
@@ -395,6 +404,9 @@ class _Snapshot:
             if reverse:
                 return [key for key, _ in _backward(self._iterators[space], begin, end, limit)]
             return _forward_keys(self._iterators[space], begin, end, limit)
+
+    def entries(self, space: Space) -> int | None:
+        return None  # it only estimates
 
     def __enter__(self) -> _Snapshot:
         return self

@@ -51,6 +51,7 @@ class LmdbEngine:
         self._folder = folder = Folder(path, "lmdb")
         self.alone, existed = take(folder)
         self._owner = os.getpid()
+        self.retried: Callable[[str], None] = lambda why: None
         self._gate = Gate()
         self._combiner = Combiner(self._commit, GROUP)
         try:
@@ -66,8 +67,6 @@ class LmdbEngine:
                 raise
             if not existed:
                 folder.write_format()
-            if self.alone:
-                folder.share()
         except BaseException:
             folder.unlock()
             raise
@@ -109,6 +108,10 @@ class LmdbEngine:
 
     def durable(self) -> int | None:
         return None
+
+    def share(self) -> None:
+        if self.alone:
+            self._folder.share()
 
     def tend(self) -> None:
         """Cheap housekeeping, for the sweeper: slots of readers that died, and room in the map before it is needed."""
@@ -173,7 +176,10 @@ class LmdbEngine:
                 self._attempt(pending, own)
             except _Spoiled as spoiled:
                 spoiled.request.fail(spoiled.error)
+                if len(pending) > 1:
+                    self.retried("spoiled")
             except lmdb.MapFullError:
+                self.retried("map_full")
                 self._answer_failures(pending, self._grow)
             except lmdb.Error as exc:
                 _fail(pending, translated(exc))
@@ -337,6 +343,13 @@ class _Snapshot(Rows):
         self._enter()
         try:
             return super()._walk(space, begin, end, limit, reverse)
+        finally:
+            self._gate.leave()
+
+    def entries(self, space: Space) -> int | None:
+        self._enter()
+        try:
+            return int(self._txn.stat(self._dbs[space])["entries"])
         finally:
             self._gate.leave()
 

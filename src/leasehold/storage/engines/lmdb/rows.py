@@ -60,7 +60,7 @@ def check(space: Space, key: bytes, stored: bytes) -> None:
 
 def damaged(space: Space, key: bytes, what: str) -> Corrupt:
     job = key[_JOB[space]].hex() if space in _JOB else ""
-    return Corrupt(f"{what}: {NAMES[space]}, key {key.hex()}", job or None)
+    return Corrupt(f"{what}: {NAMES[space]}, key {key.hex()}", job or None, key)
 
 
 _DAMAGE = (
