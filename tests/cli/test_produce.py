@@ -70,7 +70,8 @@ def test_a_job_a_line_in_batches(shell: Shell, tmp_path: Path, monkeypatch: pyte
 
 def test_no_lines_are_no_jobs(shell: Shell):
     ran = shell("enqueue", "bulk", "--lines", "-", stdin="\n\n")
-    assert (ran.code, ran.out) == (0, "enqueued 0 jobs in 0 ms\n")
+    assert ran.code == 0
+    assert ran.out.startswith("enqueued 0 jobs in ")
 
 
 def test_a_refused_batch_says_where_to_go_on(shell: Shell, monkeypatch: pytest.MonkeyPatch):

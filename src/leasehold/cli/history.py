@@ -13,12 +13,12 @@ from leasehold.cli.look import queue_label
 from leasehold.cli.output import Cell, clean, faint, joined, shortened, state
 from leasehold.cli.session import Session
 from leasehold.cli.times import local, span
-from leasehold.cli.working import working
+from leasehold.cli.working import Told, working
 from leasehold.model.event import Event
 from leasehold.model.lifecycle import Change
 from leasehold.stores.store import Store
 
-PAGE = 1_000
+PAGE, FOLLOW_PAGE = 10_000, 1_000
 #: How long one look at the journal waits; Ctrl-C is heard between two.
 FOLLOW_SECONDS = 1.0
 TYPES = tuple(change.name.lower() for change in Change)
@@ -54,7 +54,7 @@ def _timeline_rows(events: Sequence[Event]) -> Iterator[list[Cell]]:
             local(event.time_ms, precise=True),
             faint("+" + span((event.time_ms - before) / 1000)) if event.time_ms > before else "",
             event.type,
-            state_of(event),
+            state(event.state),
             str(event.attempt or ""),
             str(event.token or ""),
             detail(event),
@@ -116,8 +116,8 @@ def events(
         )
 
     if not follow:
-        with session.store() as store, working("Reading the journal"):
-            found, cursor = _gather(store, after, limit, wanted)
+        with session.store() as store, working("Reading the journal") as progress:
+            found, cursor = _gather(store, after, limit, wanted, progress)
         _print(session, found, cursor)
         if not found and not session.json:
             session.out.say("no events")
@@ -129,23 +129,29 @@ def events(
             session.out.note("Following; this store belongs to one process, so others are kept out until Ctrl-C.")
         cursor = _end(store, after) if new_only else after
         while True:
-            page = store.events(cursor, PAGE, FOLLOW_SECONDS)
+            page = store.events(cursor, FOLLOW_PAGE, FOLLOW_SECONDS)
             cursor = page.cursor
             _print(session, [event for event in page if wanted(event)], cursor)
             session.out.flush()
 
 
 def _gather(
-    store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool]
+    store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool], progress: Told
 ) -> tuple[list[Event], str | None]:
-    """Up to `limit` events that are wanted. No page is larger than what is still missing, so the cursor skips none."""
+    """Up to `limit` events that are wanted, and the cursor after the last of them, so that going on skips none."""
     found: list[Event] = []
+    read = 0
     while len(found) < limit:
-        page = store.events(cursor, min(PAGE, limit - len(found)))
-        cursor = page.cursor
+        page = store.events(cursor, PAGE)
         if not page.events:
             break
-        found.extend(event for event in page if wanted(event))
+        chosen = [index for index, event in enumerate(page) if wanted(event)][: limit - len(found)]
+        found.extend(page.events[index] for index in chosen)
+        if len(found) == limit and chosen[-1] + 1 < len(page):
+            page = store.events(cursor, chosen[-1] + 1)  # once more, to have the cursor end there
+        cursor = page.cursor
+        read += len(page)
+        progress(read)
     return found, cursor
 
 
@@ -172,16 +178,11 @@ def _print(session: Session, found: Sequence[Event], cursor: str | None) -> None
             joined(
                 (
                     faint(local(event.time_ms, precise=True)),
-                    f"  {queue_label(event.tenant, event.queue):<12} {event.type:<16} {event.job_id or '':<32} ",
-                    state_of(event),
-                    faint(f" {detail(event)}"),
+                    f"  {queue_label(event.tenant, event.queue):<12} {event.type:<10} {event.job_id or ''} ",
+                    faint(detail(event)),
                 )
             )
         )
-
-
-def state_of(event: Event) -> Cell:
-    return state(event.state)
 
 
 def detail(event: Event) -> str:

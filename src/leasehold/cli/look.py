@@ -183,17 +183,31 @@ def _job_table(session: Session, which: str, jobs: Sequence[Job]) -> None:
             stretch="error",
         )
         return
-    title, field = {"leased": ("lease ends", "lease_until_ms"), "done": ("ended", "ended_at_ms")}.get(
-        which, ("visible", "visible_at_ms")
+    if which == "leased":
+        session.out.table(
+            ("job", ">tries", "ends", "worker", "payload"),
+            [
+                (
+                    job.id,
+                    tried,
+                    when(session, job.lease_until_ms),
+                    shortened(clean(job.worker or ""), 14),
+                    preview(job.payload),
+                )
+                for job, tried in zip(jobs, tries, strict=True)
+            ],
+            stretch="payload",
+        )
+        return
+    title, field = ("ended", "ended_at_ms") if which == "done" else ("visible", "visible_at_ms")
+    session.out.table(
+        ("job", ">pri", ">tries", title, "payload"),
+        [
+            (job.id, str(job.priority), tried, when(session, getattr(job, field)), preview(job.payload))
+            for job, tried in zip(jobs, tries, strict=True)
+        ],
+        stretch="payload",
     )
-    columns = ["job", ">pri", ">tries", title, *(("worker",) if which == "leased" else ()), "payload"]
-    rows: list[list[Cell]] = []
-    for job, tried in zip(jobs, tries, strict=True):
-        row: list[Cell] = [job.id, str(job.priority), tried, when(session, getattr(job, field))]
-        if which == "leased":
-            row.append(shortened(clean(job.worker or ""), 16))
-        rows.append([*row, preview(job.payload)])
-    session.out.table(columns, rows, stretch="payload")
 
 
 @command(
@@ -217,7 +231,7 @@ def upcoming(session: Session, before: float | None, limit: int) -> None:
                     job.id,
                     queue_label(job.tenant, job.queue),
                     str(job.priority),
-                    moment(job.visible_at_ms),
+                    when(session, job.visible_at_ms),
                     preview(job.payload),
                 )
                 for job in jobs

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from leasehold.cli import shapes
-from leasehold.cli.frame import NO, command
+from leasehold.cli.frame import NO, command, no
 from leasehold.cli.output import Cell, faint, plural, strong
 from leasehold.cli.session import Session
 from leasehold.cli.times import AGO, DURATION, moment, span
@@ -102,7 +102,8 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
     if not yes:
         if session.json or not sys.stdin.isatty():
             raise click.UsageError("Nobody is here to ask: say --yes to remove them.")
-        click.confirm(f"Remove every {which} job of {queue}?", abort=True, err=True)
+        if not click.confirm(f"Remove every {which} job of {queue}?", err=True):
+            no(session, "nothing was removed")
     with session.queue(queue) as target, working(f"Purging {queue}") as progress:
         count = target.purge(which, progress)
     if session.json:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,8 @@ from leasehold.cli.shapes import Shape
 
 #: The width of tables in a file or a pipe, where nobody's window sets one.
 PIPE_WIDTH = 160
+#: What lies between two columns, and what is left of one that gives way.
+BETWEEN, LEAST = 3, 8
 STATE_STYLES = {"ready": "green", "scheduled": "cyan", "leased": "yellow", "done": "dim", "dead": "red"}
 
 Cell = str | Text
@@ -77,29 +80,37 @@ class Output:
     def hint(self, text: str) -> None:
         """What to do next: only where a person is looking."""
         if self._screen.is_terminal and not self.json:
-            self._screen.print(Text(text, style="dim"), soft_wrap=True)
+            self._screen.print(Text(text, style="dim"))
 
     def note(self, text: str) -> None:
         """Something to know beside the answer: on stderr, for people."""
         if not self.json:
-            self._aside.print(Text(text, style="dim"), soft_wrap=True)
+            self._aside.print(Text(text, style="dim"))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, stretch: str | None = None) -> None:
-        """A table. `stretch` names the column that gives way (…) when the window is narrow."""
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, stretch: str | None = None) -> None:
+        """A table; `>name` is a column of numbers. Only the `stretch` column gives way (…) when the window is narrow."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-        for column in columns:
-            last = column == stretch
+        titles = [column.lstrip(">") for column in columns]
+        needed = [max(cell_len(str(cell)) for cell in cells) for cells in zip(titles, *rows, strict=True)]
+        spare = self._screen.width - sum(needed) - BETWEEN * (len(needed) - 1)
+        if stretch is not None and spare < 0:
+            at = titles.index(stretch)
+            needed[at] = max(min(LEAST, needed[at]), needed[at] + spare)
+        for column, title, width in zip(columns, titles, needed, strict=True):
+            right = column.startswith(">")
             table.add_column(
-                column.lstrip(">"),
-                no_wrap=True,
-                justify="right" if column.startswith(">") else "left",
-                overflow="ellipsis" if last else "fold",
-                min_width=6 if last else None,
-                ratio=None,
+                title, no_wrap=True, overflow="ellipsis", justify="right" if right else "left", width=width
             )
         for row in rows:
             table.add_row(*row)
+        self._print_whole(table, sum(needed) + BETWEEN * (len(needed) - 1))
+
+    def _print_whole(self, table: Table, width: int) -> None:
+        """Where even that is too wide, the terminal breaks the lines: an id that is cut short is of no use."""
+        seen = self._screen.width
+        self._screen.width = max(seen, width)
         self._screen.print(table)
+        self._screen.width = seen
 
     def facts(self, facts: Mapping[str, Cell | None]) -> None:
         """Names and values, one a line; those without a value are left out."""

@@ -50,7 +50,9 @@ class Session:
         if storage.engine == "memory":
             return storage.engine, None
         if storage.path is None:
-            self.out.note(f"Using {storage.engine}:{DEFAULT_PATH}: neither --store nor any setting names a store.")
+            self.out.note(
+                f"Using {storage.engine}:{DEFAULT_PATH}, as nothing else is configured (--store names another)."
+            )
         return storage.engine, storage.path or DEFAULT_PATH
 
     @contextmanager

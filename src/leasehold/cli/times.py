@@ -107,7 +107,8 @@ def relative(ms: int | None) -> str:
     away = (ms - now_ms()) / 1000
     if abs(away) < 0.5:
         return "now"
-    return f"in {span(away)}" if away > 0 else f"{span(-away)} ago"
+    far = span(max(abs(away), 1))
+    return f"in {far}" if away > 0 else f"{far} ago"
 
 
 def span(seconds: float) -> str:
