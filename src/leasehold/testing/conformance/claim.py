@@ -133,6 +133,23 @@ def test_more_expired_leases_than_one_claim_takes_over(queue: Queue, clock: Manu
     assert sorted(found) == sorted(made)
 
 
+@pytest.mark.parametrize("by", ["claim", "sweep"])
+@pytest.mark.parametrize(("first", "second"), [(20, 10), (10, 20), (10, 10)])
+def test_leases_that_knew_the_same_job_end_at_once(
+    store: Store, queue: Queue, clock: ManualClock, by: str, first: float, second: float
+) -> None:
+    made = fill(queue, 3)
+    earlier = queue.claim(limit=3, lease=first)
+    queue.release(earlier[0])
+    queue.nack(earlier[1], delay=0)
+    assert sorted(ids(queue.claim(limit=2, lease=second))) == sorted(made[:2])
+    clock.advance(20.001)
+    if by == "sweep":
+        assert store.sweep().jobs_back == 3
+    again = queue.claim(limit=10)
+    assert {d.id: d.attempt for d in again} == {made[0]: 2, made[1]: 3, made[2]: 2}
+
+
 def test_expired_leases_of_other_queues_do_not_keep_a_claim_from_its_own(store: Store, clock: ManualClock) -> None:
     busy, quiet = store.queue("busy"), store.queue("quiet")
     for _ in fill(busy, 450):
