@@ -23,7 +23,9 @@ BOOT = "this boot"
 
 
 def opened(path: Path, **options) -> LmdbEngine:
-    return LmdbEngine(str(path), boot_id=BOOT, **options)
+    engine = LmdbEngine(str(path), boot_id=BOOT, **options)
+    engine.share()
+    return engine
 
 
 @pytest.fixture
@@ -47,6 +49,7 @@ def start(path: Path, body: str) -> subprocess.Popen[str]:
         from leasehold.storage.keyspace import *
         def say(*what): print(*what, flush=True)
         db = LmdbEngine({str(path)!r}, boot_id={BOOT!r}, map_size=1 << 20)
+        db.share()
     """
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code) + textwrap.dedent(body)],

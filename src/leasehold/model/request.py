@@ -43,9 +43,9 @@ def job_request(job: object) -> JobRequest:
         None if at is None else moment_ms("at", at),
         job.priority
         if job.priority == 0 and type(job.priority) is int
-        else wholenumber("priority", job.priority, 0, 9),
+        else whole_number("priority", job.priority, 0, 9),
         None if key is None else short_text("key", key, MAX_KEY_BYTES),
-        None if max_attempts is None else wholenumber("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+        None if max_attempts is None else whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
         checked_headers(headers) if headers else None,
     )
@@ -110,7 +110,7 @@ def replay_request(ids: object, where: object, limit: int | None, rate: float | 
         where.reason,
         None if where.since is None else moment_ms("since", where.since),
         None if where.before is None else moment_ms("before", where.before),
-        None if limit is None else wholenumber("limit", limit, 1, 2**40),
+        None if limit is None else whole_number("limit", limit, 1, 2**40),
         0.0 if rate is None else 1000 / rate,
         bool(dry_run),
     )

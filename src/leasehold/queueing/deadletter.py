@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from leasehold.model.ids import created_ms
 from leasehold.model.job import Replayed
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
@@ -190,8 +191,7 @@ def purge(core: Core, name: QueueName, state: str, progress: Progress | None = N
         middle = keyspace.ready_until(queue.number, priority, now)
         end = keyspace.ready_tier_end(queue.number, priority)
         ranges.append((prefix, middle) if state == "ready" else (middle, end))
-    newest = core.ids.one(now)
-    return _remove_range(core, queue, keyspace.READY, ranges, None, progress, newest)
+    return _remove_range(core, queue, keyspace.READY, ranges, None, progress, now)
 
 
 def cleanup(core: Core, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
@@ -228,15 +228,15 @@ def _remove_range(
     ranges: Sequence[tuple[bytes, bytes]],
     limit: int | None,
     progress: Progress | None,
-    newest: bytes | None = None,
+    made_by_ms: int | None = None,
 ) -> int:
-    """Remove the jobs that index rows in these ranges point at, but none made after `newest`."""
+    """Remove the jobs that index rows in these ranges point at, but none made after `made_by_ms`."""
     removed = 0
     for begin, end in ranges:
         while limit is None or removed < limit:
             want = CHUNK if limit is None else min(CHUNK, limit - removed)
             count, after = core.write(
-                lambda ledger, b=begin, e=end, w=want: _remove_chunk(ledger, queue, space, b, e, w, newest)  # type: ignore[misc]
+                lambda ledger, b=begin, e=end, w=want: _remove_chunk(ledger, queue, space, b, e, w, made_by_ms)  # type: ignore[misc]
             )
             removed += count
             if progress is not None:
@@ -248,11 +248,11 @@ def _remove_range(
 
 
 def _remove_chunk(
-    ledger: Ledger, queue: Registered, space: Space, begin: bytes, end: bytes, want: int, newest: bytes | None
+    ledger: Ledger, queue: Registered, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
 ) -> tuple[int, bytes | None]:
     """(how many were removed, where to go on; None at the end of the range)"""
     keys = ledger.tx.keys(space, begin, end, want)
-    jobs = [key[-16:] for key in keys if newest is None or key[-16:] <= newest]
+    jobs = [key[-16:] for key in keys if made_by_ms is None or created_ms(key[-16:]) <= made_by_ms]
     removed = 0
     for job, state in _states(ledger.tx, queue, jobs):
         if state.state != State.LEASED:

@@ -166,7 +166,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
         return queue.number, 0 if raw is None else records.decode_state(raw, job).last_event
 
     found = core.read(run)
-    if found is None:
+    if found is None or job == NO_ID:
         return []
     # A search may be long, and even a walk need not hold up writers.
     with core.engine.snapshot((keyspace.JOURNAL,)) as journal:

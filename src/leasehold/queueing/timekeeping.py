@@ -38,7 +38,8 @@ class StoreTime:
         counted = record.offset_ms if record is not None and boot and record.boot == boot else None
         if counted is not None and not self._alone:
             return counted
-        offset = max(self._clock.wall_ms(), last_time(tx)) - steady
+        # One past the last time stored: ids made in that millisecond by another process sort before ours.
+        offset = max(self._clock.wall_ms(), last_time(tx) + 1) - steady
         if counted is not None:
             offset = max(offset, counted)
         tx.put(keyspace.META, _CLOCK, records.encode_struct(records.ClockRecord(boot, offset)))

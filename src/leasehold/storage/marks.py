@@ -1,9 +1,10 @@
-"""How far the journal is known to reach: a lower bound beside the database, to tell a lost tail from a short one.
+"""How far the log is known to reach: a lower bound beside the database, to tell a lost tail from a short one.
 
-An engine that finds its last records damaged drops them and opens as if they had never been. So the journal row
-known to be `written` (handed to the operating system) and `durable` (synced) is noted in a small mapped file after the fact.
-On opening, a journal that ends before its mark has lost something, and the store refuses to serve. After a power cut only
-`durable` counts; within one boot of the machine (`boot_id`) nothing that was written can be missing, so `written` does.
+An engine that finds its last records damaged drops them and opens as if they had never been. So the commit (by whatever
+number the engine counts them) known to be `written` (handed to the operating system) and `durable` (synced) is noted in a
+small mapped file after the fact. On opening, a log that ends before its mark has lost something, and the store refuses to
+serve. After a power cut only `durable` counts; within one boot of the machine (`boot_id`) nothing that was written can be
+missing, so `written` does.
 
 The file is two slots of 32 bytes, each with a CRC; it is not synced itself, which can only make the bound lower.
 """

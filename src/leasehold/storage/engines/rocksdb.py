@@ -75,10 +75,10 @@ class RocksEngine:
             if not existed:
                 folder.write_format()
             self._marks = Marks(folder.path / "DURABLE", boot_id)
-            last = self._last_append(JOURNAL)
-            if last < self._marks.required:
+            self._sequence = self._db.latest_sequence_number()
+            if self._sequence < self._marks.required:
                 raise Corrupt(
-                    f"the newest commits of {folder.path} are lost: the journal ends at {last}, and reached "
+                    f"the newest commits of {folder.path} are lost: the log ends at {self._sequence}, and reached "
                     f"{self._marks.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
                 )
         except BaseException:
@@ -86,6 +86,7 @@ class RocksEngine:
             raise
         self.retried: Callable[[str], None] = lambda why: None
         self._folder = folder
+        last = self._last_append(JOURNAL)
         self._next_append: dict[Space, int] = {JOURNAL: last + 1}
         self._counts: dict[tuple[Space, bytes], int] = {}
         self._heads = Heads()
@@ -103,14 +104,18 @@ class RocksEngine:
             key_bytes=2**16,
             value_bytes=2**30,
         )
+        #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
+        self._marks_durable = self._sequence
         self._note_writes = durability != "disk"
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def transact(self, fn: Callable[[_Transaction], T]) -> T:
+        if os.getpid() != self._owner:
+            self._refuse()  # before the lock: in a forked child it may be held by a thread that is not there
         with self._lock:
-            if self._stopped is not None or os.getpid() != self._owner:
+            if self._stopped is not None:
                 self._refuse()
             transaction = _Transaction(self)
             result = fn(transaction)
@@ -120,21 +125,28 @@ class RocksEngine:
         return result
 
     def read(self, fn: Callable[[_Reader], T]) -> T:
+        if os.getpid() != self._owner:
+            self._refuse()
         with self._lock:
-            if self._stopped is not None or os.getpid() != self._owner:
+            if self._stopped is not None:
                 self._refuse()
             return fn(_Reader(self))
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        if os.getpid() != self._owner:
+            self._refuse()
         with self._lock:
-            if self._stopped is not None or os.getpid() != self._owner:
+            if self._stopped is not None:
                 self._refuse()
             iterators: dict[Space, Any] = {}
+            points: dict[Space, Any] = {}
             for space in range(len(NAMES)) if spaces is None else spaces:
                 # An iterator sees the moment it is opened at; positioning it here makes sure that it is open.
                 iterators[space] = self._tables[space].iter()
                 iterators[space].seek_to_first()
-            return _Snapshot(iterators)
+                # The driver's snapshot is right for single keys, and does not walk over tombstones as a seek does.
+                points[space] = self._tables[space].snapshot()
+            return _Snapshot(iterators, points)
 
     def version(self) -> int:
         return self._version
@@ -152,8 +164,9 @@ class RocksEngine:
         target = Folder(path, "rocksdb")
         target.path.mkdir(parents=True)
         with self._lock:
-            self._refuse_if_stopped()
-            last = self._written
+            if self._stopped is not None:
+                self._refuse()
+            last = self._db.latest_sequence_number()
             try:
                 self._db.flush_wal(True)
                 Checkpoint(self._db).create_checkpoint(str(target.db))
@@ -206,14 +219,15 @@ class RocksEngine:
         counts.update(changed)
         self._next_append.update(transaction.appended)
         self._written = self._next_append[JOURNAL] - 1
+        self._sequence = self._db.latest_sequence_number()
         if self._note_writes:
-            self._marks.note(self._written, self._durable)
+            self._marks.note(self._sequence, self._marks_durable)
         self._version += 1
         return self._syncer.applied(self._version)
 
     def _sync(self) -> None:
         """Make everything written so far durable. Runs outside the lock, one at a time."""
-        written = self._written
+        written, sequence = self._written, self._sequence
         try:
             self._db.flush_wal(True)
         except Exception as exc:
@@ -221,7 +235,8 @@ class RocksEngine:
             self._stopped = stop = translated(exc)
             raise stop from exc
         self._durable = max(self._durable, written)
-        self._marks.note(max(self._written, self._durable) if self._note_writes else self._durable, self._durable)
+        self._marks_durable = max(self._marks_durable, sequence)
+        self._marks.note(max(self._sequence, self._marks_durable) if self._note_writes else 0, self._marks_durable)
 
     def _last_append(self, space: Space) -> int:
         iterator = self._tables[space].iter()
@@ -230,10 +245,6 @@ class RocksEngine:
             return split_commit(iterator.key())
         _check(iterator)
         return 0
-
-    def _refuse_if_stopped(self) -> None:
-        if self._stopped is not None or os.getpid() != self._owner:
-            self._refuse()
 
     def _refuse(self) -> None:
         if os.getpid() != self._owner:
@@ -369,26 +380,22 @@ class _Transaction(_Reader):
 class _Snapshot:
     """One iterator a space, all of one moment."""
 
-    def __init__(self, iterators: dict[Space, Any]) -> None:
+    def __init__(self, iterators: dict[Space, Any], points: dict[Space, Any]) -> None:
         self._iterators = iterators
+        self._points = points
         self._lock = threading.Lock()
 
     def get(self, space: Space, key: bytes) -> bytes | None:
-        return self.get_many(space, (key,))[0]
+        try:
+            value: bytes = self._points[space][key]
+        except Exception as exc:
+            if str(exc) == "key not found":  # its way to say so, apart from every other error by its text alone
+                return None
+            raise translated(exc) from exc
+        return value
 
     def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
-        iterator = self._iterators[space]
-        values: list[bytes | None] = []
-        with self._lock:
-            for key in keys:
-                iterator.seek(key)
-                if iterator.valid():
-                    values.append(iterator.value() if iterator.key() == key else None)
-                else:
-                    _check(iterator)
-                    values.append(None)
-        found: list[bytes | None] = values
-        return found
+        return [self.get(space, key) for key in keys]
 
     def scan(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
@@ -418,6 +425,7 @@ class _Snapshot:
 
     def close(self) -> None:
         self._iterators.clear()
+        self._points.clear()
 
 
 # ── the driver's iterators ───────────────────────────────────────────────────────────────────────────────────────────
