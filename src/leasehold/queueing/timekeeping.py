@@ -7,10 +7,11 @@ would have counted itself, but never less than the last time it stored. A proces
 from __future__ import annotations
 
 from leasehold.clock import Clock
+from leasehold.errors import Corrupt
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Engine, Transaction
 
-_CLOCK = b"clock"
+CLOCK = b"clock"
 
 
 class StoreTime:
@@ -33,8 +34,7 @@ class StoreTime:
 
     def _join(self, tx: Transaction) -> int:
         steady, boot = self._clock.steady_ms(), self._clock.boot_id()
-        raw = tx.get(keyspace.META, _CLOCK)
-        record = None if raw is None else records.decode_struct(records.ClockRecord, raw, "the store's clock")
+        record = self._read(tx)
         counted = record.offset_ms if record is not None and boot and record.boot == boot else None
         if counted is not None and not self._alone:
             return counted
@@ -42,8 +42,21 @@ class StoreTime:
         offset = max(self._clock.wall_ms(), last_time(tx) + 1) - steady
         if counted is not None:
             offset = max(offset, counted)
-        tx.put(keyspace.META, _CLOCK, records.encode_struct(records.ClockRecord(boot, offset)))
+        tx.put(keyspace.META, CLOCK, records.encode_struct(records.ClockRecord(boot, offset)))
         return offset
+
+    @staticmethod
+    def _read(tx: Transaction) -> records.ClockRecord | None:
+        try:
+            raw = tx.get(keyspace.META, CLOCK)
+            return None if raw is None else records.decode_struct(records.ClockRecord, raw, "the store's clock")
+        except Corrupt:
+            return None  # made anew, from the calendar and the journal: nothing is lost with it
+
+    def save(self, tx: Transaction) -> None:
+        """Write the joint again, as this process knows it."""
+        record = records.ClockRecord(self._clock.boot_id(), self._offset)
+        tx.put(keyspace.META, CLOCK, records.encode_struct(record))
 
 
 def last_time(tx: Transaction) -> int:

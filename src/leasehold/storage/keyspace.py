@@ -105,6 +105,11 @@ def queue_row(tenant: str, queue: str) -> bytes:
     return bytes((len(t),)) + t + bytes((len(q),)) + q
 
 
+def split_queue_row(key: bytes) -> tuple[str, str]:
+    size = key[0]
+    return key[1 : 1 + size].decode(), key[2 + size :].decode()
+
+
 def tenant_range(tenant: str) -> tuple[bytes, bytes]:
     t = tenant.encode()
     prefix = bytes((len(t),)) + t

@@ -14,7 +14,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.report import Report
 from leasehold.model.request import JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
-from leasehold.queueing import census, check, claim, deadletter, enqueue, journal, policies, settle, sweep
+from leasehold.queueing import census, checking, claim, deadletter, enqueue, journal, policies, settle, sweep
 from leasehold.queueing.core import Core
 from leasehold.storage.engine import Engine, Traits
 from leasehold.storage.folder import expand
@@ -113,7 +113,7 @@ class KvBackend:
         return journal.forget_consumer(self._core, consumer)
 
     def check(self, repair: bool, progress: Progress | None = None) -> Report:
-        return check.check(self._core, repair, progress)
+        return checking.check(self._core, repair, progress)
 
     def snapshot(self, path: str) -> None:
         target = expand(path)

@@ -7,59 +7,51 @@ journal this is a full replay, without holding the jobs in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
 from leasehold.model.lifecycle import Change, State
-from leasehold.queueing.faults import Fault, Faults
+from leasehold.queueing.checking.survey import Fault, Survey
 from leasehold.queueing.journal import bounds
 from leasehold.storage import keyspace, records
-from leasehold.storage.engine import Reader, get_each
+from leasehold.storage.engine import get_each
 from leasehold.storage.records import EventRecord, JournalRow, StateRecord
 
 _GONE = int(State.GONE)
 
 
-def check_journal(reader: Reader, faults: Faults, say: Callable[[int], None]) -> int:
-    """Returns how many events were read."""
-    replay = _Replay(reader, faults)
-    oldest, _ = bounds(reader)
-    commit, number, time_ms, events = oldest - 1, 0, 0, 0
-    for rows in faults.rows(reader, keyspace.JOURNAL, 200):
+def check(survey: Survey) -> None:
+    replay = _Replay(survey)
+    oldest, _ = bounds(survey.reader)
+    commit, number, time_ms = oldest - 1, 0, 0
+    for rows in survey.rows(keyspace.JOURNAL, 200):
         for key, value in rows:
             at = keyspace.split_commit(key)
             if at != commit + 1:
-                faults.add(Fault("journal", f"rows {commit + 1} to {at - 1} are missing", key=key))
-                replay.broken = True
-                number = 0
+                survey.add(Fault("journal", f"rows {commit + 1} to {at - 1} are missing", key=key))
+                replay.broken, number = True, 0
             commit = at
             try:
                 row = records.decode_journal(value, at)
             except Corrupt as exc:
-                faults.add(Fault("damaged", exc.detail, key=key, space=keyspace.JOURNAL))
-                replay.broken = True
-                number = 0
+                survey.add(Fault("damaged", exc.detail, key=key, space=keyspace.JOURNAL))
+                replay.broken, number = True, 0
                 continue
             if number and row.header.first_number != number:
-                detail = f"row {at} starts at event {row.header.first_number} instead of {number}"
-                faults.add(Fault("journal", detail))
+                survey.add(Fault("journal", f"row {at} starts at event {row.header.first_number} instead of {number}"))
             if row.header.time_ms < time_ms:
-                faults.add(Fault("journal", f"row {at} is earlier than the one before it"))
+                survey.add(Fault("journal", f"row {at} is earlier than the one before it"))
             number = row.header.first_number + row.header.events
             time_ms = row.header.time_ms
-            events += row.header.events
+            survey.events += row.header.events
             replay.take(at, row)
-        say(events)
-    if keyspace.JOURNAL not in faults.unreadable:
-        replay.finish(oldest)
-    return events
+        survey.say()
+    replay.finish(oldest)
 
 
 class _Replay:
-    def __init__(self, reader: Reader, faults: Faults) -> None:
-        self._reader = reader
-        self._faults = faults
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
+        self._reader = survey.reader
         self._ends_seen = 0
         #: Jobs that are not in the tables and whose end has not been met yet.
         self._unended: dict[tuple[int, bytes], int] = {}
@@ -87,21 +79,19 @@ class _Replay:
                 wrong = _differs(event, state)
                 if wrong:
                     detail = f"its last event says {wrong}"
-                    self._faults.add(Fault("journal", detail, "", event.queue, event.job))
+                    self._survey.add(Fault("journal", detail, "", event.queue, event.job))
 
     def finish(self, oldest: int) -> None:
-        for (queue, job), ref in list(self._unended.items())[: Faults.LISTED]:
-            if not self.broken:
+        if self.broken or self._survey.unreadable & {keyspace.STATE, keyspace.JOURNAL}:
+            return
+        for (queue, job), ref in self._unended.items():
+            if (queue, job) not in self._survey.unknown:
                 commit, index = records.split_ref(ref)
                 detail = f"its last event is number {index} of row {commit}, and it is not in the tables"
-                self._faults.add(Fault("journal", detail, "", queue, job))
-        if self.broken or keyspace.STATE in self._faults.unreadable:
-            return
+                self._survey.add(Fault("journal", detail, "gone", queue, job, number=ref))
         recent = 0
         first = records.event_ref(oldest, 0)
-        begin = b""
-        while rows := self._reader.scan(keyspace.STATE, begin, keyspace.LAST, 1000):
-            begin = rows[-1][0] + b"\0"
+        for rows in Survey(self._reader).rows(keyspace.STATE):
             for key, value in rows:
                 try:
                     recent += records.decode_state(value, key[4:]).last_event >= first
@@ -109,7 +99,7 @@ class _Replay:
                     continue
         if recent != self._ends_seen:
             detail = f"{recent} jobs name a last event that is still kept, and {self._ends_seen} were met"
-            self._faults.add(Fault("journal", detail))
+            self._survey.add(Fault("journal", detail))
 
 
 def _differs(event: EventRecord, state: StateRecord) -> str:
