@@ -1,0 +1,457 @@
+"""The queue as DESIGN says it is, in plain lists and dictionaries: slow, small, and meant to be right at a glance.
+
+It has no bytes, no index and no ids of its own. Jobs are numbered in the order they were enqueued, a lease is an object,
+times are milliseconds. A verb answers as the store should, or raises the error the store should raise.
+
+    waiting ──claim──▶ leased ──ack──▶ done ──retention──▶ gone
+       ▲                 │ └─fail, last attempt─▶ dead ──replay──▶ waiting
+       └─nack, release, expiry                                         (cancel, purge, ttl: gone)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from leasehold.errors import AlreadySettled, InvalidArgument, KeyConflict, LeaseLost, QueueFull
+from leasehold.model.retry import Policy
+
+DAY = 86_400_000
+EXPIRED = "(the lease expired)"
+"""Stands for whatever a store says of a job that died by expiry."""
+
+
+@dataclass(eq=False)
+class Lease:
+    until: int
+    open: list[Job] = field(default_factory=list)
+    #: Jobs cancelled under the holder.
+    lost: list[Job] = field(default_factory=list)
+    #: When its last job left it, or it ran out.
+    ended: int = 0
+
+    def close(self, job: Job, now: int) -> None:
+        self.open.remove(job)
+        if not self.open:
+            self.ended = min(now, self.until)
+
+
+@dataclass(eq=False)
+class Job:
+    number: int
+    payload: bytes
+    key: str | None
+    priority: int
+    max_attempts: int
+    visible: int
+    #: When its ttl passes, while it was never claimed.
+    ttl_ends: int | None
+    state: str = "waiting"
+    attempt: int = 0
+    deliveries: int = 0
+    replays: int = 0
+    #: Who holds it, or who settled it last; None if that lease expired.
+    lease: Lease | None = None
+    ended: int = 0
+    retires: int = 0
+    reason: str | None = None
+    error: str | None = None
+    result: bytes | None = None
+    #: Its events, by type.
+    told: list[str] = field(default_factory=lambda: ["enqueued"])
+    #: The store's id for it, once it has said it.
+    id: str = ""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return -self.priority, self.visible, self.number
+
+
+@dataclass(frozen=True)
+class Delivery:
+    job: Job
+    lease: Lease
+    #: The how-manieth delivery of the job this is, of all it ever had.
+    serial: int
+
+
+@dataclass
+class Wish:
+    """A job to enqueue; times in milliseconds, `at` by the calendar."""
+
+    payload: bytes = b""
+    delay: int = 0
+    at: int | None = None
+    priority: int = 0
+    key: str | None = None
+    max_attempts: int | None = None
+    ttl: int | None = None
+
+
+@dataclass
+class KeyHold:
+    job: Job
+    payload: bytes
+    until: int
+    #: Its job was replayed after the key had lapsed: whether it is held again is not promised.
+    doubtful: bool = False
+
+
+@dataclass
+class Claimed:
+    """A claim with an id, remembered."""
+
+    asked: tuple[int, int | None]
+    deliveries: list[Delivery]
+    expired: bool = False
+    #: The day it is kept for may have passed: no longer asked about.
+    doubtful: bool = False
+
+
+@dataclass
+class Queue:
+    policy: Policy
+    paused: bool = False
+    jobs: list[Job] = field(default_factory=list)
+    gone: list[Job] = field(default_factory=list)
+    keys: dict[str, KeyHold] = field(default_factory=dict)
+    claims: dict[str, Claimed] = field(default_factory=dict)
+
+    def of(self, *states: str) -> list[Job]:
+        return [job for job in self.jobs if job.state in states]
+
+
+class Reference:
+    """All queues, and the clock they share: the store's time is `steady + offset`, and the calendar is beside it."""
+
+    def __init__(self, wall: int, steady: int, policies: dict[str, Policy]) -> None:
+        self.wall = wall
+        self.steady = steady
+        self.offset = wall - steady
+        self.queues = {name: Queue(policy) for name, policy in policies.items()}
+        self.numbers = 0
+        #: When the last event was written.
+        self.last_event = self.now if policies else 0
+        #: Every delivery ever made.
+        self.deliveries: list[Delivery] = []
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def now(self) -> int:
+        return self.steady + self.offset
+
+    def advance(self, ms: int) -> None:
+        self.wall += ms
+        self.steady += ms
+
+    def step(self, ms: int) -> None:
+        self.wall += ms
+
+    def reopen(self) -> None:
+        """The store is opened anew: the latest of the calendar, its own count, and past all it stored."""
+        self.offset = max(self.offset, max(self.wall, self.last_event + 1) - self.steady)
+
+    def reboot(self, steady: int) -> None:
+        """The machine is started anew, and the store opened: its own count is lost, what it stored is not."""
+        self.steady = steady
+        self.offset = max(self.wall, self.last_event + 1) - steady
+
+    # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, name: str, wishes: Sequence[Wish]) -> list[tuple[Job, bool]]:
+        """(job, whether it was there before) of each; all or nothing."""
+        queue = self.queues[name]
+        answers: list[tuple[Job, bool]] = []
+        fresh: dict[str, Job] = {}
+        for index, wish in enumerate(wishes):
+            first = None
+            if wish.key is not None:
+                first = fresh.get(wish.key) or self._holder(queue, wish.key)
+            if first is None:
+                job = self._new(queue, wish, self.numbers + 1 + len(answers))
+                if wish.key is not None:
+                    fresh[wish.key] = job
+                answers.append((job, False))
+            elif first.payload != wish.payload:
+                raise KeyConflict(index, str(wish.key), first.id)
+            else:
+                answers.append((first, True))
+        added = [job for job, duplicate in answers if not duplicate]
+        waiting, limit = len(queue.of("waiting")), queue.policy.max_waiting
+        if limit is not None and added and waiting + len(added) > limit:
+            raise QueueFull(name, waiting, limit)
+        self.numbers += len(answers)
+        for job in added:
+            queue.jobs.append(job)
+            self._event()
+            if job.key is not None:
+                queue.keys[job.key] = KeyHold(job, job.payload, self.now + _ms(queue.policy.dedup_window))
+        return answers
+
+    def _new(self, queue: Queue, wish: Wish, number: int) -> Job:
+        visible = self.now + wish.delay if wish.at is None else max(self.now, self.now + wish.at - self.wall)
+        return Job(
+            number,
+            wish.payload,
+            wish.key,
+            wish.priority,
+            wish.max_attempts or queue.policy.max_attempts,
+            visible,
+            None if wish.ttl is None else self.now + wish.ttl,
+        )
+
+    def _holder(self, queue: Queue, key: str) -> Job | None:
+        """The job that holds a key: for its window, and for as long as the job has not ended."""
+        hold = queue.keys.get(key)
+        if hold is not None and (hold.until > self.now or hold.job.state in ("waiting", "leased")):
+            return hold.job
+        return None
+
+    # ── consume ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, name: str, limit: int, lease: int | None = None, claim_id: str | None = None) -> list[Delivery]:
+        queue = self.queues[name]
+        asked = (limit, lease)
+        if claim_id is not None and claim_id in queue.claims:
+            return self._repeat(queue.claims[claim_id], asked)
+        if queue.paused:
+            return []
+        self.expire()
+        granted = Lease(self.now + (lease or _ms(queue.policy.lease)))
+        taken: list[Delivery] = []
+        for job in sorted(queue.of("waiting"), key=lambda job: job.place):
+            if len(taken) == limit:
+                break
+            if job.visible > self.now:
+                continue
+            if job.ttl_ends is not None and job.ttl_ends <= self.now:
+                self._remove(queue, job, "ttl_passed")
+                continue
+            job.state, job.lease, job.ttl_ends = "leased", granted, None
+            job.attempt += 1
+            job.deliveries += 1
+            granted.open.append(job)
+            taken.append(Delivery(job, granted, job.deliveries))
+            self._event(job, "claimed")
+        if taken and claim_id is not None:
+            queue.claims[claim_id] = Claimed(asked, taken)
+        self.deliveries += taken
+        return taken
+
+    def _repeat(self, claim: Claimed, asked: tuple[int, int | None]) -> list[Delivery]:
+        if claim.asked != asked:
+            raise InvalidArgument("it asked for something else")
+        lease = claim.deliveries[0].lease
+        if claim.expired or (lease.open and lease.until <= self.now):
+            raise LeaseLost
+        return [delivery for delivery in claim.deliveries if self.holds(delivery)]
+
+    def holds(self, delivery: Delivery) -> bool:
+        """The promise: a job is settled only by the holder of its live lease."""
+        job = delivery.job
+        return (
+            job.state == "leased"
+            and job.lease is delivery.lease
+            and job.deliveries == delivery.serial
+            and delivery.lease.until > self.now
+        )
+
+    def _prove(self, delivery: Delivery) -> tuple[Queue, Job]:
+        job = delivery.job
+        queue = self.queue_of(job)
+        if self.holds(delivery):
+            return queue, job
+        same = job.lease is delivery.lease and job.deliveries == delivery.serial
+        if job.state in ("waiting", "done", "dead") and same:
+            raise AlreadySettled
+        raise LeaseLost
+
+    def ack(self, delivery: Delivery, result: bytes | None = None) -> None:
+        queue, job = self._prove(delivery)
+        delivery.lease.close(job, self.now)
+        keep = max(_ms(queue.policy.retention), 0 if result is None else _ms(queue.policy.result_retention))
+        if not keep:
+            self._remove(queue, job, "done")
+            return
+        job.state, job.result, job.ended, job.retires = "done", result, self.now, self.now + keep
+        self._event(job, "done")
+
+    def nack(self, delivery: Delivery, error: str | None = None, delay: int | None = None) -> None:
+        queue, job = self._prove(delivery)
+        delivery.lease.close(job, self.now)
+        if error is not None:
+            job.error = error
+        if job.attempt >= job.max_attempts:
+            self._die(job, "max_attempts")
+        else:
+            self._wait(job, queue.policy.backoff.delay_ms(job.attempt, 0) if delay is None else delay, "retried")
+
+    def fail(self, delivery: Delivery, error: str | None = None) -> None:
+        _, job = self._prove(delivery)
+        delivery.lease.close(job, self.now)
+        if error is not None:
+            job.error = error
+        self._die(job, "failed")
+
+    def release(self, delivery: Delivery) -> None:
+        _, job = self._prove(delivery)
+        delivery.lease.close(job, self.now)
+        job.state = "waiting"
+        job.attempt -= 1
+        self._event(job, "released")
+
+    def progress(self, delivery: Delivery) -> None:
+        self._prove(delivery)
+
+    def extend(self, lease: Lease, ms: int) -> tuple[int, set[str]]:
+        """When it ends now, and which of its jobs were cancelled."""
+        if not lease.open or lease.until <= self.now:
+            raise LeaseLost
+        if self.now + ms > lease.until:
+            lease.until = self.now + ms
+            self._event()
+        return lease.until, {job.id for job in lease.lost}
+
+    # ── time passes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self) -> tuple[int, int]:
+        """Leases that have run out give their jobs back, or the jobs die; (how many back, how many dead)."""
+        back = dead = 0
+        for queue in self.queues.values():
+            for job in queue.of("leased"):
+                lease = job.lease
+                if lease is None or lease.until > self.now:
+                    continue
+                for claim in queue.claims.values():
+                    claim.expired = claim.expired or claim.deliveries[0].lease is lease
+                lease.close(job, self.now)
+                job.lease = None
+                if job.attempt >= job.max_attempts:
+                    job.error = EXPIRED
+                    self._die(job, "max_attempts")
+                    dead += 1
+                else:
+                    patient = queue.policy.backoff_on_expiry
+                    self._wait(job, queue.policy.backoff.delay_ms(job.attempt, 0) if patient else 0, "expired")
+                    back += 1
+        return back, dead
+
+    def sweep(self) -> dict[str, int]:
+        back, dead = self.expire()
+        late = retired = 0
+        for queue in self.queues.values():
+            for job in queue.of("waiting"):
+                if job.ttl_ends is not None and job.ttl_ends <= self.now:
+                    self._remove(queue, job, "ttl_passed")
+                    late += 1
+            retired += self._retire(queue)
+            for claim in queue.claims.values():
+                lease = claim.deliveries[0].lease
+                claim.doubtful = claim.doubtful or (not lease.open and lease.ended + DAY <= self.now)
+        return {"jobs_back": back, "jobs_dead": dead, "ttl_passed": late, "retired": retired}
+
+    def cleanup(self, before: int | None = None) -> int:
+        if before is None:
+            return sum(self._retire(queue) for queue in self.queues.values())
+        old = [(q, job) for q in self.queues.values() for job in q.of("done", "dead") if job.ended < before]
+        for queue, job in old:
+            self._remove(queue, job, "purged")
+        return len(old)
+
+    def _retire(self, queue: Queue) -> int:
+        old = [job for job in queue.of("done") if job.retires <= self.now]
+        for job in old:
+            self._remove(queue, job, "retired")
+        return len(old)
+
+    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, name: str, job: Job) -> bool:
+        queue = self.queues[name]
+        if job not in queue.of("waiting", "leased"):
+            return False
+        if job.state == "leased" and job.lease is not None:
+            job.lease.close(job, self.now)
+            job.lease.lost.append(job)
+        self._remove(queue, job, "cancelled")
+        return True
+
+    def purge(self, name: str, state: str) -> int:
+        queue = self.queues[name]
+        found = self.shown(name, state)
+        for job in found:
+            self._remove(queue, job, "purged")
+        return len(found)
+
+    def replay(
+        self,
+        name: str,
+        jobs: Iterable[Job] | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        limit: int | None = None,
+        spacing: float = 0,
+        dry_run: bool = False,
+    ) -> list[Job]:
+        queue = self.queues[name]
+        wanted = self.shown(name, "dead") if jobs is None else list(dict.fromkeys(jobs))
+        chosen = [job for job in wanted if job in queue.of("dead") and reason in (None, job.reason)]
+        chosen = [job for job in chosen if error is None or error in (job.error or "")][:limit]
+        for index, job in enumerate(() if dry_run else chosen):
+            job.state, job.attempt, job.reason, job.ended = "waiting", 0, None, 0
+            job.visible = self.now + round(index * spacing)
+            job.replays += 1
+            self._event(job, "replayed")
+            hold = queue.keys.get(job.key) if job.key is not None else None
+            if hold is not None and hold.job is job and hold.until <= self.now:
+                hold.doubtful = True
+        return chosen
+
+    def pause(self, name: str, paused: bool) -> None:
+        if self.queues[name].paused != paused:
+            self.queues[name].paused = paused
+            self._event()
+
+    def configure(self, name: str, policy: Policy) -> None:
+        if self.queues[name].policy != policy:
+            self.queues[name].policy = policy
+            self._event()
+
+    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def shown(self, name: str, state: str) -> list[Job]:
+        """The jobs users see in a state, in the order they are listed."""
+        queue = self.queues[name]
+        if state in ("ready", "scheduled"):
+            due = [job for job in queue.of("waiting") if (job.visible <= self.now) == (state == "ready")]
+            return sorted(due, key=lambda job: job.place)
+        return sorted(queue.of(state), key=lambda job: (job.ended, job.number))
+
+    def queue_of(self, job: Job) -> Queue:
+        return next(queue for queue in self.queues.values() if job in queue.jobs or job in queue.gone)
+
+    # ── every change of a job ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wait(self, job: Job, delay: int, told: str) -> None:
+        job.state, job.visible = "waiting", self.now + delay
+        self._event(job, told)
+
+    def _die(self, job: Job, reason: str) -> None:
+        job.state, job.reason, job.ended = "dead", reason, self.now
+        self._event(job, "died")
+
+    def _remove(self, queue: Queue, job: Job, told: str) -> None:
+        job.state = "gone"
+        queue.jobs.remove(job)
+        queue.gone.append(job)
+        self._event(job, told)
+
+    def _event(self, job: Job | None = None, told: str = "") -> None:
+        self.last_event = self.now
+        if job is not None:
+            job.told.append(told)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,90 @@
+"""Memory engines that run a transaction's function more than once, as engines with conflicts do.
+
+    TwiceEngine      runs it on a transaction it throws away, then again: the answers must be the same
+    StaleEngine      runs it first on the store as it was one commit ago, as if another process had come between
+
+Both say `scope="host"`, so nothing above the seam may remember what only a sole writer could know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from sortedcontainers import SortedDict
+
+from leasehold.errors import LeaseholdError
+from leasehold.storage.engines.memory import MemoryEngine, _Transaction
+from leasehold.storage.keyspace import NAMES
+
+T = TypeVar("T")
+
+
+class TwiceEngine(MemoryEngine):
+    traits = replace(MemoryEngine.traits, scope="host", poll=0.002)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reruns = 0
+
+    def transact(self, fn: Callable[[_Transaction], T]) -> T:
+        def twice(tx: _Transaction) -> T:
+            thrown_away = _outcome(fn, _Transaction(self._tables))
+            self.reruns += 1
+            kept = _outcome(fn, tx)
+            assert _plain(kept) == _plain(thrown_away), "the second run of a transaction answered otherwise"
+            if isinstance(kept, _Raised):
+                raise kept.error
+            return kept
+
+        return super().transact(twice)
+
+
+class StaleEngine(MemoryEngine):
+    traits = replace(MemoryEngine.traits, scope="host", poll=0.002)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reruns = 0
+        #: The store as it was before the last commit, which follows one commit behind.
+        self._before = [SortedDict() for _ in NAMES]
+        self._last: _Transaction | None = None
+
+    def transact(self, fn: Callable[[_Transaction], T]) -> T:
+        with self._lock:
+            self._usable()
+            _outcome(fn, _Transaction(self._before))
+            self.reruns += 1
+            transaction = _Transaction(self._tables)
+            result = fn(transaction)
+            if transaction.apply():
+                self._version += 1
+                if self._last is not None:
+                    self._last._tables = self._before
+                    self._last.apply()
+                self._last = transaction
+            return result
+
+
+class _Raised:
+    def __init__(self, error: LeaseholdError) -> None:
+        self.error = error
+
+
+def _outcome(fn: Callable[[_Transaction], T], tx: _Transaction) -> T | _Raised:
+    try:
+        return fn(tx)
+    except LeaseholdError as error:
+        return _Raised(error)
+
+
+def _plain(outcome: object) -> object:
+    """What can be compared: errors by what they say."""
+    if isinstance(outcome, _Raised):
+        return _plain(outcome.error)
+    if isinstance(outcome, Exception):
+        return type(outcome), str(outcome)
+    if isinstance(outcome, (list, tuple)):
+        return [_plain(part) for part in outcome]
+    return outcome

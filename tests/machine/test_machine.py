@@ -1,0 +1,497 @@
+"""Every engine against the reference model: any verbs in any order, with time, crashes and old deliveries among them.
+
+After each step the two must show the same: what a claim gave and in which order, what each verb answered or raised,
+the counts, and every job in every list. `HYPOTHESIS_PROFILE=deep` looks longer.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from leasehold.clock import ManualClock
+from leasehold.errors import LeaseholdError
+from leasehold.model.job import Job as SeenJob
+from leasehold.model.job import NewJob, Where
+from leasehold.model.lease import Delivery as RealDelivery
+from leasehold.model.retry import Backoff, Policy
+from leasehold.stores.store import Queue, Store
+from tests.machine.places import DiskPlace, MemoryPlace, Place
+from tests.machine.profiles import PATIENCE, looking
+from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish
+from tests.machine.rerun import StaleEngine, TwiceEngine
+
+NAMES = ("a", "b")
+SHOWN = ("ready", "scheduled", "leased", "done", "dead")
+
+POLICIES = [
+    Policy(max_attempts=3, lease=30, backoff=Backoff.fixed(0), retention=0, dedup_window=60),
+    Policy(max_attempts=2, lease=5, backoff=Backoff.exponential(base=2, factor=3, cap=60, jitter="none"), retention=40),
+    Policy(max_attempts=1, backoff=Backoff.fixed(10), backoff_on_expiry=True, result_retention=0, dedup_window=0),
+    Policy(max_attempts=3, backoff=Backoff.linear(5), backoff_on_expiry=True, result_retention=20, max_waiting=6),
+]
+
+LARGE = b"(large)"
+"""Stands in examples for bytes that are kept in parts."""
+
+
+def grown(data: bytes | None) -> Any:
+    return LARGE * 10_000 if data == LARGE else data
+
+
+names = st.sampled_from(NAMES)
+policies = st.sampled_from(POLICIES)
+leases = st.sampled_from([None, 1, 1_000, 30_000, 3_600_000])
+delays = st.sampled_from([0, 0, 0, 1, 1_500, 30_000, 7_200_000])
+errors = st.sampled_from([None, "boom", "Timeout: no answer"])
+wishes = st.builds(
+    Wish,
+    payload=st.sampled_from([b"", b"x", LARGE]),
+    delay=delays,
+    at=st.none(),
+    priority=st.sampled_from([0, 0, 0, 1, 5, 9]),
+    key=st.sampled_from([None, None, "k1", "k2"]),
+    max_attempts=st.sampled_from([None, None, 1, 2]),
+    ttl=st.sampled_from([None, None, None, 1, 10_000, 40_000]),
+)
+#: Real time, in milliseconds: around the ends of leases, and far past everything.
+passing = st.sampled_from([1, 999, 1_000, 4_999, 5_000, 10_000, 29_999, 30_000, 30_001, 60_000, 3_600_000])
+long_passing = st.sampled_from([86_400_000, 90_000_000, 8 * 86_400_000])
+steps = st.sampled_from([-3_600_000, -1_000, 1_000, 3_600_000, -30 * 86_400_000])
+any_number = st.integers(0, 10_000)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One store and the reference, side by side."""
+
+    place: ClassVar[Callable[[], Place]]
+    deliveries: Bundle[tuple[Delivery, RealDelivery]] = Bundle("deliveries")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.home = type(self).place()
+        self.store = self.home.open(self.clock)
+        self.model = Reference(self.clock.wall_ms(), self.clock.steady_ms(), {})
+        self.ids: set[str] = set()
+        #: The real delivery of each of the model's, and the last token each job was given.
+        self.real: dict[Delivery, RealDelivery] = {}
+        self.tokens: dict[Job, int] = {}
+        self.claims = 0
+
+    @initialize(first=policies, second=policies)
+    def begin(self, first: Policy, second: Policy) -> None:
+        now = self.clock
+        self.model = Reference(now.wall_ms(), now.steady_ms(), {"a": first, "b": second})
+        self.queue("b").configure(second)
+        self.queue("a").configure(first)
+
+    def queue(self, name: str) -> Queue:
+        return self.store.queue(name)
+
+    def both(self, expected: Callable[[], Any], actual: Callable[[], Any]) -> tuple[Any, Any] | None:
+        """Ask both; they raise the same, or neither does."""
+        try:
+            answer = expected()
+        except LeaseholdError as refusal:
+            try:
+                given = actual()
+            except LeaseholdError as error:
+                assert type(error) is type(refusal), f"{error!r} instead of {type(refusal).__name__}"
+            else:
+                raise AssertionError(f"{given!r} instead of {type(refusal).__name__}") from refusal
+            return None
+        return answer, actual()
+
+    # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(name=names, batch=st.lists(wishes, min_size=1, max_size=4), calendar=st.sampled_from([None, None, -5, 20]))
+    def enqueue(self, name: str, batch: list[Wish], calendar: int | None) -> None:
+        for wish in batch:
+            hold = self.model.queues[name].keys.get(wish.key or "")
+            if hold is not None and hold.doubtful:
+                wish.key = None
+        if calendar is not None:
+            batch[0].at = self.model.wall + calendar * 1000
+        jobs = [
+            NewJob(
+                grown(wish.payload),
+                wish.delay / 1000 if wish.at is None else None,
+                None if wish.at is None else wish.at / 1000,
+                wish.priority,
+                wish.key,
+                wish.max_attempts,
+                None if wish.ttl is None else wish.ttl / 1000,
+            )
+            for wish in batch
+        ]
+        answers = self.both(lambda: self.model.enqueue(name, batch), lambda: self.queue(name).enqueue_many(jobs))
+        if answers is None:
+            return
+        for (job, duplicate), told in zip(*answers, strict=True):
+            assert told.duplicate == duplicate
+            if not job.id:
+                assert told.id not in self.ids, "an id was given twice"
+                self.ids.add(told.id)
+                job.id = told.id
+            assert told.id == job.id
+
+    # ── consume ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(target=deliveries, name=names, limit=st.integers(1, 5), lease=leases, named=st.booleans())
+    def claim(self, name: str, limit: int, lease: int | None, named: bool) -> Any:
+        self.claims += 1
+        return self._claim(name, limit, lease, f"claim {self.claims}" if named else None)
+
+    @precondition(lambda self: any(queue.claims for queue in self.model.queues.values()))
+    @rule(target=deliveries, which=any_number, otherwise=st.sampled_from([False, False, True]))
+    def claim_again(self, which: int, otherwise: bool) -> Any:
+        known = [
+            (name, claim_id, claim.asked)
+            for name, queue in self.model.queues.items()
+            for claim_id, claim in queue.claims.items()
+            if not claim.doubtful
+        ]
+        if not known:
+            return multiple()
+        name, claim_id, (limit, lease) = known[which % len(known)]
+        return self._claim(name, limit + otherwise, lease, claim_id)
+
+    def _claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
+        answers = self.both(
+            lambda: self.model.claim(name, limit, lease, claim_id),
+            lambda: self.queue(name).claim(limit, None if lease is None else lease / 1000, id=claim_id),
+        )
+        if answers is None:
+            return multiple()
+        expected, claim = answers
+        assert [d.id for d in claim] == [d.job.id for d in expected]
+        if not expected:
+            assert claim.lease is None
+            return multiple()
+        until = expected[0].lease.until
+        for mine, real in zip(expected, claim, strict=True):
+            job = mine.job
+            assert (real.payload, real.attempt, real.priority) == (grown(job.payload), job.attempt, job.priority)
+            assert (real.max_attempts, real.key) == (job.max_attempts, job.key)
+            if mine in self.real:
+                assert real == self.real[mine], "a repeated claim gave another delivery"
+            else:
+                assert real.token > self.tokens.get(job, 0), "a token did not grow"
+                assert self.queue(name).get(job.id).lease_until_ms == until  # type: ignore[union-attr]
+            self.real[mine] = real
+            self.tokens[job] = real.token
+        return multiple(*((mine, self.real[mine]) for mine in expected))
+
+    def _settle(self, verb: str, pair: tuple[Delivery, RealDelivery], **how: Any) -> None:
+        mine, real = pair
+        told = dict(how)
+        if how.get("delay") is not None:
+            told["delay"] = how["delay"] / 1000
+        if "result" in how:
+            told["result"] = grown(how["result"])
+        self.both(
+            functools.partial(getattr(self.model, verb), mine, **how),
+            functools.partial(getattr(self.queue(real.queue), verb), real, **told),
+        )
+
+    @rule(pair=deliveries, result=st.sampled_from([None, None, b"", LARGE]))
+    def ack(self, pair: Any, result: bytes | None) -> None:
+        self._settle("ack", pair, result=result)
+
+    @rule(pair=deliveries, error=errors, delay=st.one_of(st.none(), delays))
+    def nack(self, pair: Any, error: str | None, delay: int | None) -> None:
+        self._settle("nack", pair, error=error, delay=delay)
+
+    @rule(pair=deliveries, error=errors)
+    def fail(self, pair: Any, error: str | None) -> None:
+        self._settle("fail", pair, error=error)
+
+    @rule(pair=deliveries)
+    def release(self, pair: Any) -> None:
+        self._settle("release", pair)
+
+    @rule(pair=deliveries)
+    def progress(self, pair: Any) -> None:
+        mine, real = pair
+        self.both(lambda: self.model.progress(mine), lambda: self.queue(real.queue).progress(real, 0.5, "half"))
+
+    @rule(pair=deliveries, lease=leases.filter(bool))
+    def extend(self, pair: Any, lease: int) -> None:
+        mine, real = pair
+        answers = self.both(
+            lambda: self.model.extend(mine.lease, lease), lambda: self.queue(real.queue).extend(real, lease / 1000)
+        )
+        if answers is not None:
+            assert answers[0] == (answers[1].until_ms, set(answers[1].lost))
+
+    @precondition(lambda self: any(queue.of("leased") for queue in self.model.queues.values()))
+    @rule(which=any_number, verb=st.sampled_from(["ack", "nack", "fail", "release"]), receipt=st.booleans())
+    def settle_live(self, which: int, verb: str, receipt: bool) -> None:
+        live = [mine for mine in self.model.deliveries if self.model.holds(mine)]
+        if live:
+            mine = live[which % len(live)]
+            real = self.real[mine]
+            proof = real.receipt if receipt else real
+            self.both(lambda: getattr(self.model, verb)(mine), lambda: getattr(self.queue(real.queue), verb)(proof))
+
+    @precondition(lambda self: self.model.deliveries)
+    @rule(first=any_number, count=st.integers(1, 6), verb=st.sampled_from(["ack", "release"]))
+    def settle_many(self, first: int, count: int, verb: str) -> None:
+        """Any run of deliveries, of which one comes twice; those of one queue."""
+        start = first % len(self.model.deliveries)
+        some = self.model.deliveries[start : start + count]
+        queue = self.real[some[0]].queue
+        some = [mine for mine in some if self.real[mine].queue == queue]
+        some.append(some[0])
+        done, lost = [], []
+        for mine in some:
+            try:
+                getattr(self.model, verb)(mine)
+                done.append(mine.job.id)
+            except LeaseholdError:
+                lost.append(mine.job.id)
+        settled = getattr(self.queue(queue), verb + "_many")([self.real[mine] for mine in some])
+        assert (settled.done, settled.lost) == (done, lost)
+
+    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _some_job(self, which: int) -> tuple[str, Job] | None:
+        known = [(n, job) for n, queue in self.model.queues.items() for job in queue.jobs + queue.gone[-3:]]
+        return known[which % len(known)] if known else None
+
+    @precondition(lambda self: self.ids)
+    @rule(which=any_number, elsewhere=st.sampled_from([False, False, False, True]))
+    def cancel(self, which: int, elsewhere: bool) -> None:
+        found = self._some_job(which)
+        if found is None:
+            return
+        name, job = found
+        if elsewhere:  # another queue's id means nothing here
+            name = NAMES[name == NAMES[0]]
+        answers = self.both(lambda: self.model.cancel(name, job), lambda: self.queue(name).cancel(job.id))
+        assert answers is not None
+        assert answers[0] == answers[1]
+
+    @rule(name=names, state=st.sampled_from([state for state in SHOWN if state != "leased"]))
+    def purge(self, name: str, state: str) -> None:
+        assert self.queue(name).purge(state) == self.model.purge(name, state)
+
+    @precondition(lambda self: any(queue.of("dead") for queue in self.model.queues.values()))
+    @rule(
+        name=names,
+        chosen=st.one_of(st.none(), st.lists(any_number, max_size=4)),
+        reason=st.sampled_from([None, None, "max_attempts", "failed"]),
+        error=st.sampled_from([None, None, "Timeout"]),
+        limit=st.sampled_from([None, None, 1, 2]),
+        rate=st.sampled_from([None, None, 1, 3]),
+        dry_run=st.booleans(),
+    )
+    def replay(
+        self,
+        name: str,
+        chosen: list[int] | None,
+        reason: str | None,
+        error: str | None,
+        limit: int | None,
+        rate: int | None,
+        dry_run: bool,
+    ) -> None:
+        jobs = None
+        if chosen is not None:
+            jobs = [found[1] for found in map(self._some_job, chosen) if found is not None]
+        expected = self.model.replay(name, jobs, reason, error, limit, 0 if rate is None else 1000 / rate, dry_run)
+        ids = None if jobs is None else [job.id for job in jobs]
+        replayed = self.queue(name).replay(ids, Where(reason=reason, error=error), limit, rate, dry_run)
+        assert replayed.ids == [job.id for job in expected]
+        assert (replayed.count, replayed.dry_run) == (len(expected), dry_run)
+        assert not set(replayed.skipped) & set(replayed.ids)
+        if ids is not None and limit is None:
+            assert set(replayed.skipped) | set(replayed.ids) == set(ids)
+
+    @rule(name=names, paused=st.booleans())
+    def pause(self, name: str, paused: bool) -> None:
+        self.model.pause(name, paused)
+        self.queue(name).pause() if paused else self.queue(name).resume()
+
+    @rule(name=names, policy=policies)
+    def configure(self, name: str, policy: Policy) -> None:
+        self.model.configure(name, policy)
+        self.queue(name).configure(policy)
+
+    # ── time, and the ends of processes ──────────────────────────────────────────────────────────────────────────────
+
+    @rule()
+    def sweep(self) -> None:
+        expected = self.model.sweep()
+        swept = self.store.sweep()
+        assert {name: getattr(swept, name) for name in expected} == expected
+        assert not swept.more
+
+    @rule(ago=st.sampled_from([None, 0, 1, 30_000]))
+    def cleanup(self, ago: int | None) -> None:
+        before = None if ago is None else self.model.now - ago
+        assert self.store.cleanup(None if before is None else before / 1000) == self.model.cleanup(before)
+
+    @rule(ms=passing)
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms / 1000)
+        self.model.advance(ms)
+
+    @rule(ms=long_passing)
+    def advance_far(self, ms: int) -> None:
+        self.advance(ms)
+
+    @rule(ms=steps)
+    def step(self, ms: int) -> None:
+        self.clock.step(ms / 1000)
+        self.model.step(ms)
+
+    @rule(how=st.sampled_from(["reopen", "crash"]))
+    def another_process(self, how: str) -> None:
+        self.store = getattr(self.home, how)(self.store, self.clock)
+        self.model.reopen()
+
+    @rule()
+    def reboot(self) -> None:
+        self.clock.reboot()
+        self.store = self.home.reopen(self.store, self.clock)
+        self.model.reboot(self.clock.steady_ms())
+
+    @rule()
+    def check(self) -> None:
+        report = self.store.check()
+        assert report.clean, report.findings
+
+    # ── after every step ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def same_numbers(self) -> None:
+        for name, queue in self.model.queues.items():
+            counts = self.queue(name).counts()
+            expected = {state: len(self.model.shown(name, state)) for state in SHOWN}
+            expected |= {"enqueued": len(queue.jobs) + len(queue.gone), "removed": len(queue.gone)}
+            assert {what: getattr(counts, what) for what in expected} == expected
+
+    @invariant()
+    def same_jobs(self) -> None:
+        for name in self.model.queues:
+            for state in SHOWN:
+                expected = self.model.shown(name, state)
+                seen = list(self._listed(name, state))
+                if state == "leased":  # listed lease by lease
+                    expected.sort(key=lambda job: job.id)
+                    seen.sort(key=lambda job: job.id)
+                assert [job.id for job in seen] == [job.id for job in expected]
+                for mine, job in zip(expected, seen, strict=True):
+                    self._same(mine, job, state)
+
+    def _listed(self, name: str, state: str) -> Iterator[SeenJob]:
+        page = self.queue(name).list(state, limit=7)
+        yield from page
+        while page.cursor is not None:
+            page = self.queue(name).list(state, limit=7, cursor=page.cursor)
+            yield from page
+
+    def _same(self, mine: Job, job: SeenJob, state: str) -> None:
+        assert (job.state, job.attempt, job.max_attempts) == (state, mine.attempt, mine.max_attempts)
+        assert (job.priority, job.replays, job.key) == (mine.priority, mine.replays, mine.key)
+        assert (job.reason, job.visible_at_ms) == (mine.reason, mine.visible)
+        assert (job.payload, job.result) == (grown(mine.payload), grown(mine.result))
+        assert job.token == self.tokens.get(mine, 0)
+        assert job.ended_at_ms == (mine.ended if state in ("done", "dead") else None)
+        if mine.error is EXPIRED:
+            assert "expired" in (job.error or "")
+        else:
+            assert job.error == mine.error
+        if state == "leased":
+            assert mine.lease is not None
+            assert job.lease_until_ms == mine.lease.until
+        else:
+            assert job.lease_id is None
+
+    @invariant()
+    def what_is_gone_is_gone(self) -> None:
+        for name, queue in self.model.queues.items():
+            for job in queue.gone[-2:]:
+                assert self.queue(name).get(job.id) is None
+
+    def teardown(self) -> None:
+        try:
+            report = self.store.check()
+            assert report.clean, report.findings
+            self._same_story()
+        finally:
+            self.home.destroy(self.store)
+
+    def _same_story(self) -> None:
+        """Every change of every job is told once, in order, as far back as the journal is kept."""
+        told: dict[str | None, list[str]] = {}
+        page = self.store.events(limit=50)
+        first = page.events[0].number if page.events else 1
+        count = 0
+        while page.events:
+            for event in page:
+                assert event.number == first + count
+                count += 1
+                told.setdefault(event.job_id, []).append(event.type)
+            page = self.store.events(after=page.cursor, limit=50)
+        told.pop(None, None)
+        known = {job.id: job.told for queue in self.model.queues.values() for job in queue.jobs + queue.gone}
+        assert told.keys() <= known.keys()
+        for job_id, story in known.items():
+            kept = told.get(job_id, [])
+            assert kept == (story if first == 1 else story[len(story) - len(kept) :])
+
+
+def machine(place: Callable[[], Place]) -> type[QueueMachine]:
+    return type("Machine", (QueueMachine,), {"place": staticmethod(place)})
+
+
+@pytest.fixture
+def parent() -> Iterator[Path]:
+    """A folder for the stores of one test, gone after it."""
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-machine-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_memory() -> None:
+    run_state_machine_as_test(machine(MemoryPlace), settings=looking(100))
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize("engine", [TwiceEngine, StaleEngine])
+def test_transactions_that_run_again(engine: type[TwiceEngine | StaleEngine]) -> None:
+    run_state_machine_as_test(machine(lambda: MemoryPlace(engine)), settings=looking(40))
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize(("durability", "examples"), [("os", 20), ("disk", 5)])
+def test_rocksdb(parent: Path, durability: str, examples: int) -> None:
+    run_state_machine_as_test(
+        machine(lambda: DiskPlace("rocksdb", parent, durability=durability)), settings=looking(examples)
+    )
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_lmdb(parent: Path) -> None:
+    run_state_machine_as_test(machine(lambda: DiskPlace("lmdb", parent)), settings=looking(20))
