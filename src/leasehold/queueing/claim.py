@@ -28,7 +28,6 @@ from leasehold.storage.records import JobRecord, StateRecord
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
-_CLAIMED = int(Change.CLAIMED)
 #: How long a claim made with an id is remembered after its lease ends.
 CLAIM_MEMORY_MS = 86_400_000
 #: Ready rows that may be passed over (expired, orphaned, damaged) before a claim settles for what it has.
@@ -238,7 +237,11 @@ def _look(ledger: Ledger, queue: Registered, request: ClaimRequest, keys: list[b
             if type(raw_job) is not bytes:
                 raise _named(raw_job, job)
             record = decode_job(raw_job, job)
-            if state.state != _WAITING or key != keyspace.ready(number, state.priority, state.visible_at_ms, job):
+            if (
+                state.state != _WAITING
+                or state.visible_at_ms.to_bytes(8, "big") != key[5:13]
+                or state.priority + key[4] != 9
+            ):
                 taken.orphans.append(key)
                 continue
             if state.due_at_ms and state.due_at_ms <= now:
@@ -283,7 +286,7 @@ def _grant(
     given: list[tuple[bytes, int]] = []
     deliveries: list[Delivery] = []
     seal_state, pack_middle = records.seal_state, records.pack_event_middle
-    heads = [records.pack_event_head(_CLAIMED, _LEASED, priority, 0, number) for priority in range(10)]
+    heads = queue.claimed
     for begin, end, ref, text in ledger.room(len(taken.jobs), request.worker):
         for index in range(begin, end):
             job, record = taken.jobs[index], taken.records[index]

@@ -41,10 +41,11 @@ class Core:
             ledger = Ledger(tx, self, now)
             result = fn(ledger)
             ledger.finish()
-            # Here, not after the commit, so that two changes of one queue are learnt in their order. Only an engine with
-            # one writer relies on what was learnt; it runs `fn` once, and stops if a commit fails.
-            for found in ledger.queues:
-                self.registry.learn(found)
+            if self.only_writer:
+                # Here, not after the commit, so that two changes of one queue are learnt in their order. An engine with
+                # one writer runs `fn` once, and stops if its commit fails; elsewhere rows are learnt when they are read.
+                for found in ledger.queues:
+                    self.registry.learn(found)
             return result
 
         result = self.engine.transact(run)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leasehold.errors import KeyConflict, QueueFull, TooLarge
 from leasehold.model.ids import NO_ID
 from leasehold.model.job import Enqueued
-from leasehold.model.lifecycle import TERMINAL, Change, State
+from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
 from leasehold.queueing.core import Core
@@ -18,7 +18,6 @@ from leasehold.storage.engine import Row
 from leasehold.storage.keyspace import Counter, Due
 
 _WAITING = int(State.WAITING)
-_ENQUEUED = int(Change.ENQUEUED)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 _JOB_OVERHEAD = 512
 
@@ -110,7 +109,7 @@ def _write(
             ready.append((ready_key(number, priority, visible, job), b""))
             if shape != (priority, visible, max_attempts):
                 shape = (priority, visible, max_attempts)
-                head = records.pack_event_head(_ENQUEUED, _WAITING, priority, 0, number)
+                head = queue.enqueued[priority]
                 tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, visible, 0) + records.NO_TEXT
             events.append(head + job + tail)
             ref += 1

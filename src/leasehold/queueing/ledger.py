@@ -48,7 +48,9 @@ class Ledger:
         self._core = core
         self._first = tx.next_append(keyspace.JOURNAL)
         tail = core.tail
-        if tail.commit != self._first - 1:
+        # What this process wrote last is the end of the journal only if no run of it was thrown away, as on an engine with
+        # one writer.
+        if tail.commit != self._first - 1 or not core.only_writer:
             tail = self._read_tail()
         self._number = tail.next_number
         #: The transaction's time: never before one that was stored.
@@ -180,5 +182,4 @@ class Ledger:
             for events, tail in self._rows:
                 commit = tx.append(keyspace.JOURNAL, records.encode_journal(number, self.now, events, tail))
                 number += len(events)
-            # Said before the commit: if it fails, the numbers do not fit the journal, and the tail is read again.
             self._core.tail = Tail(commit, number, self.now)

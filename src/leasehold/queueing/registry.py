@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
 from leasehold.storage import keyspace, records
@@ -28,6 +29,10 @@ class Registered(NamedTuple):
     result_retention_ms: int
     dedup_ms: int
     tiers: tuple[bytes, ...]
+    #: The beginning of the commonest events, by priority.
+    enqueued: tuple[bytes, ...]
+    claimed: tuple[bytes, ...]
+    done: tuple[bytes, ...]
 
 
 def registered(raw: bytes) -> Registered:
@@ -44,7 +49,14 @@ def registered(raw: bytes) -> Registered:
         round(policy.result_retention * 1000),
         round(policy.dedup_window * 1000),
         tuple(keyspace.ready_prefix(record.number, priority) for priority in range(9, -1, -1)),
+        _heads(record.number, Change.ENQUEUED, State.WAITING),
+        _heads(record.number, Change.CLAIMED, State.LEASED),
+        _heads(record.number, Change.DONE, State.GONE),
     )
+
+
+def _heads(queue: int, change: Change, state: State) -> tuple[bytes, ...]:
+    return tuple(records.pack_event_head(change, state, priority, 0, queue) for priority in range(10))
 
 
 class Registry:
@@ -67,13 +79,17 @@ class Registry:
         return found
 
     def by_number(self, reader: Reader, number: int) -> Registered | None:
-        """For those who come from a key. All names are read once; a number is never used for another."""
+        """For those who come from a key."""
         name = self._by_number.get(number)
-        if name is None:
-            for found in self.all(reader):
-                self._by_number[found.number] = found.name
-            name = self._by_number.get(number)
-        return None if name is None else self.find(reader, name)
+        found = None if name is None else self.find(reader, name)
+        if found is not None and found.number == number:
+            return found
+        # Not met yet, or met in a transaction that was thrown away: read all names again.
+        for found in self.all(reader):
+            self.learn(found)
+            if found.number == number:
+                return found
+        return None
 
     def all(self, reader: Reader, tenant: str | None = None) -> list[Registered]:
         begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)

@@ -28,7 +28,6 @@ from leasehold.storage.records import LeaseRecord, Notes, StateRecord
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
-_DONE = int(Change.DONE)
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
@@ -133,7 +132,7 @@ def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[tuple[bytes, 
     keys = []
     events = []
     pack_middle = records.pack_event_middle
-    heads = [records.pack_event_head(_DONE, State.GONE, priority, 0, number) for priority in range(10)]
+    heads = queue.done
     no_text = records.NO_TEXT
     for begin, end, _, _ in ledger.room(len(jobs)):
         for job, state in jobs[begin:end]:

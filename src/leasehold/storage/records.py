@@ -79,7 +79,7 @@ class StateRecord(NamedTuple):
 
 _pack_state = _STATE.pack
 _unpack_state = _STATE.unpack_from
-_make_state = StateRecord._make
+_new = tuple.__new__  # what `_make` does, without a Python frame a record
 
 
 def seal_state(*fields: object) -> bytes:
@@ -94,7 +94,7 @@ def encode_state(record: StateRecord) -> bytes:
 
 def decode_state(value: bytes, job: bytes) -> StateRecord:
     if len(value) == STATE_BYTES and crc32(value[:-4]) == int.from_bytes(value[-4:], "big") and value[0] == V1:
-        return _make_state(_unpack_state(value))
+        return _new(StateRecord, _unpack_state(value))
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
 
@@ -136,7 +136,7 @@ def decode_job(value: bytes, job: bytes) -> JobRecord:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     _, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
     if not key_bytes and not headers_bytes:
-        return JobRecord(created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:])
+        return _new(JobRecord, (created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]))
     at_headers = _JOB_BYTES + key_bytes
     at_payload = at_headers + headers_bytes
     return JobRecord(

@@ -1,0 +1,46 @@
+"""The newest rows of a space, kept in memory: a job's rows are read again by its claim and its ack, mostly soon.
+
+Two generations of at most `ROWS` each: when the younger is full, the older is dropped. Only small values are kept, so
+the memory is bounded. All under the writer's lock, in the section that applies the batch; a failed write stops the
+engine, so what is here is what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.storage.engine import Row
+
+ROWS = 20_000
+VALUE_BYTES = 512
+
+
+class RecentRows:
+    __slots__ = ("_old", "_young")
+
+    def __init__(self) -> None:
+        self._young: dict[bytes, bytes] = {}
+        self._old: dict[bytes, bytes] = {}
+
+    def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows that are here; None says nothing about the rest."""
+        young, old = self._young.get, self._old.get
+        return [young(key) or old(key) for key in keys]
+
+    def apply(self, puts: Sequence[Row] | None, deletes: Sequence[bytes] | None) -> None:
+        young, old = self._young, self._old
+        if puts:
+            if len(young) > ROWS:
+                self._old = old = young
+                self._young = young = {}
+            for key, value in puts:
+                if len(value) <= VALUE_BYTES:
+                    young[key] = value
+                else:
+                    # An older, smaller value must not outlive it.
+                    young.pop(key, None)
+                    old.pop(key, None)
+        if deletes:
+            for key in deletes:
+                young.pop(key, None)
+                old.pop(key, None)
