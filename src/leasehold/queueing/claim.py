@@ -17,7 +17,7 @@ from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.queueing import sweep
 from leasehold.queueing.core import Core
-from leasehold.queueing.leases import held_jobs, whole_payload
+from leasehold.queueing.leases import CLAIM_MEMORY_MS, held_jobs, whole_payload
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import remove
@@ -28,8 +28,6 @@ from leasehold.storage.records import JobRecord, StateRecord
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
-#: How long a claim made with an id is remembered after its lease ends.
-CLAIM_MEMORY_MS = 86_400_000
 #: Ready rows that may be passed over (expired, orphaned, damaged) before a claim settles for what it has.
 _PASSED_OVER = 10_000
 

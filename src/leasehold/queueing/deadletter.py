@@ -10,6 +10,7 @@ from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import ReplayRequest
 from leasehold.queueing.core import Core
+from leasehold.queueing.enqueue import hold_key
 from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import read_notes
@@ -128,6 +129,8 @@ def _replay_chunk(
         ref = ledger.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(back._replace(last_event=ref)))
         tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
+        if state.flags & records.HAS_KEY:
+            hold_key(ledger, queue, job)
         ledger.ready(queue.name, visible)
         last_visible = visible if last_visible is None else max(visible, last_visible)
         done.append(job)

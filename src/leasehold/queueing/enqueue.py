@@ -11,6 +11,7 @@ from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
 from leasehold.queueing.core import Core
+from leasehold.queueing.leases import whole_payload
 from leasehold.queueing.ledger import ALL, Ledger
 from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace, records
@@ -174,6 +175,25 @@ def _find_duplicates(
         else:
             duplicates[index] = holder[0]
     return duplicates
+
+
+def hold_key(ledger: Ledger, queue: Registered, job: bytes) -> bool:
+    """A job that waits again holds its key again, for a window from now, unless another job has it. Says whether."""
+    tx = ledger.tx
+    raw = tx.get(keyspace.JOBS, keyspace.of_queue(queue.number, job))
+    if raw is None:
+        return False
+    record = records.decode_job(raw, job)
+    key = keyspace.digest(record.key)
+    at = keyspace.of_queue(queue.number, key)
+    held = tx.get(keyspace.DEDUP, at)
+    if held is not None and records.decode_dedup(held).job != job:
+        return False
+    payload = keyspace.digest(whole_payload(tx, queue.number, job, record))
+    until = ledger.now + queue.dedup_ms
+    tx.put(keyspace.DEDUP, at, records.encode_dedup(job, payload, until))
+    tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
+    return True
 
 
 def _hold_keys(

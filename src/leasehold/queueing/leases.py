@@ -16,6 +16,8 @@ from leasehold.storage.keyspace import Due
 from leasehold.storage.records import JobRecord, LeaseRecord, StateRecord
 
 _LEASED = int(State.LEASED)
+#: How long a claim made with an id is remembered after its lease ends.
+CLAIM_MEMORY_MS = 86_400_000
 
 
 def read_lease(reader: Reader, queue: int, lease: bytes) -> LeaseRecord | None:

@@ -59,7 +59,8 @@ class Ledger:
         self._rows: list[tuple[list[bytes], bytes]] = []
         self._texts: list[bytes] = []
         self._texts_bytes = 0
-        self.counts: dict[tuple[int, Counter], int] = {}
+        #: By queue * 8 + counter: hashing an enum's member costs more than counting.
+        self.counts: dict[int, int] = {}
         self.woken: dict[QueueName, int] = {}
         self.ended: list[bytes] = []
         self.queues: list[Registered] = []
@@ -132,7 +133,7 @@ class Ledger:
     # ── counters and wake-ups ────────────────────────────────────────────────────────────────────────────────────────
 
     def count(self, queue: int, counter: Counter, delta: int) -> None:
-        at = (queue, counter)
+        at = queue * 8 + counter
         self.counts[at] = self.counts.get(at, 0) + delta
 
     def ready(self, name: QueueName, visible_at_ms: int) -> None:
@@ -172,9 +173,9 @@ class Ledger:
     def finish(self) -> None:
         """Write counters and events. Called once, by `Core.write`."""
         tx = self.tx
-        for (queue, counter), delta in self.counts.items():
+        for at, delta in self.counts.items():
             if delta:
-                tx.add(keyspace.COUNTERS, keyspace.counter(queue, counter), delta)
+                tx.add(keyspace.COUNTERS, keyspace.counter(at >> 3, at & 7), delta)
         if self._events:
             self._close_row()
         if self._rows:

@@ -16,7 +16,7 @@ from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import after_failure
 from leasehold.queueing.core import Core
-from leasehold.queueing.leases import close_jobs, lost_jobs, read_lease
+from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import put_result, read_notes, write_notes
 from leasehold.queueing.registry import Registered
@@ -257,10 +257,19 @@ def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended
             )
             tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue.number, lease))
             tx.put(keyspace.DUE, keyspace.due(Due.LEASE, until, queue.number, lease), b"")
+            if record.claim != NO_ID:
+                _remember_longer(ledger, queue.number, record, until)
             ledger.event(Change.EXTENDED, queue.number, lease=lease, at_ms=until)
         return Extended(until, [job.hex() for job in lost])
 
     return core.write(run)
+
+
+def _remember_longer(ledger: Ledger, queue: int, record: LeaseRecord, until: int) -> None:
+    """The claim's id is remembered from the lease's end on, which has moved."""
+    before, after = record.expires_at_ms + CLAIM_MEMORY_MS, until + CLAIM_MEMORY_MS
+    ledger.tx.delete(keyspace.DUE, keyspace.due(Due.CLAIM, before, queue, record.claim))
+    ledger.tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, after, queue, record.claim), b"")
 
 
 def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:

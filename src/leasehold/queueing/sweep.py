@@ -14,7 +14,7 @@ from leasehold.model.lifecycle import TERMINAL, Change, Reason, State
 from leasehold.model.retry import after_expiry
 from leasehold.queueing.core import Core
 from leasehold.queueing.journal import trim
-from leasehold.queueing.leases import close_jobs, end_lease, held_jobs, read_lease
+from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.removal import remove
 from leasehold.queueing.settle import give_back, kill
@@ -62,7 +62,13 @@ def _sweep_kind(core: Core, ledger: Ledger, kind: Due) -> tuple[dict[str, int], 
         return counted, counted["leases"] > 0 and (counted["leases"] < len(rows) or len(rows) == BATCH)
     name, handle = _HANDLERS[kind]
     counted_rows = handled = 0
+    seen: set[tuple[int, bytes]] = set()
     for row in rows:
+        if (row.queue, row.reference) in seen:
+            # A key that was taken anew has two rows; one of them has been acted upon.
+            ledger.tx.delete(keyspace.DUE, keyspace.due(kind, row.time_ms, row.queue, row.reference))
+            continue
+        seen.add((row.queue, row.reference))
         try:
             counted_rows += handle(ledger, row)
             handled += 1
@@ -182,7 +188,7 @@ def _forget_claim(ledger: Ledger, row: DueKey) -> int:
     if raw is None:
         return 0
     if lease is not None:
-        again = lease.expires_at_ms + 24 * _LOOK_AGAIN_MS
+        again = lease.expires_at_ms + CLAIM_MEMORY_MS
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, again, row.queue, row.reference), b"")
         return 0
     tx.delete(keyspace.CLAIMS, at)

@@ -217,8 +217,8 @@ def split_ended(key: bytes) -> tuple[int, int, bytes]:
     return _ENDED.unpack(key)
 
 
-def counter(queue: int, name: Counter) -> bytes:
-    return _COUNTER.pack(queue, name)
+#: Queue number and counter.
+counter = _COUNTER.pack
 
 
 commit = _COMMIT.pack

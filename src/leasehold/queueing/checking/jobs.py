@@ -43,6 +43,7 @@ def check(survey: Survey) -> None:
 def _check_bodies(survey: Survey, found: list[Found]) -> None:
     keys = [keyspace.of_queue(queue, job) for queue, job, _ in found]
     keyed: list[tuple[int, bytes, JobRecord]] = []
+    replayed: set[tuple[int, bytes]] = set()
     for (queue, job, state), key, value in zip(found, keys, get_each(survey.reader, keyspace.JOBS, keys), strict=True):
         try:
             if value is None:
@@ -60,19 +61,22 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
             survey.expected[keyspace.JOBS] += 1
             if record.key and state.state not in TERMINAL:
                 keyed.append((queue, job, record))
+                if state.replays:
+                    replayed.add((queue, job))
         except Corrupt as exc:
             survey.damaged.add((queue, job))
             survey.expected[keyspace.JOBS] += value is not None
             survey.add(Fault("damaged", exc.detail, "remove_job", queue, job, keyspace.JOBS, key))
-    _check_keys(survey, keyed)
+    _check_keys(survey, keyed, replayed)
 
 
-def _check_keys(survey: Survey, keyed: list[tuple[int, bytes, JobRecord]]) -> None:
+def _check_keys(survey: Survey, keyed: list[tuple[int, bytes, JobRecord]], replayed: set[tuple[int, bytes]]) -> None:
     """A job that has not ended holds its idempotency key."""
     keys = [keyspace.of_queue(queue, keyspace.digest(record.key)) for queue, _, record in keyed]
     for (queue, job, _), key, value in zip(keyed, keys, get_each(survey.reader, keyspace.DEDUP, keys), strict=True):
         try:
-            holds = isinstance(value, bytes) and records.decode_dedup(value).job == job
+            # A replayed job does not take its key from another that has it since.
+            holds = isinstance(value, bytes) and (records.decode_dedup(value).job == job or (queue, job) in replayed)
         except Corrupt:
             holds = False
         if not holds:

@@ -12,12 +12,13 @@ import msgspec
 
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
-from leasehold.model.lifecycle import Change, State
+from leasehold.model.lifecycle import TERMINAL, Change, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
 from leasehold.queueing.checking.rebuild import LastEvents, last_events, read_state, rebuild_state
 from leasehold.queueing.checking.survey import Fault
 from leasehold.queueing.core import Core
+from leasehold.queueing.enqueue import hold_key
 from leasehold.queueing.journal import bounds
 from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
@@ -73,18 +74,11 @@ def _index_key(fault: Fault, state: StateRecord) -> bytes | None:
 
 
 def _hold_key(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    tx, at = ledger.tx, keyspace.of_queue(fault.queue, fault.job)
-    raw = tx.get(keyspace.JOBS, at)
-    queue = core.registry.by_number(tx, fault.queue)
-    if raw is None or queue is None or tx.get(keyspace.STATE, at) is None:
-        return "nothing to do any more: the job is gone"
-    job = records.decode_job(raw, fault.job)
-    keys = [keyspace.payload_part(fault.queue, fault.job, part) for part in range(1, job.parts + 1)]
-    payload = records.join_parts(job.payload, tx.get_many(keyspace.PAYLOAD, keys), job.payload_bytes, fault.job)
-    until = max(ledger.now, job.created_at_ms + queue.dedup_ms)
-    tx.put(keyspace.DEDUP, fault.key, records.encode_dedup(fault.job, keyspace.digest(payload), until))
-    tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, fault.queue, fault.key[4:]), b"")
-    return "gave it its key back"
+    queue = core.registry.by_number(ledger.tx, fault.queue)
+    state = read_state(ledger.tx, fault.queue, fault.job)
+    if queue is None or state is None or state.state in TERMINAL:
+        return "nothing to do any more: the job has ended"
+    return "gave it its key back" if hold_key(ledger, queue, fault.job) else ""
 
 
 def _drop_notes(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:

@@ -44,7 +44,11 @@ def check(survey: Survey) -> None:
 def check_entries(survey: Survey) -> None:
     """An engine that counts its rows apart from them may have lost some without a trace in any one."""
     for space, name in enumerate(keyspace.NAMES):
-        entries = survey.reader.entries(space)
+        try:
+            entries = survey.reader.entries(space)
+        except Corrupt as exc:
+            survey.add(Fault("damaged", f"{name}: {exc.detail}", space=space))
+            continue
         read = survey.read.get(space)
         if entries is not None and entries != read and space not in survey.unreadable:
             detail = f"{name} has {entries} rows by the engine's own count, and {read} can be read. Restore a snapshot"

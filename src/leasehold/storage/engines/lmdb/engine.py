@@ -350,6 +350,8 @@ class _Snapshot(Rows):
         self._enter()
         try:
             return int(self._txn.stat(self._dbs[space])["entries"])
+        except lmdb.Error as exc:
+            raise self._failed(exc) from exc
         finally:
             self._gate.leave()
 
