@@ -410,7 +410,7 @@ def test_a_copy_opens_and_has_the_same_rows(db, path, tmp_path):
     copy = opened(tmp_path / "copy")
     assert everything(copy, JOBS) == rows
     assert copy.transact(lambda tx: tx.append(JOURNAL, b"row")) == 3
-    assert copy._marks.required == 2
+    assert copy._marks.required == 1  # a compacted copy counts its transactions anew
     copy.close()
 
 
@@ -684,9 +684,10 @@ def test_marks_are_not_lowered_by_a_slower_process(db, path):
     db.transact(lambda tx: tx.append(JOURNAL, b""))
     tell(process)
     assert finish(process).strip() == "2"
+    newest = db.version()
     db._marks.reach(1)
     db._marks._load(db._marks._map[:])
-    assert db._marks.durable == 2
+    assert db._marks.durable == newest
 
 
 def test_a_file_that_is_no_lmdb_is_corrupt(thirty):

@@ -15,11 +15,11 @@ from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, Un
 from leasehold.storage.engine import Durability, Row, Snapshot, Space, Traits
 from leasehold.storage.engines.lmdb.combining import Combiner, Request
 from leasehold.storage.engines.lmdb.gate import Gate
-from leasehold.storage.engines.lmdb.opening import SharedMarks, databases, journal_end, open_env, take
+from leasehold.storage.engines.lmdb.opening import SharedMarks, databases, open_env, take
 from leasehold.storage.engines.lmdb.rows import KEY_BYTES, Rows, translated
 from leasehold.storage.engines.lmdb.writes import Writes
 from leasehold.storage.folder import Folder, sync_folder
-from leasehold.storage.keyspace import JOURNAL, NAMES
+from leasehold.storage.keyspace import NAMES
 from leasehold.storage.marks import Marks
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class LmdbEngine:
         if os.getpid() != self._owner or not self._combiner.stop():
             return
         try:
-            self._marks.reach(self.read(journal_end))
+            self._marks.reach(self.version())
         except LeaseholdError:
             pass  # what keeps it from being read is met again, and told, by the next to open it
         finally:
@@ -192,8 +192,10 @@ class LmdbEngine:
         txn = self._begin(write=True)
         last: dict[Space, int] = {}
         try:
-            wrote = [self._step(txn, request, own, last) for request in pending]
-            if any(wrote):
+            steps = [self._step(txn, request, own, last) for request in pending]  # all of them, before any is asked
+            wrote = any(steps)
+            number = txn.id()
+            if wrote:
                 txn.commit()
             else:
                 txn.abort()
@@ -206,8 +208,8 @@ class LmdbEngine:
             raise
         finally:
             self._gate.leave()
-        if JOURNAL in last:
-            self._marks.reach(last[JOURNAL])
+        if wrote:
+            self._marks.reach(number)
         _settle(pending)
 
     def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
@@ -288,12 +290,12 @@ class LmdbEngine:
         return dbs
 
     def _check_tail(self) -> None:
-        """Before anybody else is served: the journal reaches as far as it once did."""
+        """Before anybody else is served: the newest transaction is as new as it once was."""
         required = self._marks.required  # noted after the commit, so it is there for every later look
-        last = self.read(journal_end)
+        last = self.version()
         if last < required:
             raise Corrupt(
-                f"the newest commits of {self._folder.path} are lost: the journal ends at {last}, and reached {required} "
+                f"the newest commits of {self._folder.path} are lost: the last is {last}, and there were {required} "
                 f"before. Restore a snapshot, or remove {self._folder.path / 'DURABLE'} to go on without them"
             )
 
@@ -307,9 +309,7 @@ class LmdbEngine:
             os.fsync(data.fileno())
         sync_folder(target.db)
         with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(NAMES)) as copy:
-            dbs = [copy.open_db(name.encode(), create=False) for name in NAMES]
-            with copy.begin() as txn:
-                last = journal_end(Rows(txn, dbs))
+            last = copy.info()["last_txnid"]
         marks = Marks(target.path / "DURABLE", "")
         marks.note(last, last)
         marks.close()

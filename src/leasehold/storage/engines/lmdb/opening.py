@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from leasehold.errors import Corrupt, FormatError, OpenError, StoreLocked
-from leasehold.storage.engines.lmdb.rows import Rows, translated
+from leasehold.storage.engines.lmdb.rows import translated
 from leasehold.storage.folder import Folder
-from leasehold.storage.keyspace import JOURNAL, NAMES, split_commit
+from leasehold.storage.keyspace import NAMES
 from leasehold.storage.marks import Marks
 
 if TYPE_CHECKING:
@@ -84,11 +84,6 @@ def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
         raise Corrupt(f"the store is damaged: one of its databases is missing ({exc})") from exc
     except lmdb.Error as exc:
         raise translated(exc) from exc
-
-
-def journal_end(rows: Rows) -> int:
-    key = rows.last(JOURNAL)
-    return 0 if key is None else split_commit(key)
 
 
 class SharedMarks(Marks):
