@@ -55,7 +55,9 @@ class LeaseLost(LeaseholdError):
 
     code = "lease_lost"
 
-    def __init__(self, job_id: str | None = None, token: int | None = None, detail: str = "its lease has ended") -> None:
+    def __init__(
+        self, job_id: str | None = None, token: int | None = None, detail: str = "its lease has ended"
+    ) -> None:
         self.job_id = job_id
         self.token = token
         what = "the claim" if job_id is None else f"job {job_id} (token {token})"

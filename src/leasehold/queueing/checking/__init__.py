@@ -67,13 +67,14 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
 def _repair(core: Core, survey: Survey, outcome: dict[Fault, str | None]) -> None:
     """Rows first, until they hold together; then the numbers, counted anew."""
     for _ in range(_PASSES):
-        todo = [fault for fault in survey.faults if fault.rule not in numbers.RULES and fault.mend]
+        # A damaged counter is set right at once, for others to count on; whether it fits is seen at the end.
+        todo = [f for f in survey.faults if f.mend and (f.rule not in numbers.RULES or f.mend == "set_counter")]
         if not todo:
             break
         outcome.update(mend(core, todo))
         survey = look(core)
     recounted = mend(core, [fault for fault in survey.faults if fault.rule in numbers.RULES])
     for fault in outcome:
-        if fault.rule in numbers.RULES:
+        if fault.rule in numbers.RULES and outcome[fault] is None:
             outcome[fault] = recounted.get(fault, "came right with the rest")
     outcome.update({fault: done for fault, done in recounted.items() if fault in outcome or len(outcome) < 1000})

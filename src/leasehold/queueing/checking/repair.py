@@ -240,6 +240,7 @@ def _set_counter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -
 
 Mender = Callable[[Core, Ledger, Fault, LastEvents], str]
 MENDERS: dict[str, Mender] = {
+    "set_counter": _set_counter,
     "clock": _clock,
     "queue_row": _queue_row,
     "next_queue": _next_queue,
@@ -252,7 +253,6 @@ MENDERS: dict[str, Mender] = {
     "give_back": _give_back,
     "lease_lost": _lease_lost,
     "gone": _gone,
-    "set_counter": _set_counter,
     "add_counter": _add_counter,
 }
 _ORDER = list(MENDERS)

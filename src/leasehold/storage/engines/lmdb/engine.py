@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUP = 64  # callers whose commits are one
+TURN, REST = 0.05, 0.0005  # seconds of writing after which, and for how long, others are let in
 PATIENCE = 30.0  # seconds to wait for snapshots to close before the map can grow
 _TRIES = 5  # at beginning a transaction, each after mending what was in the way
 
@@ -52,6 +54,7 @@ class LmdbEngine:
         self.alone, existed = take(folder)
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None
+        self._rested = time.monotonic()
         self._gate = Gate()
         self._combiner = Combiner(self._commit, GROUP)
         try:
@@ -211,6 +214,7 @@ class LmdbEngine:
         if wrote:
             self._marks.reach(number)
         _settle(pending)
+        self._give_way()
 
     def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
         """Run one function and apply what it wrote; says whether it wrote."""
@@ -234,6 +238,16 @@ class LmdbEngine:
             raise _Spoiled(request, translated(exc)) from exc
         except Exception as exc:
             raise _Spoiled(request, exc) from exc
+
+    def _give_way(self) -> None:
+        """LMDB's writers are not served in turn: whoever lets go of its lock and asks again at once mostly gets it again.
+
+        A process that works without a pause rests for a moment now and then, so that others come to write at all.
+        """
+        now = time.monotonic()
+        if now - self._rested > TURN:
+            time.sleep(REST)
+            self._rested = time.monotonic()
 
     # ── the map ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
