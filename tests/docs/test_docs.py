@@ -1,0 +1,243 @@
+"""The documents, held against the code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import struct
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import Backoff, errors
+from leasehold.cli.frame import EXIT_CODES
+from leasehold.model.lifecycle import TRANSITIONS, Change, State
+from leasehold.storage import keyspace, records
+from leasehold.storage.keyspace import Counter, Due
+from tests.docs.blocks import DOCS, DOCUMENTS, anchors, blocks, links, name_of, table, tables
+from tests.docs.transitions import moved
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+RUNNABLE = [(document, block) for document in DOCUMENTS for block in blocks(document) if "run" in block.marks]
+DECISIONS = sorted((DOCS / "adr").glob("000[1-9]-*.md"))
+
+#: Of the machine a document was written on, or of where its packages came from.
+MACHINE = re.compile(
+    r"/(?:work|home|root|Users|mnt|tmp|private)/"
+    r"|\b(?:pypi|pythonhosted|conda|npmjs|artifactory|nexus|devpi|docker|ghcr)\.(?:org|io|com|net)\b"
+    r"|--(?:extra-)?index-url|\b(?:\d{1,3}\.){3}\d{1,3}\b"
+)
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@each_document
+def test_links_lead_somewhere(document: Path):
+    for link in links(document):
+        if link.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), f"{link} is not there"
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+@each_document
+def test_no_machine_is_named(document: Path):
+    assert MACHINE.findall(document.read_text()) == []
+
+
+@each_document
+def test_tables_are_whole(document: Path):
+    for rows in tables(document.read_text()):
+        assert {len(row) for row in rows} == {len(rows[0])}, rows[0]
+
+
+@pytest.mark.parametrize(("document", "block"), RUNNABLE, ids=[f"{name_of(d)}:{b.line}" for d, b in RUNNABLE])
+def test_examples_run(document: Path, block: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile("\n" * (block.line - 1) + block.body, str(document), "exec"), names)
+    if "store" in names:
+        names["store"].close()
+
+
+def test_the_index_knows_every_document_that_is_ours():
+    known = {(DOCS / link).resolve() for link in links(DOCS / "index.md")}
+    named = {
+        DOCS / f"{name}.md" for name in ("lifecycle", "durability", "errors", "settings", "command-line", "keyspace")
+    }
+    assert named | set(DECISIONS) <= known
+
+
+@pytest.mark.parametrize("document", DECISIONS, ids=name_of)
+def test_a_decision_says_why_what_and_what_follows(document: Path):
+    text = document.read_text()
+    assert text.startswith(f"# {document.name[:4]}. ")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+    assert len(text.splitlines()) <= 60, "one page"
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ERRORS = DOCS / "errors.md"
+CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.LeaseholdError)]
+
+
+def test_every_error_is_there_with_its_code_and_exit_code():
+    found = {row[0].strip("`"): (row[1].strip("`"), int(row[4])) for row in table(ERRORS, "class", "code")}
+    assert found == {c.__name__: (c.code, next(e for kind, e in EXIT_CODES if issubclass(c, kind))) for c in CLASSES}
+
+
+def test_the_tree_is_the_tree():
+    tree = next(block.body for block in blocks(ERRORS) if "LeaseholdError" in block.body)
+    parents: dict[int, str] = {}
+    for line in tree.splitlines():
+        at, name = re.search(r"\w", line).start(), re.search(r"\w+", line)[0]  # type: ignore[union-attr,index]
+        parents[at] = name
+        if at:
+            assert getattr(errors, name).__bases__[0].__name__ == parents[at - 4]
+    assert set(re.findall(r"^[│├└─ ]*(\w+)", tree, re.MULTILINE)) == {c.__name__ for c in CLASSES}
+
+
+def test_the_facts_an_error_carries_are_named():
+    text = ERRORS.read_text()
+    for kind in CLASSES:
+        for fact in kind.__init__.__code__.co_varnames[1:] if "__init__" in vars(kind) else ():
+            if f"self.{fact}" in Path(errors.__file__).read_text() and fact != "key":
+                assert f"`{fact}`" in text, f"{kind.__name__}.{fact}"
+
+
+# ── lifecycle ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LIFECYCLE = DOCS / "lifecycle.md"
+
+
+def test_every_change_and_state_is_named():
+    text = LIFECYCLE.read_text()
+    for change in Change:
+        assert f"`{change.name.lower()}`" in text
+    for state in State:
+        assert f"`{state.name.lower()}`" in text
+
+
+def test_the_transitions_are_those_of_the_table():
+    found: dict[Change, tuple[AbstractSet[State], AbstractSet[State]]] = {}
+    for row in table(LIFECYCLE, "event", "by"):
+        change = Change[row[0].strip("`").upper()]
+        known = found.get(change, (frozenset(), frozenset()))
+        before, after = (set(State) if side == "any" else {State[side.upper()]} for side in row[2].split(" → "))
+        found[change] = (known[0] | before, known[1] | after)
+    assert found == TRANSITIONS
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in table(LIFECYCLE, "event", "by") if r[3] != "as needed"], ids=lambda row: f"{row[0]} {row[2]}"
+)
+def test_a_transition_moves_what_the_table_says(row: list[str]):
+    before, after = row[2].split(" → ")
+    event, counters, index = moved(row[0].strip("`"), before, after)
+    assert event == row[0].strip("`")
+    assert (counters, index) == (changes(row[3]), changes(row[4]))
+
+
+def changes(text: str) -> dict[str, int]:
+    return (
+        {} if text == "–" else {(pair := part.split())[0]: int(pair[1].replace("−", "-")) for part in text.split(", ")}
+    )
+
+
+def test_backoff_by_numbers():
+    (head, *rows) = next(t for t in tables(LIFECYCLE.read_text()) if t[0][0] == "backoff")
+    attempts = [int(cell.removeprefix("n=")) for cell in head[1:]]
+    assert len(rows) == 5
+    for row in rows:
+        backoff: Backoff = eval(re.search(r"`(.+?)`", row[0])[1], {"Backoff": Backoff})  # type: ignore[index]
+        # All but nothing of the jitter: the longest wait.
+        waits = [round(backoff.delay_ms(attempt, 1 - 1e-12) / 1000) for attempt in attempts]
+        assert waits == [int(cell) for cell in row[1:]], row[0]
+
+
+# ── keyspace ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEYSPACE = DOCS / "keyspace.md"
+LAYOUTS = re.findall(r"<!-- layout: (\S+)(?: (\S+))? -->\n((?:\|.*\|\n)+)", KEYSPACE.read_text())
+TYPES = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "s": "bytes"}
+MODULES = {"keyspace": keyspace, "records": records}
+
+
+def thing(name: str) -> Any:
+    module, _, attribute = name.partition(".")
+    return getattr(MODULES[module], attribute)
+
+
+def layout(packed: struct.Struct) -> list[tuple[int, int, str]]:
+    """(offset, bytes, type) of each field."""
+    rows, offset = [], 0
+    for count, code in re.findall(r"(\d*)([A-Za-z])", packed.format.removeprefix(">")):
+        size = int(count) if code == "s" else struct.calcsize(">" + code)
+        rows.append((offset, size, TYPES[code]))
+        offset += size
+    assert offset == packed.size
+    return rows
+
+
+@pytest.mark.parametrize(("packed", "record", "text"), LAYOUTS, ids=[packed for packed, _, _ in LAYOUTS])
+def test_a_layout_is_the_structs(packed: str, record: str, text: str):
+    (_, *rows) = next(tables(text))
+    assert [(int(row[0]), int(row[1]), row[2]) for row in rows] == layout(thing(packed))
+    if record:
+        assert [row[3] for row in rows] == list(thing(record)._fields)
+
+
+def test_every_struct_has_its_layout():
+    shown = {packed for packed, _, _ in LAYOUTS}
+    stored = {f"records.{name}" for name in ("_STATE", "_LEASE", "_JOB", "_CLAIM", "_DEDUP", "_JOURNAL", "_EVENT")}
+    keys = {f"keyspace.{name}" for name in ("_QUEUE_ID", "_QUEUE_ID_PART", "_READY", "_DUE", "_ENDED", "_COUNTER")}
+    assert shown == stored | keys
+
+
+def test_sizes_that_are_named():
+    text = KEYSPACE.read_text()
+    for heading, packed in (("state", "_STATE"), ("leases", "_LEASE"), ("claims", "_CLAIM"), ("dedup", "_DEDUP")):
+        assert f"### `{heading}`: {getattr(records, packed).size + 4} bytes with its CRC" in text
+    assert f"### `jobs`: {records._JOB.size} bytes" in text
+    assert f"An event has {records.EVENT_BYTES} bytes" in text
+    assert f"This is format **{keyspace.FORMAT}**" in text
+    assert records.PART_BYTES == 65_536
+    assert records.EVENTS_A_ROW == 1000
+    assert records.REF_BITS == 10
+    assert records.COUNT_BYTES == 12
+    assert records._LEASE_JOB.size == 24
+    assert keyspace.RESULT_PARTS == 0x8000
+
+
+def test_every_space_is_there_under_its_number():
+    found = {int(row[0]): row[1].strip("`") for row in table(KEYSPACE, "no.", "space")}
+    assert found == dict(enumerate(keyspace.NAMES))
+
+
+def test_numbers_that_are_stored():
+    numbered = {head: {row[0]: row[1].strip("`") for row in table(KEYSPACE, head)} for head in ("kind", "counter")}
+    assert numbered["kind"] == {str(int(kind)): kind.name.lower() for kind in Due}
+    assert numbered["counter"] == {str(int(name)): name.name.lower() for name in Counter}
+    pairs = [pair for row in table(KEYSPACE, "change") for pair in ((row[0], row[1]), (row[2], row[3]))]
+    assert {number: name.strip("`") for number, name in pairs} == {str(int(c)): c.name.lower() for c in Change}
+
+
+def test_the_formats_of_the_examples_are_the_stored_ones():
+    """The numpy example is not run, since numpy is not needed here: its columns are compared with the struct's."""
+    plain = [block.body for block in blocks(KEYSPACE) if block.language == "python" and not block.marks]
+    columns = ast.literal_eval(plain[0].removeprefix("EVENT = "))
+    assert [name for name, _ in columns] == list(records.EventRecord._fields)
+    sizes = [(int(kind.lstrip(">uV")), "bytes" if "V" in kind else "u") for _, kind in columns]
+    assert sizes == [(size, kind if kind == "bytes" else "u") for _, size, kind in layout(records._EVENT)]
+    for block in blocks(KEYSPACE):
+        for name, form in re.findall(r'^(\w+) = Struct\("(.+?)"\)$', block.body, re.MULTILINE):
+            assert form == {"HEADER": records._JOURNAL, "EVENT": records._EVENT}[name].format

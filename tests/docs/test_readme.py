@@ -1,0 +1,71 @@
+"""What the README shows, done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import README, blocks
+
+EXAMPLES = [block for block in blocks(README) if block.language == "python"]
+SHELL = [
+    line[2:]
+    for block in blocks(README)
+    if block.language == "console"
+    for line in block.body.splitlines()
+    if line.startswith("$ leasehold")
+]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and no settings from elsewhere."""
+    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*command: str, where: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command, cwd=where, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_first_example_has_ten_lines():
+    assert len(EXAMPLES[0].body.splitlines()) == 10
+
+
+def test_the_first_example_says_what_it_did(fresh: Path):
+    for _ in range(2):  # a reader may well run it twice
+        done = run(sys.executable, "-W", "error", "-c", EXAMPLES[0].body, where=fresh)
+        assert (done.stdout, done.stderr) == ("attempt 1: to ada\n0 left\n", "")
+
+
+@pytest.mark.parametrize("block", EXAMPLES[1:], ids=lambda block: f"line {block.line}")
+def test_the_other_examples_run(block, fresh: Path):
+    done = run(sys.executable, "-W", "error", "-c", block.body, where=fresh)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_shell_lines_work(fresh: Path):
+    assert len(SHELL) == 5
+    done = run("bash", "-euo", "pipefail", "-c", "\n".join(SHELL), where=fresh)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("enqueued ")
+    assert said[1] == said[0].replace("enqueued", "acked")
+    assert said[-1].startswith("clean: 1 queue, 0 jobs")
+
+
+def test_make_targets_that_are_named_are_there():
+    makefile = (README.parent / "Makefile").read_text()
+    for block in blocks(README):
+        for line in block.body.splitlines():
+            if line.startswith("$ make "):
+                assert f"\n{line.split()[2]}:" in makefile
