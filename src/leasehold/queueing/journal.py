@@ -234,7 +234,10 @@ def first_at(reader: Reader, time_ms: int, oldest: int, newest: int) -> int:
 def trim(core: Core) -> tuple[int, bool]:
     """Delete rows older than a week that every registered consumer has read; (how many, whether there are more)."""
     now = core.time.now_ms()
-    cut = core.read(lambda reader: _cut(reader, now - KEPT_MS))
+    try:
+        cut = core.read(lambda reader: _cut(reader, now - KEPT_MS))
+    except Corrupt:
+        return 0, False  # kept longer than it must be; `check` tells what is wrong with it
     if cut is None:
         return 0, False
 

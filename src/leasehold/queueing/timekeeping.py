@@ -25,8 +25,12 @@ class StoreTime:
         return self._steady() + self._offset
 
     def from_calendar(self, wall_ms: int, now_ms: int) -> int:
-        """A moment of the calendar in the store's time, by what the calendar shows now."""
-        return max(now_ms, now_ms + wall_ms - self._clock.wall_ms())
+        """A moment to come, of the calendar, in the store's time, by what the calendar shows now; not before `now_ms`."""
+        return max(now_ms, self.of_calendar(wall_ms))
+
+    def of_calendar(self, wall_ms: int) -> int:
+        """Any moment of the calendar in the store's time."""
+        return max(0, wall_ms - self.drift_ms())
 
     def drift_ms(self) -> int:
         """How far the calendar has moved away since the store was opened (a step, if it is sudden)."""

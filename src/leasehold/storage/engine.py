@@ -117,6 +117,8 @@ class Engine(Protocol):
     @property
     def traits(self) -> Traits: ...
 
+    #: What opening it found worth a warning, though it goes on.
+    remarks: tuple[str, ...]
     #: Told why, each time a transaction has to run again ("conflict", "map_full", …). Set by the store.
     retried: Callable[[str], None]
 

@@ -60,6 +60,13 @@ class Marks:
             self.durable = max(self.durable, durable)
             self.required = max(self.required, durable, written if boot == self._boot else 0)
 
+    def remarks(self) -> tuple[str, ...]:
+        if not self.damaged:
+            return ()
+        return (
+            "DURABLE is damaged: whether the newest commits are all there could not be told; a check tells the rest",
+        )
+
     def note(self, written: int, durable: int) -> None:
         """Record how far the journal reaches. Slots alternate, so a torn write leaves the other."""
         self.written, self.durable = written, durable

@@ -76,7 +76,8 @@ class KvBackend:
         return journal.timeline(self._core, name, job)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
-        return deadletter.replay(self._core, name, request, progress)
+        since, before = self._of_calendar(request.since_ms), self._of_calendar(request.before_ms)
+        return deadletter.replay(self._core, name, request._replace(since_ms=since, before_ms=before), progress)
 
     def cancel(self, name: QueueName, job: bytes) -> bool:
         return deadletter.cancel(self._core, name, job)
@@ -104,7 +105,7 @@ class KvBackend:
         return sweep.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
-        return deadletter.cleanup(self._core, before_ms, limit, progress)
+        return deadletter.cleanup(self._core, self._of_calendar(before_ms), limit, progress)
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return journal.events(self._core, after, limit, wait_ms, consumer)
@@ -120,6 +121,9 @@ class KvBackend:
         if target.exists():
             raise OpenError(f"{target} exists: give a new folder for the snapshot")
         self._engine.export(str(target))
+
+    def _of_calendar(self, moment_ms: int | None) -> int | None:
+        return None if moment_ms is None else self._core.time.of_calendar(moment_ms)
 
     def close(self) -> None:
         self._core.waiters.wake_all()

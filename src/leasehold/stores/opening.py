@@ -65,6 +65,8 @@ def open_with(settings: Settings, clock: Clock | None = None, *, asked: frozense
         raise
     sweep = settings.sweep
     store = Store(backend, sweeper=Sweeper(clock, sweep.interval) if sweep.enabled else None)
+    for remark in engine.remarks:
+        store._telemetry.warning("opened_with_a_remark", remark=remark)
     store._telemetry.info(
         "opened",
         engine=storage.engine,

@@ -85,8 +85,9 @@ class Store:
         handles = [queue if isinstance(queue, Queue) else self.queue(queue) for queue in queues]
         if not handles:
             raise InvalidArgument("claim from at least one queue")
-        self._turn = (self._turn + 1) % len(handles)
-        handles = handles[self._turn :] + handles[: self._turn]
+        first = self._turn % len(handles)
+        self._turn = first + 1
+        handles = handles[first:] + handles[:first]
         return _claim(
             self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None)
         )

@@ -47,6 +47,10 @@ def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
 
 
 def _delete_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    if fault.job and fault.space in (keyspace.READY, keyspace.DONE, keyspace.DEAD):
+        state = read_state(ledger.tx, fault.queue, fault.job)
+        if state is not None and _index_key(fault, state) == fault.key:
+            return "nothing to do any more: the job is in that state now"
     ledger.tx.delete(fault.space, fault.key)
     return f"deleted the row from {keyspace.NAMES[fault.space]}"
 

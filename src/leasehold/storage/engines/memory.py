@@ -157,6 +157,7 @@ class MemoryEngine:
         value_bytes=2**31,
     )
     alone = True
+    remarks: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.retried: Callable[[str], None] = lambda why: None

@@ -89,6 +89,7 @@ class RocksEngine:
             folder.unlock()
             raise
         self.retried: Callable[[str], None] = lambda why: None
+        self.remarks = self._marks.remarks()
         self._folder = folder
         last = self._last_append(JOURNAL)
         self._next_append: dict[Space, int] = {JOURNAL: last + 1}
@@ -197,9 +198,15 @@ class RocksEngine:
         finally:
             self._tables.clear()
             self._handles.clear()
-            self._db.close()
-            self._marks.close()
-            self._folder.unlock()
+            try:
+                self._db.close()
+            except Exception as exc:
+                # After a failed write it fails to close as well, and has told why already.
+                if failed is None:
+                    raise translated(exc) from exc
+            finally:
+                self._marks.close()
+                self._folder.unlock()
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

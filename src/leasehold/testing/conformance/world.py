@@ -16,6 +16,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.model.event import Event
 from leasehold.model.job import Job, QueueInfo
 from leasehold.model.lease import Delivery
+from leasehold.model.lifecycle import TRANSITIONS, Change, State, allowed
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.claim import Claim
 from leasehold.stores.store import Queue, Store
@@ -117,6 +118,29 @@ def assert_sound(store: Store) -> None:
         n = info.counts
         assert n.enqueued == n.waiting + n.leased + n.done + n.dead + n.removed, f"{info.queue}: {n}"
         assert min(n.ready, n.scheduled, n.leased, n.done, n.dead, n.enqueued, n.removed) >= 0, f"{info.queue}: {n}"
+    if report.events <= 5_000:  # enough for almost every test, and quick
+        assert_told_right(all_events(store))
+
+
+def assert_told_right(events: Sequence[Event]) -> None:
+    """The journal has no gap, and every job's events are steps of the lifecycle, each naming the one before it."""
+    last: dict[str, Event] = {}
+    for place, event in enumerate(events):
+        assert event.number == events[0].number + place, f"a gap before {event}"
+        assert event.time_ms >= events[max(place - 1, 0)].time_ms, f"time goes back at {event}"
+        change = Change[event.type.upper()]
+        if event.job_id is None or change not in TRANSITIONS:
+            continue
+        assert event.state is not None
+        before = last.get(event.job_id)
+        if before is not None:
+            assert event.previous == (before.commit, before.index), f"{event} does not follow {before}"
+        elif event.previous is not None:  # the journal was trimmed before it
+            assert event.previous < (events[0].commit, events[0].index), f"{event} follows what is not there"
+        if before is not None or event.previous is None:
+            was = State.GONE if before is None or before.state is None else State[before.state.upper()]
+            assert allowed(change, was, State[event.state.upper()]), f"{event} cannot follow {before}"
+        last[event.job_id] = event
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────

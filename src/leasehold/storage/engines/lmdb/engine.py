@@ -63,6 +63,7 @@ class LmdbEngine:
                 self._page = self._env.stat()["psize"]
                 self._dbs = self._open_databases(existed)
                 self._marks = SharedMarks(folder.path / "DURABLE", boot_id)
+                self.remarks = self._marks.remarks()
                 self._check_tail()
                 self.tend()
             except BaseException:
