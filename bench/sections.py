@@ -1,0 +1,122 @@
+"""The sections of a run, in the order of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Literal
+
+from bench import concurrency, growth, latency
+from bench.bare import Bare
+from bench.lives import Contender, Lived, compare
+from bench.ours import Ours
+from bench.peers import ALL, BATCHED, Opener
+from bench.peers.serving import Missing
+from bench.rows import Row, Setting, paired_ratio, spread
+from bench.runner import Run, Section
+
+Durability = Literal["os", "disk"]
+#: What issue 3 asks of Leasehold's ratio to a contender: (section, contender) -> least ratios.
+_LEAST: dict[tuple[str, str], list[float]] = {
+    ("batches-os", "bare layout"): [0.65],
+    ("batches-os", "Valkey streams"): [1.2, 1.5],
+    ("batches-disk", "Valkey streams"): [1.0],
+    ("batches-disk", "PostgreSQL SKIP LOCKED"): [1.0],
+    ("singles-os", "bare layout"): [0.6],
+    ("clients-disk", "Valkey streams"): [1.5],
+    ("clients-disk", "PostgreSQL SKIP LOCKED"): [1.5],
+}
+
+
+def lives(name: str, setting: Setting, peers: dict[str, Opener], *, bare: bool) -> Callable[[Run], Iterator[Row]]:
+    """A section of lives: ours, the bare layout, and these peers, in turn."""
+    durability: Durability = "disk" if setting.durability == "disk" else "os"
+
+    def rows(run: Run) -> Iterator[Row]:
+        with ExitStack() as stack:
+            contenders: list[Contender] = []
+            skipped: list[Row] = []
+
+            def add(contender: Contender) -> None:
+                stack.callback(contender.close)
+                contenders.append(contender)
+
+            for peer, opener in peers.items() if run.size != "quick" else ():
+                try:
+                    add(opener(run.new_folder(peer), durability))
+                except Missing as exc:
+                    skipped.append(Row(name, peer, setting, skipped=str(exc)))
+            # Ours last: servers are started before this process has threads.
+            add(Ours(run.new_folder("ours"), durability))
+            if bare:
+                add(Bare(run.new_folder("bare"), durability))
+            lived = compare(contenders, setting, run.rounds, run.seconds)
+        ours = next(one for one in lived if one.name.startswith("Leasehold"))
+        yield _row(name, setting, ours, None)
+        for one in lived:
+            if one is not ours:
+                yield _row(name, setting, one, ours)
+        yield from skipped
+
+    return rows
+
+
+def _row(name: str, setting: Setting, one: Lived, ours: Lived | None) -> Row:
+    middle, low, high = spread(one.rates)
+    note = f"{one.parts()}; {one.note}" if one.note else one.parts()
+    row = Row(name, one.name, setting, middle, "lives/s", low, high, note=note)
+    if ours is not None:
+        row.ratio = paired_ratio(ours.rates, one.rates)
+        row.ratio_of = "Leasehold / this"
+        least = _LEAST.get((name, one.name), [])
+        if name == "singles-os" and not least:
+            row.expect("> 1", row.ratio > 1)
+        for wanted in least:
+            row.expect(f">= {wanted:g}", row.ratio >= wanted)
+    return row
+
+
+_LIVES = "Leasehold / this one, the median of the rounds' ratios"
+SECTIONS = [
+    Section(
+        "batches-os",
+        "a life (enqueue, claim, ack) in batches of 100, one client, `os`",
+        _LIVES,
+        lives("batches-os", Setting("os", 100), BATCHED, bare=True),
+    ),
+    Section(
+        "batches-disk",
+        "a life in batches of 100, one client, `disk`",
+        _LIVES,
+        lives("batches-disk", Setting("disk", 100), BATCHED, bare=True),
+    ),
+    Section(
+        "singles-os", "a life, one job at a time, `os`", _LIVES, lives("singles-os", Setting("os", 1), ALL, bare=True)
+    ),
+    Section(
+        "singles-disk",
+        "a life, one job at a time, `disk`",
+        _LIVES,
+        lives("singles-disk", Setting("disk", 1), ALL, bare=True),
+    ),
+    Section(
+        "clients-disk",
+        "lives in batches of 100 by 8 clients at once, `disk`",
+        _LIVES,
+        lives(
+            "clients-disk",
+            Setting("disk", 100, clients=8, kind="thread"),
+            {name: BATCHED[name] for name in ("valkey", "postgres")},
+            bare=False,
+        ),
+    ),
+    Section(
+        "group-commit",
+        "threads committing single jobs at `disk`: commits grouped into one sync",
+        "commits a second, to 1 thread's",
+        concurrency.group_commit,
+    ),
+    Section("lmdb", "LMDB: lives in batches of 100 by processes, `disk`", "to 1 process", concurrency.lmdb_processes),
+    Section("latency", "how long one call takes", "to the target, where there is one", latency.rows),
+    *growth.SECTIONS,
+]

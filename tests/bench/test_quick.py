@@ -1,0 +1,25 @@
+"""The benchmark runs: every section, small, without peers. Its figures mean nothing here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quick_run(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--dir", str(tmp_path), "--results", str(tmp_path / "results")],
+        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "results" / "quick.json").read_text())
+    listed = subprocess.run(
+        [sys.executable, "-m", "bench", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert {row["section"] for row in found["rows"]} == {line.split()[0] for line in listed}
+    assert all(row["value"] for row in found["rows"])
+    text = (tmp_path / "results" / "quick.md").read_text()
+    assert all(f"### {line.split()[0]}" in text for line in listed)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]  # nothing is left behind
