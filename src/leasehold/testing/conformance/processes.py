@@ -186,14 +186,16 @@ def test_a_process_killed_while_waiting_leaves_nothing_leased(shared: World) -> 
 def test_a_policy_and_a_pause_reach_other_processes(shared: World) -> None:
     queue = shared.queue()
     fill(queue, 1)
-    with Child(_url(shared), "wait", argument=60) as worker:
+    with Child(_url(shared), "wait", argument=15) as worker:
         assert worker.hear() == "ready"
         queue.pause()
         worker.go()
         time.sleep(0.3)
         assert queue.counts().leased == 0
+        started = time.monotonic()
         queue.resume()
         assert len(worker.hear()) == 1
+        assert time.monotonic() - started < 5
     assert eventually(lambda: queue.counts().removed == 1)
 
 
