@@ -6,6 +6,7 @@ Each kind is one range of `due`, read from its front up to now, so a sweep costs
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
@@ -16,11 +17,13 @@ from leasehold.queueing.core import Core
 from leasehold.queueing.journal import trim
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
+from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import remove
 from leasehold.queueing.settle import give_back, kill
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader
 from leasehold.storage.keyspace import Counter, Due, DueKey
+from leasehold.storage.records import LeaseRecord, StateRecord
 
 #: How many rows of a kind one transaction takes on: a claim's share of the repair, and a sweep's of the work.
 BATCH = 200
@@ -81,37 +84,62 @@ def _sweep_kind(core: Core, ledger: Ledger, kind: Due) -> tuple[dict[str, int], 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Expired(NamedTuple):
+    """A lease that has run out, as read before anything was written."""
+
+    row: DueKey
+    queue: Registered
+    record: LeaseRecord
+    jobs: list[tuple[bytes, StateRecord]]
+    damaged: int
+    #: What its claim asked for, if it was made with an id.
+    asked: bytes | None
+
+
 def expire(core: Core, ledger: Ledger, rows: list[DueKey]) -> dict[str, int]:
     """Take over leases that have run out: their open jobs go back, or die if that was their last attempt."""
-    leases = back = dead = 0
+    expired: list[_Expired] = []
+    stale = jobs = back = dead = 0
+    # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
     for row in rows:
-        if back + dead >= _JOBS:
+        if jobs >= _JOBS:
             break
         try:
-            given, died = _expire_one(core, ledger, row)
+            found = _read_expired(core, ledger, row)
         except Corrupt:
             continue
-        leases += 1
+        if found is None:
+            ledger.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
+            stale += 1
+        else:
+            expired.append(found)
+            jobs += len(found.jobs)
+    for found in expired:
+        given = _expire_one(ledger, found)
         back += given
-        dead += died
-    return {"leases": leases, "jobs_back": back, "jobs_dead": dead}
+        dead += len(found.jobs) - given
+    return {"leases": stale + len(expired), "jobs_back": back, "jobs_dead": dead}
 
 
-def _expire_one(core: Core, ledger: Ledger, row: DueKey) -> tuple[int, int]:
-    """Raises Corrupt, having written nothing, if the lease cannot be read or holds nothing but damaged jobs."""
+def _read_expired(core: Core, ledger: Ledger, row: DueKey) -> _Expired | None:
+    """None: the row is left over. Raises Corrupt if the lease cannot be read, or holds nothing but damaged jobs."""
     tx, lease = ledger.tx, row.reference
     queue = core.registry.by_number(tx, row.queue)
     record = None if queue is None else read_lease(tx, row.queue, lease)
     if queue is None or record is None or record.expires_at_ms != row.time_ms:
-        tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, lease))
-        return 0, 0
+        return None
     held, damaged = held_jobs(tx, row.queue, lease)
     if damaged and not held:
         raise Corrupt(f"lease {lease.hex()} holds {damaged} damaged jobs")
     claim = tx.get(keyspace.CLAIMS, keyspace.of_queue(row.queue, record.claim)) if record.claim != NO_ID else None
-    asked = None if claim is None else records.decode_claim(claim).asked
+    return _Expired(row, queue, record, held, damaged, None if claim is None else records.decode_claim(claim).asked)
+
+
+def _expire_one(ledger: Ledger, found: _Expired) -> int:
+    """Returns how many of its jobs went back; the others died."""
+    tx, row, queue, record = ledger.tx, found.row, found.queue, found.record
     back = 0
-    for job, state in held:
+    for job, state in found.jobs:
         roll = random.random()
         verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, ledger.now, roll)
         if verdict.retry_at_ms is None:
@@ -121,15 +149,15 @@ def _expire_one(core: Core, ledger: Ledger, row: DueKey) -> tuple[int, int]:
             again = state._replace(visible_at_ms=verdict.retry_at_ms)
             give_back(ledger, queue, job, again, Change.EXPIRED, NO_ID)
             back += 1
-    if damaged:
-        close_jobs(tx, row.queue, lease, record, len(held))
+    if found.damaged:
+        close_jobs(tx, row.queue, row.reference, record, len(found.jobs))
     else:
-        end_lease(tx, row.queue, lease, record)
-    if asked is not None and held:
+        end_lease(tx, row.queue, row.reference, record)
+    if found.asked is not None and found.jobs:
         at = keyspace.of_queue(row.queue, record.claim)
-        tx.put(keyspace.CLAIMS, at, records.encode_claim(lease, asked, expired=True))
-    ledger.count(row.queue, Counter.LEASED, -len(held))
-    return back, len(held) - back
+        tx.put(keyspace.CLAIMS, at, records.encode_claim(row.reference, found.asked, expired=True))
+    ledger.count(row.queue, Counter.LEASED, -len(found.jobs))
+    return back
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
