@@ -10,7 +10,7 @@ from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import ReplayRequest
 from leasehold.queueing.core import Core
-from leasehold.queueing.enqueue import hold_key
+from leasehold.queueing.enqueue import free_keys, hold_keys
 from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import read_notes
@@ -110,11 +110,12 @@ def _replay_chunk(
     ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Sequence[int], last_visible: int | None
 ) -> tuple[list[bytes], list[bytes], int | None]:
     tx, number = ledger.tx, queue.number
-    states = dict(_states(tx, queue, jobs))
+    states = {job: state for job, state in _states(tx, queue, jobs) if state.state == _DEAD}
+    keys = free_keys(ledger, queue, [job for job, state in states.items() if state.flags & records.HAS_KEY])
     done: list[bytes] = []
     for job, time_ms in zip(jobs, times, strict=True):
         state = states.get(job)
-        if state is None or state.state != _DEAD:
+        if state is None:
             continue
         visible = max(ledger.now, time_ms)
         tx.delete(keyspace.DEAD, keyspace.ended(number, state.ended_at_ms, job))
@@ -129,13 +130,12 @@ def _replay_chunk(
         ref = ledger.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(back._replace(last_event=ref)))
         tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
-        if state.flags & records.HAS_KEY:
-            hold_key(ledger, queue, job)
         ledger.ready(queue.name, visible)
         last_visible = visible if last_visible is None else max(visible, last_visible)
         done.append(job)
     ledger.count(number, Counter.DEAD, -len(done))
     ledger.count(number, Counter.WAITING, len(done))
+    hold_keys(ledger, queue, keys)
     taken = set(done)
     return done, [job for job in jobs if job not in taken], last_visible
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from leasehold.errors import KeyConflict, QueueFull, TooLarge
 from leasehold.model.ids import NO_ID
@@ -47,7 +48,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
         _check_room(ledger, queue, len(requests) - len(first_jobs))
         _write(ledger, queue, requests, ids, moments, first_jobs)
         if keyed:
-            _hold_keys(ledger, queue, ids, keyed, first_jobs)
+            hold_keys(ledger, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in first_jobs])
         if not first_jobs:
             return [Enqueued(job.hex()) for job in ids]
         return [
@@ -150,21 +151,7 @@ def _find_duplicates(
     ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
 ) -> dict[int, bytes]:
     """Which of the call's jobs are there already, and as what; raises KeyConflict for one that is another job."""
-    rows = ledger.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for _, key, _ in keyed])
-    holders: dict[bytes, tuple[bytes, bytes]] = {}
-    lapsed: list[tuple[bytes, records.DedupRecord]] = []
-    for (_, key, _), raw in zip(keyed, rows, strict=True):
-        if raw is not None:
-            record = records.decode_dedup(raw)
-            if record.until_ms > ledger.now:
-                holders[key] = (record.job, record.payload_digest)
-            else:
-                lapsed.append((key, record))
-    # Past its window a key is still held by a job that has not ended.
-    states = ledger.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
-    for (key, record), raw in zip(lapsed, states, strict=True):
-        if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
-            holders[key] = (record.job, record.payload_digest)
+    holders = _holders(ledger, queue, [key for _, key, _ in keyed])
     duplicates: dict[int, bytes] = {}
     for index, key, payload in keyed:
         holder = holders.get(key)
@@ -177,31 +164,53 @@ def _find_duplicates(
     return duplicates
 
 
-def hold_key(ledger: Ledger, queue: Registered, job: bytes) -> bool:
-    """A job that waits again holds its key again, for a window from now, unless another job has it. Says whether."""
+def _holders(ledger: Ledger, queue: Registered, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+    """Who holds these keys now: the job, and the digest of its payload."""
+    rows = ledger.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
+    holders: dict[bytes, tuple[bytes, bytes]] = {}
+    lapsed: list[tuple[bytes, records.DedupRecord]] = []
+    for key, raw in zip(keys, rows, strict=True):
+        if raw is not None:
+            record = records.decode_dedup(raw)
+            if record.until_ms > ledger.now:
+                holders[key] = (record.job, record.payload_digest)
+            else:
+                lapsed.append((key, record))
+    # Past its window a key is still held by a job that has not ended.
+    states = ledger.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
+    for (key, record), raw in zip(lapsed, states, strict=True):
+        if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
+            holders[key] = (record.job, record.payload_digest)
+    return holders
+
+
+class Holding(NamedTuple):
+    """A key, and the job that is to hold it."""
+
+    key: bytes
+    job: bytes
+    payload: bytes
+
+
+def hold_keys(ledger: Ledger, queue: Registered, keys: Iterable[Holding]) -> None:
+    until = ledger.now + queue.dedup_ms
+    for key, job, payload in keys:
+        at = keyspace.of_queue(queue.number, key)
+        ledger.tx.put(keyspace.DEDUP, at, records.encode_dedup(job, payload, until))
+        ledger.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
+
+
+def free_keys(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> list[Holding]:
+    """The keys of jobs that wait again, as far as no other job has them; of two with one key the first takes it."""
     tx = ledger.tx
-    raw = tx.get(keyspace.JOBS, keyspace.of_queue(queue.number, job))
-    if raw is None:
-        return False
-    record = records.decode_job(raw, job)
-    key = keyspace.digest(record.key)
-    at = keyspace.of_queue(queue.number, key)
-    held = tx.get(keyspace.DEDUP, at)
-    if held is not None and records.decode_dedup(held).job != job:
-        return False
-    payload = keyspace.digest(whole_payload(tx, queue.number, job, record))
-    until = ledger.now + queue.dedup_ms
-    tx.put(keyspace.DEDUP, at, records.encode_dedup(job, payload, until))
-    tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
-    return True
-
-
-def _hold_keys(
-    ledger: Ledger, queue: Registered, ids: Sequence[bytes], keyed: Sequence[Keyed], duplicates: dict[int, bytes]
-) -> None:
-    until = ledger.now + queue.dedup_ms
-    for index, key, payload in keyed:
-        if index not in duplicates:
-            at = keyspace.of_queue(queue.number, key)
-            ledger.tx.put(keyspace.DEDUP, at, records.encode_dedup(ids[index], payload, until))
-            ledger.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
+    wanted: dict[bytes, Holding] = {}
+    for job, raw in zip(
+        jobs, tx.get_many(keyspace.JOBS, [keyspace.of_queue(queue.number, job) for job in jobs]), strict=True
+    ):
+        if raw is not None:
+            record = records.decode_job(raw, job)
+            payload = keyspace.digest(whole_payload(tx, queue.number, job, record))
+            key = keyspace.digest(record.key)
+            wanted.setdefault(key, Holding(key, job, payload))
+    holders = _holders(ledger, queue, list(wanted))
+    return [holding for key, holding in wanted.items() if holders.get(key, (holding.job,))[0] == holding.job]

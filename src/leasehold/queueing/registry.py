@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from leasehold.model.durations import duration_ms
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
@@ -44,10 +45,10 @@ def registered(raw: bytes) -> Registered:
         policy,
         record.paused,
         raw,
-        round(policy.lease * 1000),
-        round(policy.retention * 1000),
-        round(policy.result_retention * 1000),
-        round(policy.dedup_window * 1000),
+        duration_ms("lease", policy.lease),
+        duration_ms("retention", policy.retention),
+        duration_ms("result_retention", policy.result_retention),
+        duration_ms("dedup_window", policy.dedup_window),
         tuple(keyspace.ready_prefix(record.number, priority) for priority in range(9, -1, -1)),
         _heads(record.number, Change.ENQUEUED, State.WAITING),
         _heads(record.number, Change.CLAIMED, State.LEASED),

@@ -18,7 +18,7 @@ from leasehold.model.retry import Policy
 from leasehold.queueing.checking.rebuild import LastEvents, last_events, read_state, rebuild_state
 from leasehold.queueing.checking.survey import Fault
 from leasehold.queueing.core import Core
-from leasehold.queueing.enqueue import hold_key
+from leasehold.queueing.enqueue import free_keys, hold_keys
 from leasehold.queueing.journal import bounds
 from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
@@ -82,7 +82,9 @@ def _hold_key(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> s
     state = read_state(ledger.tx, fault.queue, fault.job)
     if queue is None or state is None or state.state in TERMINAL:
         return "nothing to do any more: the job has ended"
-    return "gave it its key back" if hold_key(ledger, queue, fault.job) else ""
+    keys = free_keys(ledger, queue, [fault.job])
+    hold_keys(ledger, queue, keys)
+    return "gave it its key back" if keys else ""
 
 
 def _drop_notes(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:

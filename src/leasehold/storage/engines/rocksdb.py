@@ -86,6 +86,7 @@ class RocksEngine:
                     f"{self._marks.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
                 )
         except BaseException:
+            self._let_go()
             folder.unlock()
             raise
         self.retried: Callable[[str], None] = lambda why: None
@@ -196,17 +197,26 @@ class RocksEngine:
             if failed is None:
                 self._sync()
         finally:
-            self._tables.clear()
-            self._handles.clear()
             try:
-                self._db.close()
-            except Exception as exc:
-                # After a failed write it fails to close as well, and has told why already.
-                if failed is None:
-                    raise translated(exc) from exc
+                self._let_go(quietly=failed is not None)
             finally:
-                self._marks.close()
                 self._folder.unlock()
+
+    def _let_go(self, *, quietly: bool = True) -> None:
+        """Close what is open. The driver keeps its own lock for as long as any object of it is alive."""
+        marks = self.__dict__.pop("_marks", None)
+        if marks is not None:
+            marks.close()
+        self.__dict__.pop("_tables", None)
+        self.__dict__.pop("_handles", None)
+        db = self.__dict__.pop("_db", None)
+        try:
+            if db is not None:
+                db.close()
+        except Exception as exc:
+            # After a failed write it fails to close as well, and has told why already.
+            if not quietly:
+                raise translated(exc) from exc
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
