@@ -19,7 +19,8 @@ class StoreTime:
         self._clock = clock
         self._steady = clock.steady_ms
         self._alone = engine.alone
-        self._offset = engine.transact(self._join)
+        steady, wall, boot = clock.steady_ms(), clock.wall_ms(), clock.boot_id()
+        self._offset = engine.transact(lambda tx: self._join(tx, steady, wall, boot))
 
     def now_ms(self) -> int:
         return self._steady() + self._offset
@@ -36,14 +37,13 @@ class StoreTime:
         """How far the calendar has moved away since the store was opened (a step, if it is sudden)."""
         return self._clock.wall_ms() - self.now_ms()
 
-    def _join(self, tx: Transaction) -> int:
-        steady, boot = self._clock.steady_ms(), self._clock.boot_id()
+    def _join(self, tx: Transaction, steady: int, wall: int, boot: str) -> int:
         record = self._read(tx)
         counted = record.offset_ms if record is not None and boot and record.boot == boot else None
         if counted is not None and not self._alone:
             return counted
         # One past the last time stored: ids made in that millisecond by another process sort before ours.
-        offset = max(self._clock.wall_ms(), last_time(tx) + 1) - steady
+        offset = max(wall, last_time(tx) + 1) - steady
         if counted is not None:
             offset = max(offset, counted)
         tx.put(keyspace.META, CLOCK, records.encode_struct(records.ClockRecord(boot, offset)))
