@@ -91,10 +91,7 @@ class Wish:
 @dataclass
 class KeyHold:
     job: Job
-    payload: bytes
     until: int
-    #: Its job was replayed after the key had lapsed: whether it is held again is not promised.
-    doubtful: bool = False
 
 
 @dataclass
@@ -185,8 +182,7 @@ class Reference:
         for job in added:
             queue.jobs.append(job)
             self._event()
-            if job.key is not None:
-                queue.keys[job.key] = KeyHold(job, job.payload, self.now + _ms(queue.policy.dedup_window))
+            self._hold(queue, job)
         return answers
 
     def _new(self, queue: Queue, wish: Wish, number: int) -> Job:
@@ -200,6 +196,10 @@ class Reference:
             visible,
             None if wish.ttl is None else self.now + wish.ttl,
         )
+
+    def _hold(self, queue: Queue, job: Job) -> None:
+        if job.key is not None:
+            queue.keys[job.key] = KeyHold(job, self.now + _ms(queue.policy.dedup_window))
 
     def _holder(self, queue: Queue, key: str) -> Job | None:
         """The job that holds a key: for its window, and for as long as the job has not ended."""
@@ -403,9 +403,8 @@ class Reference:
             job.visible = self.now + round(index * spacing)
             job.replays += 1
             self._event(job, "replayed")
-            hold = queue.keys.get(job.key) if job.key is not None else None
-            if hold is not None and hold.job is job and hold.until <= self.now:
-                hold.doubtful = True
+            if job.key is not None and self._holder(queue, job.key) in (None, job):
+                self._hold(queue, job)
         return chosen
 
     def pause(self, name: str, paused: bool) -> None:

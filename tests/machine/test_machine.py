@@ -6,7 +6,6 @@ the counts, and every job in every list. `HYPOTHESIS_PROFILE=deep` looks longer.
 
 from __future__ import annotations
 
-import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from leasehold.model.job import Job as SeenJob
 from leasehold.model.job import NewJob, Where
 from leasehold.model.lease import Delivery as RealDelivery
 from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.store import Queue
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish
@@ -48,6 +47,15 @@ POLICIES = [
     Policy(max_attempts=3, backoff=Backoff.linear(5), backoff_on_expiry=True, result_retention=20, max_waiting=6),
 ]
 
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What it answered, or the error it raised."""
+    try:
+        return call()
+    except LeaseholdError as error:
+        return error
+
+
 LARGE = b"(large)"
 """Stands in examples for bytes that are kept in parts."""
 
@@ -56,10 +64,10 @@ def grown(data: bytes | None) -> Any:
     return LARGE * 10_000 if data == LARGE else data
 
 
-names = st.sampled_from(NAMES)
+names = st.sampled_from(["a", "a", "a", "b"])
 policies = st.sampled_from(POLICIES)
 leases = st.sampled_from([None, 1, 1_000, 30_000, 3_600_000])
-delays = st.sampled_from([0, 0, 0, 1, 1_500, 30_000, 7_200_000])
+delays = st.sampled_from([0, 0, 0, 0, 0, 1, 1_500, 30_000, 7_200_000])
 errors = st.sampled_from([None, "boom", "Timeout: no answer"])
 wishes = st.builds(
     Wish,
@@ -67,9 +75,9 @@ wishes = st.builds(
     delay=delays,
     at=st.none(),
     priority=st.sampled_from([0, 0, 0, 1, 5, 9]),
-    key=st.sampled_from([None, None, "k1", "k2"]),
+    key=st.sampled_from([None, None, None, "k1", "k2"]),
     max_attempts=st.sampled_from([None, None, 1, 2]),
-    ttl=st.sampled_from([None, None, None, 1, 10_000, 40_000]),
+    ttl=st.sampled_from([None] * 7 + [1, 10_000, 40_000]),
 )
 #: Real time, in milliseconds: around the ends of leases, and far past everything.
 passing = st.sampled_from([1, 999, 1_000, 4_999, 5_000, 10_000, 29_999, 30_000, 30_001, 60_000, 3_600_000])
@@ -108,26 +116,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     def both(self, expected: Callable[[], Any], actual: Callable[[], Any]) -> tuple[Any, Any] | None:
         """Ask both; they raise the same, or neither does."""
-        try:
-            answer = expected()
-        except LeaseholdError as refusal:
-            try:
-                given = actual()
-            except LeaseholdError as error:
-                assert type(error) is type(refusal), f"{error!r} instead of {type(refusal).__name__}"
-            else:
-                raise AssertionError(f"{given!r} instead of {type(refusal).__name__}") from refusal
+        answer = outcome(expected)
+        given = outcome(actual)
+        if isinstance(answer, LeaseholdError) or isinstance(given, LeaseholdError):
+            assert type(given) is type(answer), f"{given!r} instead of {answer!r}"
             return None
-        return answer, actual()
+        return answer, given
 
     # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(name=names, batch=st.lists(wishes, min_size=1, max_size=4), calendar=st.sampled_from([None, None, -5, 20]))
+    @rule(name=names, batch=st.lists(wishes, min_size=1, max_size=4), calendar=st.sampled_from([None] * 4 + [-5, 20]))
     def enqueue(self, name: str, batch: list[Wish], calendar: int | None) -> None:
-        for wish in batch:
-            hold = self.model.queues[name].keys.get(wish.key or "")
-            if hold is not None and hold.doubtful:
-                wish.key = None
         if calendar is not None:
             batch[0].at = self.model.wall + calendar * 1000
         jobs = [
@@ -159,6 +158,20 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, name: str, limit: int, lease: int | None, named: bool) -> Any:
         self.claims += 1
         return self._claim(name, limit, lease, f"claim {self.claims}" if named else None)
+
+    @rule(target=deliveries, name=names, batch=st.lists(wishes, min_size=1, max_size=3), lease=leases)
+    def enqueue_and_claim(self, name: str, batch: list[Wish], lease: int | None) -> Any:
+        for wish in batch:
+            wish.delay, wish.ttl = 0, None
+        self.enqueue(name, batch, None)
+        return self.claim(name, 3, lease, True)
+
+    @rule(target=deliveries, name=names, batch=st.lists(wishes, min_size=1, max_size=3), error=errors)
+    def work_in_vain(self, name: str, batch: list[Wish], error: str | None) -> Any:
+        pairs = self.enqueue_and_claim(name, batch, None)
+        for pair in pairs.values:
+            self.settle(pair, "fail", None, error, None)
+        return pairs
 
     @precondition(lambda self: any(queue.claims for queue in self.model.queues.values()))
     @rule(target=deliveries, which=any_number, otherwise=st.sampled_from([False, False, True]))
@@ -200,38 +213,26 @@ class QueueMachine(RuleBasedStateMachine):
             self.tokens[job] = real.token
         return multiple(*((mine, self.real[mine]) for mine in expected))
 
-    def _settle(self, verb: str, pair: tuple[Delivery, RealDelivery], **how: Any) -> None:
+    @rule(
+        pair=deliveries,
+        verb=st.sampled_from(["ack", "nack", "fail", "release", "progress"]),
+        result=st.sampled_from([None, None, b"", LARGE]),
+        error=errors,
+        delay=st.one_of(st.none(), delays),
+    )
+    def settle(self, pair: Any, verb: str, result: bytes | None, error: str | None, delay: int | None) -> None:
+        """Any delivery there ever was, by any verb."""
         mine, real = pair
-        told = dict(how)
-        if how.get("delay") is not None:
-            told["delay"] = how["delay"] / 1000
-        if "result" in how:
-            told["result"] = grown(how["result"])
-        self.both(
-            functools.partial(getattr(self.model, verb), mine, **how),
-            functools.partial(getattr(self.queue(real.queue), verb), real, **told),
-        )
-
-    @rule(pair=deliveries, result=st.sampled_from([None, None, b"", LARGE]))
-    def ack(self, pair: Any, result: bytes | None) -> None:
-        self._settle("ack", pair, result=result)
-
-    @rule(pair=deliveries, error=errors, delay=st.one_of(st.none(), delays))
-    def nack(self, pair: Any, error: str | None, delay: int | None) -> None:
-        self._settle("nack", pair, error=error, delay=delay)
-
-    @rule(pair=deliveries, error=errors)
-    def fail(self, pair: Any, error: str | None) -> None:
-        self._settle("fail", pair, error=error)
-
-    @rule(pair=deliveries)
-    def release(self, pair: Any) -> None:
-        self._settle("release", pair)
-
-    @rule(pair=deliveries)
-    def progress(self, pair: Any) -> None:
-        mine, real = pair
-        self.both(lambda: self.model.progress(mine), lambda: self.queue(real.queue).progress(real, 0.5, "half"))
+        queue, model = self.queue(real.queue), self.model
+        seconds = None if delay is None else delay / 1000
+        verbs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+            "ack": (lambda: model.ack(mine, result), lambda: queue.ack(real, grown(result))),
+            "nack": (lambda: model.nack(mine, error, delay), lambda: queue.nack(real, error, seconds)),
+            "fail": (lambda: model.fail(mine, error), lambda: queue.fail(real, error)),
+            "release": (lambda: model.release(mine), lambda: queue.release(real)),
+            "progress": (lambda: model.progress(mine), lambda: queue.progress(real, 0.5, "half")),
+        }
+        self.both(*verbs[verb])
 
     @rule(pair=deliveries, lease=leases.filter(bool))
     def extend(self, pair: Any, lease: int) -> None:
@@ -242,15 +243,17 @@ class QueueMachine(RuleBasedStateMachine):
         if answers is not None:
             assert answers[0] == (answers[1].until_ms, set(answers[1].lost))
 
-    @precondition(lambda self: any(queue.of("leased") for queue in self.model.queues.values()))
-    @rule(which=any_number, verb=st.sampled_from(["ack", "nack", "fail", "release"]), receipt=st.booleans())
+    def _live(self) -> list[Delivery]:
+        return [mine for mine in self.model.deliveries if self.model.holds(mine)]
+
+    @precondition(lambda self: self._live())
+    @rule(which=any_number, verb=st.sampled_from(["ack", "nack", "nack", "fail", "release"]), receipt=st.booleans())
     def settle_live(self, which: int, verb: str, receipt: bool) -> None:
-        live = [mine for mine in self.model.deliveries if self.model.holds(mine)]
-        if live:
-            mine = live[which % len(live)]
-            real = self.real[mine]
-            proof = real.receipt if receipt else real
-            self.both(lambda: getattr(self.model, verb)(mine), lambda: getattr(self.queue(real.queue), verb)(proof))
+        live = self._live()
+        mine = live[which % len(live)]
+        real = self.real[mine]
+        proof = real.receipt if receipt else real
+        self.both(lambda: getattr(self.model, verb)(mine), lambda: getattr(self.queue(real.queue), verb)(proof))
 
     @precondition(lambda self: self.model.deliveries)
     @rule(first=any_number, count=st.integers(1, 6), verb=st.sampled_from(["ack", "release"]))
@@ -290,19 +293,15 @@ class QueueMachine(RuleBasedStateMachine):
         assert answers is not None
         assert answers[0] == answers[1]
 
-    @rule(name=names, state=st.sampled_from([state for state in SHOWN if state != "leased"]))
-    def purge(self, name: str, state: str) -> None:
-        assert self.queue(name).purge(state) == self.model.purge(name, state)
-
     @precondition(lambda self: any(queue.of("dead") for queue in self.model.queues.values()))
     @rule(
         name=names,
         chosen=st.one_of(st.none(), st.lists(any_number, max_size=4)),
-        reason=st.sampled_from([None, None, "max_attempts", "failed"]),
-        error=st.sampled_from([None, None, "Timeout"]),
+        reason=st.sampled_from([None, None, None, "max_attempts", "failed"]),
+        error=st.sampled_from([None, None, None, "Timeout"]),
         limit=st.sampled_from([None, None, 1, 2]),
         rate=st.sampled_from([None, None, 1, 3]),
-        dry_run=st.booleans(),
+        dry_run=st.sampled_from([False, False, False, True]),
     )
     def replay(
         self,
@@ -316,7 +315,9 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> None:
         jobs = None
         if chosen is not None:
-            jobs = [found[1] for found in map(self._some_job, chosen) if found is not None]
+            dead = self.model.queues[name].of("dead")
+            jobs = [dead[which % len(dead)] for which in chosen[1:] if dead]
+            jobs += [found[1] for found in map(self._some_job, chosen[:1]) if found is not None]
         expected = self.model.replay(name, jobs, reason, error, limit, 0 if rate is None else 1000 / rate, dry_run)
         ids = None if jobs is None else [job.id for job in jobs]
         replayed = self.queue(name).replay(ids, Where(reason=reason, error=error), limit, rate, dry_run)
@@ -326,57 +327,71 @@ class QueueMachine(RuleBasedStateMachine):
         if ids is not None and limit is None:
             assert set(replayed.skipped) | set(replayed.ids) == set(ids)
 
-    @rule(name=names, paused=st.booleans())
-    def pause(self, name: str, paused: bool) -> None:
-        self.model.pause(name, paused)
-        self.queue(name).pause() if paused else self.queue(name).resume()
-
-    @rule(name=names, policy=policies)
-    def configure(self, name: str, policy: Policy) -> None:
-        self.model.configure(name, policy)
-        self.queue(name).configure(policy)
-
     # ── time, and the ends of processes ──────────────────────────────────────────────────────────────────────────────
-
-    @rule()
-    def sweep(self) -> None:
-        expected = self.model.sweep()
-        swept = self.store.sweep()
-        assert {name: getattr(swept, name) for name in expected} == expected
-        assert not swept.more
-
-    @rule(ago=st.sampled_from([None, 0, 1, 30_000]))
-    def cleanup(self, ago: int | None) -> None:
-        before = None if ago is None else self.model.now - ago
-        assert self.store.cleanup(None if before is None else before / 1000) == self.model.cleanup(before)
 
     @rule(ms=passing)
     def advance(self, ms: int) -> None:
         self.clock.advance(ms / 1000)
         self.model.advance(ms)
 
-    @rule(ms=long_passing)
-    def advance_far(self, ms: int) -> None:
-        self.advance(ms)
+    @precondition(lambda self: self._live())
+    @rule(which=any_number, by=st.sampled_from([-1, 0, 0, 1]))
+    def until_a_lease_ends(self, which: int, by: int) -> None:
+        live = self._live()
+        self.advance(max(1, live[which % len(live)].lease.until - self.model.now + by))
 
-    @rule(ms=steps)
-    def step(self, ms: int) -> None:
-        self.clock.step(ms / 1000)
-        self.model.step(ms)
+    @rule(ms=st.one_of(st.none(), steps, long_passing))
+    def sweep(self, ms: int | None) -> None:
+        """A sweep, perhaps after the calendar was set, or days have passed."""
+        if ms is not None and ms >= 86_400_000:
+            self.advance(ms)
+        elif ms is not None:
+            self.clock.step(ms / 1000)
+            self.model.step(ms)
+        expected = self.model.sweep()
+        swept = self.store.sweep()
+        assert {name: getattr(swept, name) for name in expected} == expected
+        assert not swept.more
 
-    @rule(how=st.sampled_from(["reopen", "crash"]))
+    @rule(how=st.sampled_from(["reopen", "crash", "reboot"]))
     def another_process(self, how: str) -> None:
-        self.store = getattr(self.home, how)(self.store, self.clock)
-        self.model.reopen()
+        if how == "reboot":
+            self.clock.reboot()
+            self.store = self.home.reopen(self.store, self.clock)
+            self.model.reboot(self.clock.steady_ms())
+        else:
+            self.store = getattr(self.home, how)(self.store, self.clock)
+            self.model.reopen()
 
-    @rule()
-    def reboot(self) -> None:
-        self.clock.reboot()
-        self.store = self.home.reopen(self.store, self.clock)
-        self.model.reboot(self.clock.steady_ms())
+    @rule(
+        name=names,
+        what=st.one_of(
+            st.sampled_from(["pause", "resume", "resume", "check", "cleanup", "cleanup before"]),
+            st.sampled_from(["purge dead", "purge done", "purge scheduled", "purge ready"]),
+            policies,
+        ),
+    )
+    def govern(self, name: str, what: str | Policy) -> None:
+        """What people do to a queue as a whole."""
+        queue, model = self.queue(name), self.model
+        if isinstance(what, Policy):
+            model.configure(name, what)
+            queue.configure(what)
+        elif what in ("pause", "resume"):
+            model.pause(name, what == "pause")
+            queue.pause() if what == "pause" else queue.resume()
+        elif what.startswith("purge"):
+            state = what.removeprefix("purge ")
+            assert queue.purge(state) == model.purge(name, state)
+        elif what == "cleanup":
+            assert self.store.cleanup() == model.cleanup()
+        elif what == "cleanup before":
+            a_second_ago = (model.wall - 1000) / 1000  # by the calendar
+            assert self.store.cleanup(before=a_second_ago) == model.cleanup(model.now - 1000)
+        else:
+            self._check()
 
-    @rule()
-    def check(self) -> None:
+    def _check(self) -> None:
         report = self.store.check()
         assert report.clean, report.findings
 
@@ -435,8 +450,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            report = self.store.check()
-            assert report.clean, report.findings
+            self._check()
             self._same_story()
         finally:
             self.home.destroy(self.store)

@@ -1,0 +1,171 @@
+"""A transaction's function may run again: the whole conformance suite on engines that make it.
+
+`TwiceEngine` throws the first run of every transaction away and wants the same answer from the second; `StaleEngine` lets the
+first run see the store as it was a commit ago, as when another process came between. (`tests/machine` runs both, too.)
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from leasehold.clock import Clock, ManualClock, SystemClock
+from leasehold.errors import LeaseholdError
+from leasehold.storage import keyspace
+from leasehold.storage.engines.memory import MemoryEngine, ReadOwnWrite
+from leasehold.stores.kv import KvBackend
+from leasehold.stores.store import Store
+from leasehold.stores.sweeper import Sweeper
+from leasehold.testing.conformance import *  # noqa: F403 - the tests
+from leasehold.testing.harness import EngineHarness, engine_of
+from tests.machine.places import MemoryPlace
+from tests.machine.rerun import StaleEngine, TwiceEngine
+
+Rerunning = type[TwiceEngine | StaleEngine]
+
+
+class RerunHarness(EngineHarness):
+    race_jobs = 600
+
+    def __init__(self, engine: Rerunning) -> None:
+        super().__init__("memory")
+        self._engine = engine
+
+    def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
+        clock = SystemClock() if clock is None else clock
+        backend = KvBackend(self._engine(), "memory:", clock)
+        return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
+
+
+@pytest.fixture(params=[TwiceEngine, StaleEngine], ids=["twice", "stale"])
+def rerunning(request: pytest.FixtureRequest) -> Rerunning:
+    engine: Rerunning = request.param
+    return engine
+
+
+@pytest.fixture
+def harness(rerunning: Rerunning) -> RerunHarness:
+    return RerunHarness(rerunning)
+
+
+# ── the engines are what they say ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_transaction_runs_twice(rerunning: Rerunning) -> None:
+    runs: list[int] = []
+    engine = rerunning()
+    for _ in range(3):
+        engine.transact(lambda tx: runs.append(tx.append(keyspace.JOURNAL, b"row")))
+    if rerunning is TwiceEngine:
+        assert runs == [1, 1, 2, 2, 3, 3], "the first run left something behind"
+    else:
+        assert runs == [1, 1, 1, 2, 2, 3], "the first run did not see the store as it was before"
+    assert engine.reruns == 3
+
+
+def test_what_an_engine_may_not_keep_is_not_kept(rerunning: Rerunning) -> None:
+    assert rerunning.traits.scope == "host"
+    engine = rerunning()
+    with pytest.raises(LeaseholdError):
+        engine.transact(_put_and_raise)
+    assert engine.read(lambda reader: reader.get(keyspace.META, b"x")) is None
+
+
+def _put_and_raise(tx) -> None:
+    tx.put(keyspace.META, b"x", b"y")
+    raise LeaseholdError("after it wrote")
+
+
+# ── the memory engine is the strict one ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda tx: tx.put(keyspace.META, b"k", b"v"),
+        lambda tx: tx.put_many(keyspace.META, [(b"k", b"v")]),
+        lambda tx: tx.delete(keyspace.META, b"k"),
+        lambda tx: tx.delete_many(keyspace.META, [b"k"]),
+        lambda tx: tx.delete_range(keyspace.META, b"a", b"z"),
+        lambda tx: tx.add(keyspace.META, b"k", 1),
+    ],
+    ids=["put", "put_many", "delete", "delete_many", "delete_range", "add"],
+)
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda tx: tx.get(keyspace.META, b"k"),
+        lambda tx: tx.get_many(keyspace.META, [b"a", b"k"]),
+        lambda tx: tx.scan(keyspace.META, b"", b"z", 10),
+        lambda tx: tx.keys(keyspace.META, b"k", b"k\0", 1, reverse=True),
+    ],
+    ids=["get", "get_many", "scan", "keys"],
+)
+@pytest.mark.parametrize("engine", [MemoryEngine, TwiceEngine, StaleEngine])
+def test_reading_what_was_written_is_refused(engine, write, read) -> None:
+    def write_then_read(tx) -> None:
+        write(tx)
+        read(tx)
+
+    with pytest.raises(ReadOwnWrite):
+        engine().transact(write_then_read)
+
+
+def test_reading_beside_what_was_written_is_fine() -> None:
+    def run(tx) -> list[bytes]:
+        tx.put(keyspace.META, b"k", b"v")
+        assert tx.get(keyspace.META, b"j") is None
+        assert tx.get(keyspace.QUEUES, b"k") is None
+        return tx.keys(keyspace.META, b"k\0", b"z", 10)
+
+    assert MemoryEngine().transact(run) == []
+
+
+# ── what was met in a run that was thrown away ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_queues_number_from_a_run_thrown_away_is_not_believed() -> None:
+    """The first run for `second` gives it the number that `first` has; a lease of `first` still ends as its own."""
+    clock = ManualClock()
+    store = MemoryPlace(StaleEngine).open(clock)
+    first, second = store.queue("first"), store.queue("second")
+    job_id = first.enqueue(b"1").id
+    second.enqueue(b"2")
+    first.claim(lease=1)
+    clock.advance(1.001)
+    assert store.sweep().jobs_back == 1
+    assert [d.id for d in first.claim()] == [job_id]
+    assert [d.payload for d in second.claim()] == [b"2"]
+    assert store.check().clean
+
+
+def test_event_numbers_have_no_gap_after_a_run_thrown_away() -> None:
+    store = MemoryPlace(StaleEngine).open(ManualClock())
+    queue = store.queue("work")
+    for size in (1, 5, 2, 1, 3):
+        queue.enqueue_many([b"x"] * size)
+        queue.ack_many(queue.claim(limit=size - 1 or 1))
+    numbers = [event.number for event in store.events()]
+    assert all(after == before + 1 for before, after in pairwise(numbers))
+    assert store.check().clean
+
+
+def test_the_time_does_not_go_back_with_a_run_thrown_away() -> None:
+    clock = ManualClock()
+    store = MemoryPlace(StaleEngine).open(clock)
+    queue = store.queue("work")
+    for step in (0.0, 5.0, 0.001):
+        clock.advance(step)
+        clock.step(-3600)
+        queue.enqueue_many([b"x"] * 3)
+    times = [event.time_ms for event in store.events()]
+    assert times == sorted(times)
+
+
+def test_reruns_are_real() -> None:
+    """A guard for this file: the stores above do run on the rerunning engines."""
+    store = RerunHarness(TwiceEngine).open(clock=ManualClock())
+    store.queue("work").enqueue(b"x")
+    assert engine_of(store).reruns >= 2
+    store.close()
