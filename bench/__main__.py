@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench.runner import RESULTS, Run, Size, fresh_folder, run_sections, verdict, write_results
+from bench.runner import RESULTS, Run, Size, fresh_folder, publish, run_sections, verdict, write_results
 from bench.sections import SECTIONS
 
 
@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the sections and leave")
     parser.add_argument("--dir", help="where to put the stores (default: the system's temporary folder)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write latest.md and latest.json")
+    parser.add_argument("--publish", action="store_true", help="put the run into docs/performance.md, too")
     asked = parser.parse_args(arguments)
     if asked.list:
         for section in SECTIONS:
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no section is named {', '.join(asked.only)}: --list names them")
     kind: Size = "full" if asked.full else "quick" if asked.quick else "usual"
-    chosen = [section for section in chosen if kind in section.sizes]
+    chosen = [section for section in chosen if kind in section.sizes or asked.only]
     logging.disable(logging.INFO)
     run = Run(kind, fresh_folder(asked.dir))
     try:
@@ -42,8 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         written = write_results(run, chosen, rows, asked.results)
     finally:
         shutil.rmtree(run.folder, ignore_errors=True)
-    targets, missed = verdict(rows)
-    run.console.print(f"{targets - sum(not t.met for row in missed for t in row.targets)} of {targets} targets met")
+    if kind != "quick":
+        run.console.print(verdict(rows), highlight=False, markup=False)
+    if asked.publish:
+        publish(written[0].read_text())
     for path in written:
         run.say(f"written: {path}")
     return 0

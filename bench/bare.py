@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -63,11 +63,12 @@ _COUNTER = {name: keyspace.counter(_NUMBER, name) for name in Counter}
 
 
 class Bare:
-    """An open bare layout; its clients are one at a time."""
+    """An open bare layout, with its one client."""
 
-    def __init__(self, path: Path, durability: str) -> None:
-        self.name = "bare layout"
-        self.note = "the same rows through rocksdict, no API, no checks"
+    name = "bare layout"
+    note = "the same rows through rocksdict, no API, no checks"
+
+    def __init__(self, path: Path, durability: str, made: Callable[[Bare], BareClient] | None = None) -> None:
         self.db = _open(path, _CACHE, "high_throughput")
         self.tables = [self.db.get_column_family(name) for name in keyspace.NAMES]
         self.handles = [self.db.get_column_family_handle(name) for name in keyspace.NAMES]
@@ -76,7 +77,7 @@ class Bare:
         self._thread = threading.Thread(target=self._sync, daemon=True)
         if not self.disk:
             self._thread.start()
-        self.client_ = _Client(self)
+        self.client_ = (made or BareClient)(self)
 
     def _sync(self) -> None:
         while not self._stop.wait(_SYNC_INTERVAL):
@@ -98,7 +99,7 @@ class Bare:
         self.db.close()
 
 
-class _Client:
+class BareClient:
     def __init__(self, bare: Bare) -> None:
         tables, handles = bare.tables, bare.handles
         self._db = bare.db
@@ -106,6 +107,7 @@ class _Client:
         self._get_job: Any = tables[keyspace.JOBS].get
         self._get_state: Any = tables[keyspace.STATE].get
         self._get_lease: Any = tables[keyspace.LEASES].get
+        self._get_lease_jobs: Any = tables[keyspace.LEASE_JOBS].get
         self._ready = tables[keyspace.READY]
         self._jobs_cf, self._state_cf, self._ready_cf = (
             handles[keyspace.JOBS], handles[keyspace.STATE], handles[keyspace.READY],
@@ -341,7 +343,7 @@ class _Client:
 
     def forget(self) -> None:
         """Let go of the driver's tables, so that the database can close."""
-        del self._get_job, self._get_state, self._get_lease, self._ready
+        del self._get_job, self._get_state, self._get_lease, self._get_lease_jobs, self._ready
         del self._jobs_cf, self._state_cf, self._ready_cf, self._leases_cf, self._lease_jobs_cf, self._due_cf
         del self._counters_cf, self._journal_cf, self._db
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import leasehold
-from bench.lives import live
+from bench.lives import live, payloads_of
 from bench.ours import Ours
 from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run
@@ -135,11 +135,12 @@ def _processes(path: Path, count: int, seconds: float) -> float:
 def _child(path: str, seconds: float) -> None:
     ours = Ours(Path(path), "disk", "lmdb")
     client = ours.client()
-    live(client, [b"x" * 128] * 100, time.perf_counter() + 0.05)
+    payloads = payloads_of(100, 128)
+    live(client, payloads, time.perf_counter() + 0.05)
     print("ready", flush=True)
     sys.stdin.readline()
     began = time.perf_counter()
-    jobs, _ = live(client, [b"x" * 128] * 100, began + seconds)
+    jobs, _ = live(client, payloads, began + seconds)
     print(json.dumps({"jobs": jobs, "elapsed": time.perf_counter() - began}), flush=True)
     ours.close()
 

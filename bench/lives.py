@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 from bench.rows import Setting
@@ -83,7 +84,7 @@ def compare(contenders: Sequence[Contender], setting: Setting, rounds: int, seco
 
 def _round(clients: Sequence[Client], setting: Setting, seconds: float, into: Lived) -> None:
     batch = setting.batch or 1
-    payloads = [b"x" * (setting.payload or 0)] * batch
+    payloads = payloads_of(batch, setting.payload or 0)
     if len(clients) == 1:
         began = time.perf_counter()
         jobs, stages = live(clients[0], payloads, began + seconds)
@@ -98,8 +99,17 @@ def _round(clients: Sequence[Client], setting: Setting, seconds: float, into: Li
         into.stages = [a + b for a, b in zip(into.stages, stages, strict=True)]
 
 
-def live(client: Client, payloads: list[bytes], until: float) -> tuple[int, list[float]]:
-    """Lives until a moment: how many, and the seconds in each stage. What is claimed may be another client's."""
+def payloads_of(batch: int, size: int) -> list[bytes]:
+    """Different ones, of text (one peer takes nothing else) that does not compress away; the same in every run."""
+    draw = Random(batch * 1_000_003 + size).randbytes
+    return [draw(size // 2 + 1).hex()[:size].encode() for _ in range(batch)]
+
+
+def live(client: Client, payloads: list[bytes], until: float, limit: int | None = None) -> tuple[int, list[float]]:
+    """Lives until a moment: how many, and the seconds in each stage. What is claimed may be another client's.
+
+    `limit`: claim and ack this many at a time, of the batch that was enqueued together.
+    """
     now = time.perf_counter
     enqueue, claim, ack = client.enqueue, client.claim, client.ack
     batch = len(payloads)
@@ -113,7 +123,7 @@ def live(client: Client, payloads: list[bytes], until: float) -> tuple[int, list
         at = now()
         in_enqueue += at - began
         while left:
-            claimed = claim(left)
+            claimed = claim(left if limit is None or left < limit else limit)
             left -= len(claimed)
             mid = now()
             in_claim += mid - at

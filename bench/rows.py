@@ -40,6 +40,13 @@ class Target:
 
     text: str
     met: bool
+    #: False: the next mark, good to reach.
+    must: bool = True
+
+    def __str__(self) -> str:
+        if self.must:
+            return f"{self.text}: {'met' if self.met else 'MISSED'}"
+        return f"next mark {self.text}: {'reached' if self.met else 'not yet'}"
 
 
 @dataclass
@@ -59,8 +66,12 @@ class Row:
     #: Named, though it could not be measured: why, and how to install it.
     skipped: str = ""
 
-    def expect(self, text: str, met: bool) -> Row:
-        self.targets.append(Target(text, met))
+    @property
+    def missed(self) -> bool:
+        return any(target.must and not target.met for target in self.targets)
+
+    def expect(self, text: str, met: bool, *, must: bool = True) -> Row:
+        self.targets.append(Target(text, met, must))
         return self
 
 

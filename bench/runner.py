@@ -25,6 +25,8 @@ from bench.rows import Row, number
 T = TypeVar("T")
 Size = Literal["quick", "usual", "full"]
 RESULTS = Path(__file__).parent / "results"
+PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
+_BEGIN, _END = "<!-- run: begin -->", "<!-- run: end -->"
 HEADINGS = (
     "what",
     "batch",
@@ -111,7 +113,7 @@ def cells(row: Row) -> tuple[str, ...]:
     between = (
         "" if row.low is None or row.high is None else f"{number(row.low, row.unit)} - {number(row.high, row.unit)}"
     )
-    targets = "; ".join(f"{target.text}: {'met' if target.met else 'MISSED'}" for target in row.targets)
+    targets = "; ".join(str(target) for target in row.targets)
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     return (
         row.what, *row.setting.columns(), f"{number(row.value, row.unit)} {row.unit}".strip(), between, ratio, targets,
@@ -129,7 +131,7 @@ def show(console: Console, section: Section, rows: Sequence[Row]) -> None:
         right = heading in ("figure", "lowest - highest", "ratio")
         made.add_column(heading, justify="right" if right else "left", no_wrap=right)
     for row in rows:
-        style = "dim" if row.skipped else "red" if any(not target.met for target in row.targets) else ""
+        style = "dim" if row.skipped else "red" if row.missed else ""
         what, *setting, figure, between, ratio, targets, _ = (escape(cell) for cell in cells(row))
         made.add_row(what, " · ".join(setting), figure, between, ratio, targets, style=style)
     console.print(made)
@@ -174,9 +176,27 @@ def write_results(run: Run, sections: Sequence[Section], rows: Sequence[Row], in
     return [as_markdown, as_json]
 
 
-def verdict(rows: Sequence[Row]) -> tuple[int, list[Row]]:
-    """How many targets were looked at, and the rows that missed one."""
-    return sum(len(row.targets) for row in rows), [row for row in rows if any(not t.met for t in row.targets)]
+def publish(text: str) -> None:
+    """Put a run into the document, between its marks."""
+    document = PERFORMANCE.read_text()
+    before, begin, rest = document.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise SystemExit(f"{PERFORMANCE} has no place for a run: it lacks {_BEGIN} and {_END}")
+    PERFORMANCE.write_text(f"{before}{begin}\n{text}{end}{after}")
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    asked = [target for row in rows for target in row.targets if target.must]
+    lines = [f"{sum(target.met for target in asked)} of {len(asked)} targets met"]
+    for row in rows:
+        ratio = "" if row.ratio is None else f", ratio {row.ratio:.2f}"
+        lines += [
+            f"  missed: {row.section}, {row.what}{ratio}: {target.text}"
+            for target in row.targets
+            if target.must and not target.met
+        ]
+    return "\n".join(lines)
 
 
 def _console() -> Console:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency
+from bench import concurrency, growth, latency, prototype_segments
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
@@ -16,15 +16,15 @@ from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
 
 Durability = Literal["os", "disk"]
-#: What issue 3 asks of Leasehold's ratio to a contender: (section, contender) -> least ratios.
-_LEAST: dict[tuple[str, str], list[float]] = {
-    ("batches-os", "bare layout"): [0.65],
-    ("batches-os", "Valkey streams"): [1.2, 1.5],
-    ("batches-disk", "Valkey streams"): [1.0],
-    ("batches-disk", "PostgreSQL SKIP LOCKED"): [1.0],
-    ("singles-os", "bare layout"): [0.6],
-    ("clients-disk", "Valkey streams"): [1.5],
-    ("clients-disk", "PostgreSQL SKIP LOCKED"): [1.5],
+#: What is asked of Leasehold's ratio to a contender: (section, contender) -> the least, and the next mark.
+_LEAST: dict[tuple[str, str], tuple[float, ...]] = {
+    ("batches-os", "bare layout"): (0.65,),
+    ("batches-os", "Valkey streams"): (1.2, 1.5),
+    ("batches-disk", "Valkey streams"): (1.0,),
+    ("batches-disk", "PostgreSQL SKIP LOCKED"): (1.0,),
+    ("singles-os", "bare layout"): (0.6,),
+    ("clients-disk", "Valkey streams"): (1.5,),
+    ("clients-disk", "PostgreSQL SKIP LOCKED"): (1.5,),
 }
 
 
@@ -68,11 +68,11 @@ def _row(name: str, setting: Setting, one: Lived, ours: Lived | None) -> Row:
     if ours is not None:
         row.ratio = paired_ratio(ours.rates, one.rates)
         row.ratio_of = "Leasehold / this"
-        least = _LEAST.get((name, one.name), [])
+        least = _LEAST.get((name, one.name), ())
         if name == "singles-os" and not least:
             row.expect("> 1", row.ratio > 1)
-        for wanted in least:
-            row.expect(f">= {wanted:g}", row.ratio >= wanted)
+        for place, wanted in enumerate(least):
+            row.expect(f">= {wanted:g}", row.ratio >= wanted, must=place == 0)
     return row
 
 
@@ -119,4 +119,5 @@ SECTIONS = [
     Section("lmdb", "LMDB: lives in batches of 100 by processes, `disk`", "to 1 process", concurrency.lmdb_processes),
     Section("latency", "how long one call takes", "to the target, where there is one", latency.rows),
     *growth.SECTIONS,
+    prototype_segments.SECTION,
 ]

@@ -21,6 +21,7 @@ from typing import Any
 
 _START_SECONDS = 20.0
 _PR_SET_PDEATHSIG = 1
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here: between fork and exec it is only called
 
 
 class Missing(Exception):
@@ -69,7 +70,7 @@ class Server:
             self.process = subprocess.Popen(
                 list(argv), cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=user,
                 group=None if user is None else pwd.getpwnam(user).pw_gid, extra_groups=None if user is None else [],
-                preexec_fn=_die_with_us,  # the run has no threads yet
+                preexec_fn=_die_with_us,
             )  # fmt: skip
         atexit.register(self.stop)
         deadline = time.monotonic() + _START_SECONDS
@@ -92,5 +93,5 @@ class Server:
 
 def _die_with_us() -> None:
     """A benchmark that is killed leaves no server behind."""
-    with contextlib.suppress(OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

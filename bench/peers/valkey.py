@@ -52,7 +52,7 @@ class Valkey:
         self._clients = 0
 
     def _connect(self) -> Any:
-        return self._redis.Redis(unix_socket_path=str(self._socket), retry=None, retry_on_timeout=False)
+        return self._redis.Redis(unix_socket_path=str(self._socket))
 
     def _answers(self) -> bool:
         try:
