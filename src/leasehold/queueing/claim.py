@@ -169,7 +169,7 @@ def _claim(core: Core, ledger: Ledger, name: QueueName, request: ClaimRequest, l
     expired = sweep.expired_leases(tx, ledger.now)
     if expired and sweep.expire(core, ledger, expired)["leases"]:
         return _AGAIN
-    taken = _pick(ledger, queue, request)
+    taken = _pick(ledger, queue, core.tiers.of(tx, queue), request)
     for key in taken.orphans:
         tx.delete(keyspace.READY, key)
     for job, state in taken.expired:
@@ -189,12 +189,12 @@ def _asked(request: ClaimRequest) -> bytes:
 # ── picking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pick(ledger: Ledger, queue: Registered, request: ClaimRequest) -> _Taken:
+def _pick(ledger: Ledger, queue: Registered, tiers: Sequence[bytes], request: ClaimRequest) -> _Taken:
     taken = _Taken()
     until = keyspace.commit(ledger.now + 1)
     limit = request.limit
     passed = 0
-    for prefix in queue.tiers:
+    for prefix in tiers:
         begin, end = prefix, prefix + until
         while len(taken.jobs) < limit:
             wanted = limit - len(taken.jobs)

@@ -9,6 +9,7 @@ from leasehold.clock import Clock
 from leasehold.model.ids import IdSource
 from leasehold.queueing.ledger import Ledger, Tail
 from leasehold.queueing.registry import Registry
+from leasehold.queueing.tiers import Tiers
 from leasehold.queueing.timekeeping import StoreTime
 from leasehold.queueing.waiting import Waiters
 from leasehold.storage.engine import Engine, Reader, Transaction
@@ -26,14 +27,15 @@ class Core:
         self.ids = IdSource()
         self.registry = Registry(cached=engine.traits.scope == "process")
         self.waiters = Waiters()
+        self.tiers = Tiers(known=engine.traits.scope == "process")
         #: The journal's end as this process last wrote it; checked against the journal in each transaction.
         self.tail = Tail(-1, 0, 0)
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
 
-    def write(self, fn: Callable[[Ledger], T]) -> T:
+    def write(self, fn: Callable[[Ledger], T], now_ms: int | None = None) -> T:
         """Run `fn` as one transaction; once it is durable, wake whom it concerns."""
-        now = self.time.now_ms()
+        now = self.time.now_ms() if now_ms is None else now_ms
         ledger: Ledger | None = None
 
         def run(tx: Transaction) -> T:
@@ -41,7 +43,7 @@ class Core:
             ledger = Ledger(tx, self, now)
             result = fn(ledger)
             ledger.finish()
-            if self.only_writer:
+            if ledger.queues and self.only_writer:
                 # Here, not after the commit, so that two changes of one queue are learnt in their order. An engine with
                 # one writer runs `fn` once, and stops if its commit fails; elsewhere rows are learnt when they are read.
                 for found in ledger.queues:
@@ -49,7 +51,7 @@ class Core:
             return result
 
         result = self.engine.transact(run)
-        if ledger is not None:
+        if ledger is not None and self.waiters.anyone:
             self._announce(ledger)
         return result
 

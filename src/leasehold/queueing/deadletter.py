@@ -130,7 +130,7 @@ def _replay_chunk(
         ref = ledger.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(back._replace(last_event=ref)))
         tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
-        ledger.ready(queue.name, visible)
+        ledger.ready(queue, state.priority, visible)
         last_visible = visible if last_visible is None else max(visible, last_visible)
         done.append(job)
     ledger.count(number, Counter.DEAD, -len(done))

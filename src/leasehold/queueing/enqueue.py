@@ -23,24 +23,25 @@ _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 _JOB_OVERHEAD = 512
 
+Keyed = tuple[int, bytes, bytes]
+"""Index in the call, digest of the key, digest of the payload."""
+
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    size = sum([len(request[0]) for request in requests]) + _JOB_OVERHEAD * len(requests)
-    if size > core.engine.traits.atomic_bytes:
-        raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
+    size = _JOB_OVERHEAD * len(requests)
     now = core.time.now_ms()
     ids = core.ids.take(now, len(requests))
-    # Digests are made once, outside the transaction: they cost more than the look-up.
-    keyed = [
-        (index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload))
-        for index, request in enumerate(requests)
-        if request.key is not None
-    ]
-    moments = {
-        index: core.time.from_calendar(request.at_ms, now)
-        for index, request in enumerate(requests)
-        if request.at_ms is not None
-    }
+    keyed: list[Keyed] = []
+    moments: dict[int, int] = {}
+    for index, (payload, _, at_ms, _, key, _, _, _) in enumerate(requests):
+        size += len(payload)
+        if key is not None:
+            # Digests are made once, outside the transaction: they cost more than the look-up.
+            keyed.append((index, keyspace.digest(key.encode()), keyspace.digest(payload)))
+        if at_ms is not None:
+            moments[index] = core.time.from_calendar(at_ms, now)
+    if size > core.engine.traits.atomic_bytes:
+        raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
 
     def run(ledger: Ledger) -> list[Enqueued]:
         queue = ledger.queue(name)
@@ -56,7 +57,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
             for index, job in enumerate(ids)
         ]
 
-    return core.write(run)
+    return core.write(run, now)
 
 
 def _write(
@@ -130,6 +131,7 @@ def _write(
     ledger.count(number, Counter.WAITING, len(jobs))
     ledger.count(number, Counter.ENQUEUED, len(jobs))
     ledger.woken[queue.name] = ALL if latest > now else len(jobs)
+    ledger.in_use(number, {request[3] for request in requests})
 
 
 def _check_room(ledger: Ledger, queue: Registered, more: int) -> None:
@@ -142,9 +144,6 @@ def _check_room(ledger: Ledger, queue: Registered, more: int) -> None:
 
 
 # ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-Keyed = tuple[int, bytes, bytes]
-"""Index in the call, digest of the key, digest of the payload."""
 
 
 def _find_duplicates(

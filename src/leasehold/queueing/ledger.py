@@ -6,7 +6,7 @@ hand everything to the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -79,8 +79,13 @@ class Ledger:
         """Where the next event will stand."""
         return (self._first + len(self._rows)) << records.REF_BITS | len(self._events)
 
-    def room(self, wanted: int, text: str = "") -> Iterator[tuple[int, int, int, bytes]]:
+    def room(self, wanted: int, text: str = "") -> Iterable[tuple[int, int, int, bytes]]:
         """Places for `wanted` events with one text: (from, to, first ref, text reference) for each journal row."""
+        if not self._events and 0 < wanted <= EVENTS_A_ROW:
+            return ((0, wanted, self.next_ref, self._text(text) if text else NO_TEXT),)
+        return self._room(wanted, text)
+
+    def _room(self, wanted: int, text: str) -> Iterator[tuple[int, int, int, bytes]]:
         done = 0
         while done < wanted:
             if len(self._events) >= EVENTS_A_ROW:
@@ -136,8 +141,14 @@ class Ledger:
         at = queue * 8 + counter
         self.counts[at] = self.counts.get(at, 0) + delta
 
-    def ready(self, name: QueueName, visible_at_ms: int) -> None:
-        """A job became waiting: wake someone who can take it, or all, so that they plan for its time."""
+    def in_use(self, queue: int, priorities: Iterable[int]) -> None:
+        """Ready rows of these priorities are being written: claims have to look there from now on."""
+        self._core.tiers.add(queue, priorities)
+
+    def ready(self, queue: Registered, priority: int, visible_at_ms: int) -> None:
+        """A ready row is being written: have claims look there, and wake whoever can take the job or must plan for it."""
+        self.in_use(queue.number, (priority,))
+        name = queue.name
         if visible_at_ms > self.now:
             self.woken[name] = ALL
         else:

@@ -218,7 +218,7 @@ def give_back(
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
     ledger.count(number, Counter.WAITING, 1)
-    ledger.ready(queue.name, state.visible_at_ms)
+    ledger.ready(queue, state.priority, state.visible_at_ms)
 
 
 def kill(

@@ -25,6 +25,11 @@ class Waiters:
         self._lock = threading.Lock()
         self._lines: dict[Hashable, dict[Waiter, None]] = {}
 
+    @property
+    def anyone(self) -> bool:
+        """Whether there is anyone to wake. Without the lock: whoever joins now looks at the store after joining."""
+        return bool(self._lines)
+
     def join(self, topics: Sequence[Hashable]) -> Waiter:
         waiter = Waiter(topics)
         with self._lock:
@@ -49,7 +54,7 @@ class Waiters:
 
     def wake(self, topic: Hashable, count: int) -> None:
         """Wake the first `count` in line."""
-        if topic not in self._lines:  # the usual case, without the lock: whoever joins now looks after joining
+        if topic not in self._lines:
             return
         with self._lock:
             for waiter in self._lines.get(topic, ()):

@@ -220,10 +220,10 @@ class Queue:
         headers: Mapping[str, str] | None = None,
     ) -> Enqueued:
         """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time."""
-        if not isinstance(payload, NewJob):
+        if (delay, at, priority, key, max_attempts, ttl, headers) != (None, None, 0, None, None, None, None):
+            if isinstance(payload, NewJob):
+                raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
-        elif (delay, at, priority, key, max_attempts, ttl, headers) != (None, None, 0, None, None, None, None):
-            raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
         return self._enqueue((payload,), "enqueue")[0]
 
     def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:

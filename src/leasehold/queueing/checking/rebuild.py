@@ -71,7 +71,7 @@ def rebuild_state(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) 
     state = state._replace(due_at_ms=_due_at(ledger, registered, queue, job, state))
     _write(ledger, queue, job, at, state, found[1] if found is not None else 0)
     if registered is not None and state.state == State.WAITING:
-        ledger.ready(registered.name, state.visible_at_ms)
+        ledger.ready(registered, state.priority, state.visible_at_ms)
     return f"made its state again {'from the journal' if found is not None else 'as waiting: the journal does not tell more'}"
 
 

@@ -68,7 +68,8 @@ def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> st
     tx.put(fault.space, fault.key, b"")
     queue = core.registry.by_number(tx, fault.queue)
     if fault.space == keyspace.READY and queue is not None:
-        ledger.ready(queue.name, keyspace.split_ready(fault.key).visible_at_ms)
+        ready = keyspace.split_ready(fault.key)
+        ledger.ready(queue, ready.priority, ready.visible_at_ms)
     return f"put the row back into {keyspace.NAMES[fault.space]}"
 
 
@@ -215,7 +216,7 @@ def _give_back(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> 
         tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(back._replace(last_event=ref)))
         tx.put(keyspace.READY, keyspace.ready(queue, back.priority, ledger.now, job), b"")
         if registered is not None:
-            ledger.ready(registered.name, ledger.now)
+            ledger.ready(registered, back.priority, ledger.now)
     ledger.count(queue, Counter.LEASED, -len(jobs))
     ledger.count(queue, Counter.WAITING, len(jobs))
     return f"ended the lease, and gave {len(jobs)} jobs back"

@@ -418,15 +418,14 @@ class _Transaction(_Reader):
         pass
 
     def next_append(self, space: Space) -> int:
-        number = self.appended.get(space) or self._engine._next_append.get(space)
-        if number is None:
-            number = self._engine._last_append(space) + 1
-        return number
+        return self.appended.get(space) or self._engine._next_append.get(space) or self._engine._last_append(space) + 1
 
     def append(self, space: Space, value: bytes) -> int:
         number = self.next_append(space)
-        self.put(space, commit(number), value)
+        # Not noted for the front: a number that follows all others is never before it.
+        self._put(commit(number), value, self._handles[space])
         self.appended[space] = number + 1
+        self.dirty = True
         return number
 
 
