@@ -168,7 +168,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(target=deliveries, name=names, batch=st.lists(wishes, min_size=1, max_size=3), error=errors)
     def work_in_vain(self, name: str, batch: list[Wish], error: str | None) -> Any:
-        pairs = self.enqueue_and_claim(name, batch, None)
+        pairs: Any = self.enqueue_and_claim(name, batch, None)
         for pair in pairs.values:
             self.settle(pair, "fail", None, error, None)
         return pairs

@@ -13,6 +13,7 @@ import pytest
 from leasehold.clock import Clock, ManualClock, SystemClock
 from leasehold.errors import LeaseholdError
 from leasehold.storage import keyspace
+from leasehold.storage.engine import Transaction
 from leasehold.storage.engines.memory import MemoryEngine, ReadOwnWrite
 from leasehold.stores.kv import KvBackend
 from leasehold.stores.store import Store
@@ -113,7 +114,7 @@ def test_reading_what_was_written_is_refused(engine, write, read) -> None:
 
 
 def test_reading_beside_what_was_written_is_fine() -> None:
-    def run(tx) -> list[bytes]:
+    def run(tx: Transaction) -> list[bytes]:
         tx.put(keyspace.META, b"k", b"v")
         assert tx.get(keyspace.META, b"j") is None
         assert tx.get(keyspace.QUEUES, b"k") is None

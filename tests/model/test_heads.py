@@ -1,0 +1,143 @@
+"""Heads: a scan that starts where the front was last seen finds what a scan from the beginning would."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import leasehold
+from leasehold.storage import keyspace
+from leasehold.storage.engine import Row
+from leasehold.storage.heads import Heads
+from leasehold.testing.harness import engine_of
+
+#: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.
+ready_keys = st.builds(
+    keyspace.ready, st.integers(1, 2), st.integers(8, 9), st.integers(0, 6), st.sampled_from([bytes(16), b"\1" * 16])
+)
+due_keys = st.builds(
+    keyspace.due,
+    st.sampled_from([keyspace.Due.LEASE, keyspace.Due.TTL]),
+    st.integers(0, 6),
+    st.just(1),
+    st.sampled_from([bytes(16), b"\1" * 16]),
+)
+ready_ranges = st.tuples(st.integers(1, 2), st.integers(8, 9), st.integers(0, 6)).map(
+    lambda at: (keyspace.ready_prefix(*at[:2]), keyspace.ready_until(*at))
+)
+whole_tiers = st.tuples(st.integers(1, 2), st.integers(8, 9)).map(
+    lambda at: (keyspace.ready_prefix(*at), keyspace.ready_tier_end(*at))
+)
+due_ranges = st.tuples(st.sampled_from([keyspace.Due.LEASE, keyspace.Due.TTL]), st.integers(0, 6)).map(
+    lambda at: (keyspace.due_prefix(at[0]), keyspace.due_until(*at))
+)
+any_ranges = st.tuples(ready_keys, ready_keys).map(lambda pair: (min(pair), max(pair)))
+
+
+def steps(keys: Any, ranges: Any) -> Any:
+    write = st.tuples(st.just("write"), st.lists(keys, max_size=4), st.lists(keys, max_size=4))
+    clear = st.tuples(st.just("clear"), keys, keys)
+    look = st.tuples(st.just("look"), ranges, st.integers(0, 4), st.booleans(), st.booleans())
+    return st.lists(st.one_of(write, look, look, look, clear), max_size=25)
+
+
+@pytest.fixture(scope="module", params=["high_throughput", "low_space"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = tmp_path_factory.mktemp("heads") / "data"
+    with leasehold.open(f"rocksdb:{path}", durability="os", sweep=False, mode=request.param) as store:
+        yield engine_of(store)
+
+
+def follow(engine: Any, space: int, story: list[Any]) -> None:
+    """Do the same to the engine and to a sorted list; they must agree on every look, and at the end on everything."""
+    engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
+    rows: dict[bytes, bytes] = {}
+    for number, (what, *how) in enumerate(story):
+        if what == "write":
+            put, deleted = how
+            value = b"%d" % number
+            engine.transact(lambda tx, p=put, d=deleted, v=value: _write(tx, space, p, d, v))
+            for key in deleted:
+                rows.pop(key, None)
+            rows.update(dict.fromkeys(put, value))
+        elif what == "clear":
+            begin, end = sorted(how)
+            engine.transact(lambda tx, b=begin, e=end: tx.delete_range(space, b, e))
+            rows = {key: value for key, value in rows.items() if not begin <= key < end}
+        else:
+            (begin, end), limit, reverse, writing = how
+            look = engine.transact if writing else engine.read
+            expected = brute(rows, begin, end, limit, reverse)
+            assert look(lambda tx, b=begin, e=end, n=limit, r=reverse: tx.scan(space, b, e, n, reverse=r)) == expected
+            assert look(lambda tx, b=begin, e=end, n=limit, r=reverse: tx.keys(space, b, e, n, reverse=r)) == [
+                key for key, _ in expected
+            ]
+    with engine.snapshot((space,)) as snapshot:  # which knows no heads
+        assert snapshot.scan(space, b"", keyspace.LAST, 1000) == sorted(rows.items())
+    assert engine.read(lambda reader: reader.scan(space, b"", keyspace.LAST, 1000)) == sorted(rows.items())
+
+
+def _write(tx: Any, space: int, put: list[bytes], deleted: list[bytes], value: bytes) -> None:
+    tx.delete_many(space, deleted)
+    for key in put[:1]:
+        tx.put(space, key, value)
+    tx.put_many(space, [(key, value) for key in put[1:]])
+
+
+def brute(rows: dict[bytes, bytes], begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+    found = sorted((key, value) for key, value in rows.items() if begin <= key < end)
+    return (found[::-1] if reverse else found)[:limit]
+
+
+patient = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@patient
+@given(steps(ready_keys, ready_ranges | whole_tiers | any_ranges))
+def test_the_front_of_ready(engine: Any, story: list[Any]) -> None:
+    follow(engine, keyspace.READY, story)
+
+
+@patient
+@given(steps(due_keys, due_ranges))
+def test_the_front_of_due(engine: Any, story: list[Any]) -> None:
+    follow(engine, keyspace.DUE, story)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.booleans(), ready_keys), max_size=40))
+def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) -> None:
+    """Heads alone: rows are put, and scans move the head to the first row there is."""
+    heads = Heads()
+    rows: list[bytes] = []
+    for scanned, key in story:
+        prefix = key[:5]
+        if scanned:
+            front = heads.front(keyspace.READY, prefix)
+            assert front is not None
+            here = [row for row in rows if row.startswith(prefix)]
+            assert all(front.head <= row for row in here)
+            front.head = here[0] if here else front.end
+            rows = [row for row in rows if row not in here[:1]]  # consumed from the front
+        else:
+            if key not in rows:
+                rows.insert(bisect_left(rows, key), key)
+            heads.lower(keyspace.READY, [key])
+        for front in heads.fronts[keyspace.READY].values():
+            assert front.prefix <= front.head <= front.end
+            assert all(front.head <= row for row in rows if row.startswith(front.prefix))
+
+
+def test_only_a_whole_prefix_is_remembered() -> None:
+    heads = Heads()
+    assert heads.front(keyspace.READY, b"\0\0\0\1") is None
+    assert heads.front(keyspace.STATE, b"\0\0\0\1\0") is None
+    assert heads.front(keyspace.READY, b"\0\0\0\1\0") is heads.front(keyspace.READY, b"\0\0\0\1\0")
+    journal = heads.front(keyspace.JOURNAL, b"")
+    assert journal is not None
+    assert journal.end == keyspace.LAST

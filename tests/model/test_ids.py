@@ -1,0 +1,95 @@
+"""Ids grow strictly, whatever the clock does, and are UUIDs of version 7 that any library reads."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from uuid import RFC_4122, UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.errors import InvalidArgument
+from leasehold.model.ids import IdSource, created_ms, job_id_bytes
+
+moments = st.integers(1, 2**47) | st.integers(1_800_000_000_000, 1_800_000_000_005)
+
+
+@given(st.lists(st.tuples(moments, st.integers(1, 30)), min_size=1, max_size=20))
+def test_ids_grow_whatever_the_clock_does(calls: list[tuple[int, int]]) -> None:
+    source = IdSource()
+    made: list[bytes] = []
+    latest = 0
+    for now_ms, count in calls:
+        taken = source.take(now_ms, count)
+        assert len(taken) == count
+        made += taken
+        latest = max(latest, now_ms)
+        assert {created_ms(raw) for raw in taken} == {latest}, "an id tells the latest time its source was told"
+    assert all(before < after for before, after in pairwise(made))
+
+
+@given(moments, st.integers(1, 2000))
+def test_ids_are_uuids_of_version_7(now_ms: int, count: int) -> None:
+    for raw in IdSource().take(now_ms, count):
+        read = UUID(bytes=raw)
+        assert (read.version, read.variant) == (7, RFC_4122)
+        assert read.int >> 80 == now_ms
+
+
+def test_ids_stay_valid_when_a_millisecond_is_used_up() -> None:
+    """After half a billion ids in one millisecond the next one is borrowed."""
+    source = IdSource()
+    before = source.one(1000)
+    source._low = (1 << 63 | 1 << 62) + 5
+    after = source.one(1000)
+    assert after > before
+    assert created_ms(after) == 1001
+    assert UUID(bytes=after).variant == RFC_4122
+    assert source.one(1001) > after
+
+
+def test_sources_do_not_share_ids() -> None:
+    made = [raw for _ in range(200) for raw in IdSource().take(1000, 5)]
+    assert len(set(made)) == 1000
+
+
+def test_threads_never_get_the_same_id() -> None:
+    source = IdSource()
+    found: list[list[bytes]] = [[] for _ in range(8)]
+
+    def take(mine: list[bytes]) -> None:
+        for _ in range(300):
+            mine.extend(source.take(1000, 3))
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(mine == sorted(mine) for mine in found)
+    assert len({raw for mine in found for raw in mine}) == 8 * 900
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_an_id_is_read_as_hex_or_as_a_uuid(raw: bytes) -> None:
+    for written in (raw.hex(), raw.hex().upper(), str(UUID(bytes=raw))):
+        assert job_id_bytes(written) == raw
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 17, b"0" * 32, "", "0" * 31, "0" * 33, "g" * 32, "0" * 36, "-" * 32, " " * 32, "é" * 32, "０" * 32]
+)
+def test_what_is_no_id_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidArgument):
+        job_id_bytes(wrong)
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_read_as_an_id_is_16_bytes(text: str) -> None:
+    try:
+        raw = job_id_bytes(text)
+    except InvalidArgument:
+        return
+    assert len(raw) == 16
