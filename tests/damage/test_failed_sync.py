@@ -1,0 +1,130 @@
+"""After a failed sync nothing is known of what the disk has: the store stops, says so, and closes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+from leasehold.errors import StoreClosed, Unavailable
+from leasehold.stores.store import Store
+from leasehold.testing.conformance.world import assert_sound, eventually
+from leasehold.testing.harness import engine_of
+
+
+class Failing:
+    """The driver, whose syncs fail from now on."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.failing = False
+        self.tries = 0
+
+    def flush_wal(self, sync: bool) -> None:
+        self.tries += 1
+        if self.failing:
+            raise Exception("IO error: While fsync: Input/output error")
+        self._db.flush_wal(sync)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+def opened(tmp_path: Path, durability: Any) -> tuple[Store, Failing]:
+    store = leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability=durability, sweep=False, sync_interval=0.02)
+    engine = engine_of(store)
+    engine._db = failing = Failing(engine._db)
+    return store, failing
+
+
+def must_have_stopped(store: Store) -> None:
+    queue = store.queue("work")
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="opened again"):
+            queue.enqueue(b"more")
+    with pytest.raises(Unavailable):
+        queue.claim()
+    with pytest.raises(Unavailable):
+        queue.counts()
+
+
+def test_fail_stop_at_disk(tmp_path: Path) -> None:
+    store, driver = opened(tmp_path, "disk")
+    queue = store.queue("work")
+    made = queue.enqueue(b"durable").id
+    driver.failing = True
+    with pytest.raises(Unavailable):
+        queue.enqueue(b"perhaps")
+    tries = driver.tries
+    must_have_stopped(store)
+    driver.failing = False
+    must_have_stopped(store)  # a later sync that works proves nothing about the one that failed
+    assert driver.tries == tries, "it was tried again"
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosed):
+        queue.enqueue(b"closed")
+    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
+        assert again.queue("work").get(made) is not None
+        again.queue("work").enqueue(b"goes on")
+        assert_sound(again)
+
+
+def test_all_who_wait_for_a_failed_sync_are_told(tmp_path: Path) -> None:
+    store, driver = opened(tmp_path, "disk")
+    queue = store.queue("work")
+    queue.enqueue(b"durable")
+    driver.failing = True
+    outcomes: list[object] = []
+
+    def work() -> None:
+        try:
+            outcomes.append(queue.enqueue(b"x"))
+        except BaseException as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(outcomes) == 16
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+    store.close()
+
+
+def test_fail_stop_at_os(tmp_path: Path) -> None:
+    """Nobody waits for the sync there; the next to come is told."""
+    store, driver = opened(tmp_path, "os")
+    queue = store.queue("work")
+    made = queue.enqueue(b"written").id
+    driver.failing = True
+    queue.enqueue(b"written too")
+    assert eventually(lambda: engine_of(store)._stopped is not None, 10)
+    must_have_stopped(store)
+    store.close()
+    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
+        assert again.queue("work").get(made) is not None
+        assert_sound(again)
+
+
+def test_a_failed_write_stops_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, driver = opened(tmp_path, "disk")
+    queue = store.queue("work")
+    made = queue.enqueue(b"durable").id
+
+    def fail(batch: object) -> None:
+        raise Exception("IO error: No space left on device: While appending to file")
+
+    monkeypatch.setattr(driver, "write", fail, raising=False)
+    with pytest.raises(Unavailable, match="disk is full"):
+        queue.enqueue(b"no room")
+    monkeypatch.undo()
+    must_have_stopped(store)
+    store.close()
+    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
+        assert [job.id for job in again.queue("work").list("ready")] == [made]
+        assert_sound(again)

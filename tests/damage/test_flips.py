@@ -1,0 +1,37 @@
+"""No flipped byte goes unnoticed: see `flips` for what is done. DAMAGE_FLIPS sets how many, for both engines together."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.damage import flips
+
+COUNT = int(os.environ.get("DAMAGE_FLIPS", "300")) // 2
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(120 + COUNT)
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_no_flipped_byte_is_silent(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = int(os.environ.get("DAMAGE_SEED") or random.SystemRandom().randrange(2**32))
+    tried = flips.trial(engine, tmp_path, COUNT, seed)
+    with capsys.disabled():
+        print(f"\nDAMAGE_SEED={seed}\n{flips.table({engine: tried})}", flush=True)
+    assert len(tried) == COUNT
+    assert [one for one in tried if one.outcome in flips.WRONG] == []
+    loud = sum(one.outcome in flips.LOUD for one in tried)
+    assert loud > COUNT // 4, "hardly any flip was noticed: were the files damaged at all?"
+
+
+def test_a_wrong_answer_is_told_from_a_good_one(tmp_path: Path) -> None:
+    """The judge is judged: a store that differs, and says nothing, is silent."""
+    known = flips.build("lmdb", tmp_path)
+    flips.copy(tmp_path / "data", tmp_path / "copy" / "data", None)
+    good, outcome, _ = flips.answers(f"lmdb:{tmp_path / 'copy' / 'data'}", known)
+    assert outcome == ""
+    lost = next(name for name in good if name.startswith("get "))
+    assert flips.judge(f"lmdb:{tmp_path / 'data'}", known, good | {lost: "something else"})[0] == "silent"

@@ -1,0 +1,160 @@
+"""Forks: the child's copy of a store answers StoreClosed, whatever its parent was doing, and the parent goes on."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import leasehold
+from leasehold.errors import StoreClosed
+from leasehold.stores.store import Store
+from leasehold.testing.conformance.world import assert_sound
+
+PATIENCE = 15.0
+engines = pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+# Python warns of every fork beside threads: that is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def store(engine: str, tmp_path: Path) -> Iterator[Store]:
+    with leasehold.open(f"{engine}:{tmp_path / 'data'}", sweep=False) as opened:
+        yield opened
+        assert_sound(opened)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run it in a fork; the exit code (0 if it returned), or minus the signal it was ended with for hanging."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            faulthandler.dump_traceback_later(PATIENCE - 3, exit=False)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    until = time.monotonic() + PATIENCE
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return -signal.SIGKILL
+        time.sleep(0.002)
+
+
+def refused(call: Callable[[], object]) -> None:
+    with pytest.raises(StoreClosed, match="fork"):
+        call()
+
+
+def everything_refused(store: Store) -> None:
+    queue = store.queue("work")
+    for call in (
+        lambda: queue.enqueue(b"child"),
+        lambda: queue.claim(),
+        lambda: queue.get("0" * 32),
+        lambda: queue.counts(),
+        lambda: queue.list("ready"),
+        lambda: store.events(),
+        lambda: store.queues(),
+        lambda: store.check(),
+        lambda: store.sweep(),
+    ):
+        refused(call)
+    store.close()  # harms nobody
+
+
+@engines
+def test_a_child_is_refused_and_the_parent_goes_on(store: Store) -> None:
+    queue = store.queue("work")
+    made = queue.enqueue(b"before").id
+    assert in_child(lambda: everything_refused(store)) == 0
+    queue.ack(queue.claim()[0])
+    assert queue.get(made) is None
+    queue.enqueue(b"after")
+
+
+@engines
+def test_forked_while_threads_are_at_work(store: Store) -> None:
+    """Whatever lock a thread held at that moment, the child has no thread that would let go of it."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        queue = store.queue(f"work-{number % 2}")
+        try:
+            while not stop.is_set():
+                queue.enqueue(b"x" * 200)
+                for delivery in queue.claim(limit=3):
+                    queue.ack(delivery)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        codes = [in_child(lambda: everything_refused(store)) for _ in range(25)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert codes == [0] * 25
+    assert failures == []
+
+
+@engines
+def test_a_child_that_drops_the_store_harms_nothing(store: Store) -> None:
+    """It ends like any program, and the driver's objects it inherited are taken down."""
+    queue = store.queue("work")
+    made = [queue.enqueue(b"%d" % n).id for n in range(50)]
+
+    def drop() -> None:
+        store.__dict__.clear()
+        queue.__dict__.clear()
+        gc.collect()
+
+    assert in_child(drop) == 0
+    made += [queue.enqueue(b"%d" % n).id for n in range(50)]
+    assert [d.id for d in queue.claim(limit=100)] == made
+
+
+@engines
+def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path: Path) -> None:
+    """A child that outlives its parent must not keep the store from the next process."""
+    url = f"{engine}:{tmp_path / 'data'}"
+    ready, told = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        try:
+            store = leasehold.open(url, sweep=False)
+            store.queue("work").enqueue(b"kept")
+            if os.fork() == 0:
+                os.write(told, b"%d\n" % os.getpid())
+                os.close(told)
+                time.sleep(30)
+        finally:
+            os._exit(0)
+    os.close(told)
+    with os.fdopen(ready) as reader:
+        child = int(reader.readline())
+    os.waitpid(owner, 0)
+    try:
+        os.kill(child, 0)  # it lives
+        with leasehold.open(url, sweep=False) as store:
+            assert store.queue("work").counts().ready == 1
+            assert_sound(store)
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""The end of the log: what a power cut may leave opens, what was durable and is gone is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import leasehold
+from leasehold.errors import Corrupt
+from leasehold.testing.conformance.world import assert_sound
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+import os, sys, leasehold
+store = leasehold.open(sys.argv[1], durability=sys.argv[2], sweep=False, sync_interval=3600)  # at os: not before the end
+queue = store.queue("work")
+for n in range(int(sys.argv[3])):
+    print(queue.enqueue(b"%d;" % n * 50).id, flush=True)
+if sys.argv[4] == "progress":
+    (delivery,) = queue.claim(lease=1e6)
+    queue.progress(delivery, 0.25, "a quarter")
+    queue.progress(delivery, 0.75, "nearly")
+os._exit(0)
+"""
+
+
+def leave(folder: Path, durability: str = "disk", jobs: int = 40, then: str = "") -> list[str]:
+    """A process that ends without closing: everything it wrote is in the log."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, f"rocksdb:{folder}", durability, str(jobs), then],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+def log_of(folder: Path) -> Path:
+    return max((folder / "db").glob("*.log"), key=lambda path: path.stat().st_size)
+
+
+def ready(folder: Path) -> list[str]:
+    with leasehold.open(f"rocksdb:{folder}", sweep=False) as store:
+        assert_sound(store)
+        return [job.id for job in store.queue("work").list("ready", limit=1000)]
+
+
+@pytest.mark.parametrize("zeros", [1, 7, 100, 4096, 40_000])
+def test_zeros_after_the_last_record_are_no_damage(tmp_path: Path, zeros: int) -> None:
+    """A file system may have made the file longer before the power went."""
+    made = leave(tmp_path)
+    with log_of(tmp_path).open("ab") as log:
+        log.write(bytes(zeros))
+    assert ready(tmp_path) == made
+    assert ready(tmp_path) == made
+
+
+@pytest.mark.parametrize("lost", [1, 30, 2000])
+def test_a_power_cut_takes_the_unsynced_end_and_nothing_else(tmp_path: Path, lost: int) -> None:
+    """At `os` the end of the log may be lost with the power: zeros in its place, and a new boot of the machine."""
+    made = leave(tmp_path, "os")
+    log = log_of(tmp_path)
+    size = log.stat().st_size
+    os.truncate(log, size - lost)
+    os.truncate(log, size)  # the rest reads as zeros
+    # The mark of this boot is gone with the machine's memory: the file was never synced.
+    (tmp_path / "DURABLE").write_bytes(bytes(64))
+    left = ready(tmp_path)
+    assert left == made[: len(left)], "not a prefix"
+    assert 0 < len(left) < len(made)
+    assert len(made) - len(left) <= 1 + lost // 50
+    with leasehold.open(f"rocksdb:{tmp_path}", sweep=False) as store:
+        store.queue("work").enqueue(b"goes on")
+        assert_sound(store)
+
+
+@pytest.mark.parametrize("durability", ["disk", "os"])
+@pytest.mark.parametrize("lost", [1, 30, 2000])
+@pytest.mark.parametrize("filled", [False, True], ids=["cut", "zeros"])
+def test_a_lost_end_that_was_written_is_refused(tmp_path: Path, durability: str, lost: int, filled: bool) -> None:
+    """Synced, or written within this boot of the machine: it cannot be missing, so something took it."""
+    folder = tmp_path / "data"
+    made = leave(folder, durability)
+    log = log_of(folder)
+    size = log.stat().st_size
+    os.truncate(log, size - lost)
+    if filled:
+        os.truncate(log, size)
+    for _ in range(2):  # a refusal is no repair: it stays; and it says what to do
+        with pytest.raises(Corrupt, match=r"lost.*DURABLE"):
+            leasehold.open(f"rocksdb:{folder}", sweep=False)
+    (folder / "DURABLE").unlink()
+    left = ready(folder)
+    assert left == made[: len(left)]
+    assert len(left) < len(made)
+
+
+def test_a_lost_end_of_notes_only_is_refused_too(tmp_path: Path) -> None:
+    """Progress is no event of the journal, and was acknowledged all the same."""
+    leave(tmp_path, "disk", 3, "progress")
+    log = log_of(tmp_path)
+    os.truncate(log, log.stat().st_size - 1)
+    with pytest.raises(Corrupt, match="lost"):
+        leasehold.open(f"rocksdb:{tmp_path}", sweep=False)
+
+
+def test_a_flipped_byte_in_the_middle_of_the_log_is_refused(tmp_path: Path) -> None:
+    leave(tmp_path)
+    log = log_of(tmp_path)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(Corrupt):
+        leasehold.open(f"rocksdb:{tmp_path}", sweep=False)

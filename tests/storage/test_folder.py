@@ -1,0 +1,197 @@
+"""The folder a store lives in: what is refused before anything is touched, and who has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from leasehold.errors import FormatError, OpenError, StoreLocked
+from leasehold.storage.folder import Folder, expand
+from leasehold.storage.keyspace import FORMAT
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_home_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", "somewhere")
+    monkeypatch.chdir(tmp_path)
+    assert expand("~/data") == tmp_path / "data"
+    assert expand("$HOME/data") == tmp_path / "data"
+    assert expand("${HOME}/$PLACE") == tmp_path / "somewhere"
+    assert expand("data") == tmp_path / "data"
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "$NOT_SET_ANYWHERE/data"])
+def test_paths_that_lead_nowhere(path: str) -> None:
+    with pytest.raises(OpenError):
+        expand(path)
+
+
+# ── refusals change nothing ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_new_or_empty_folder_will_do(tmp_path: Path) -> None:
+    assert not Folder(str(tmp_path / "a" / "b"), "rocksdb").check()
+    assert not Folder(str(tmp_path), "rocksdb").check()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_things_in_it_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(FormatError, match="holiday"):
+        Folder(str(tmp_path), "rocksdb").check()
+    (tmp_path / "OWNER").write_bytes(b"")
+    with pytest.raises(FormatError, match="holiday"):
+        Folder(str(tmp_path), "rocksdb").check()
+    assert sorted(tree(tmp_path)) == ["OWNER", "holiday.jpg"]
+
+
+def test_someone_elses_database_folder_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "precious").write_bytes(b"x")
+    with pytest.raises(FormatError):
+        Folder(str(tmp_path), "rocksdb").check()
+
+
+def test_a_store_half_made_is_made_again(tmp_path: Path) -> None:
+    """Its maker was killed: the lock file is the first thing it made, FORMAT the last."""
+    folder = Folder(str(tmp_path), "rocksdb")
+    folder.lock()
+    folder.unlock()
+    (tmp_path / "db").mkdir()
+    (tmp_path / "DURABLE").write_bytes(bytes(64))
+    (tmp_path / "FORMAT.new").write_text("lea")
+    assert not Folder(str(tmp_path), "rocksdb").check()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (f"leasehold {FORMAT + 1} rocksdb", "newer"),
+        ("leasehold 0 rocksdb", "upgrade"),
+        (f"leasehold {FORMAT} lmdb", "lmdb:"),
+        (f"leasehold {FORMAT}", "damaged"),
+        ("something else entirely", "damaged"),
+        ("", "damaged"),
+        ("leasehold -1 rocksdb", "damaged"),
+        ("leasehold \u0661 rocksdb", "damaged"),
+    ],
+)
+def test_other_formats_are_refused_and_said(tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "FORMAT").write_text(content)
+    before = tree(tmp_path)
+    with pytest.raises(FormatError, match=says):
+        Folder(str(tmp_path), "rocksdb").check()
+    assert tree(tmp_path) == before
+
+
+def test_a_file_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"x")
+    with pytest.raises(OpenError, match="is a file"):
+        Folder(str(tmp_path / "data"), "rocksdb").check()
+    with pytest.raises(OpenError):
+        Folder(str(tmp_path / "data" / "below"), "rocksdb").check()
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path), "lmdb")
+    folder.write_format()
+    assert folder.check()
+    assert (tmp_path / "FORMAT").read_text() == f"leasehold {FORMAT} lmdb\n"
+    assert not (tmp_path / "FORMAT.new").exists()
+
+
+# ── the lock ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    first, second = Folder(str(tmp_path), "rocksdb"), Folder(str(tmp_path), "rocksdb")
+    assert first.lock()
+    owner = json.loads((tmp_path / "OWNER").read_text())
+    assert (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname())
+    with pytest.raises(StoreLocked, match="this process"):
+        second.lock()
+    first.unlock()
+    first.unlock()
+    assert second.lock()
+    second.unlock()
+
+
+def test_those_who_share_know_who_was_first(tmp_path: Path) -> None:
+    first, second, third = (Folder(str(tmp_path), "lmdb") for _ in range(3))
+    assert first.lock(shared=True)
+    first.share()
+    assert not second.lock(shared=True)
+    first.unlock()
+    assert not third.lock(shared=True)
+    second.unlock()
+    third.unlock()
+    assert first.lock(shared=True)
+    first.unlock()
+
+
+def test_a_long_owner_is_written_over_whole(tmp_path: Path) -> None:
+    (tmp_path / "OWNER").write_bytes(b"x" * 500)
+    folder = Folder(str(tmp_path), "rocksdb")
+    folder.lock()
+    assert json.loads((tmp_path / "OWNER").read_bytes())["pid"] == os.getpid()
+    folder.unlock()
+
+
+def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from leasehold.storage.folder import Folder\n"
+        "folder = Folder(sys.argv[1], 'rocksdb')\n"
+        "folder.lock()\n"
+        "print('locked', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        folder = Folder(str(tmp_path), "rocksdb")
+        with pytest.raises(StoreLocked, match=f"process {process.pid} on "):
+            folder.lock()
+        process.kill()
+        process.wait()
+        assert folder.lock()
+        folder.unlock()
+
+
+def test_a_forked_child_does_not_hold_on_to_it(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path), "rocksdb")
+    folder.lock()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"alive")
+        time.sleep(30)
+        os._exit(0)
+    try:
+        assert os.read(read, 5) == b"alive"
+        folder.unlock()
+        again = Folder(str(tmp_path), "rocksdb")
+        assert again.lock()
+        again.unlock()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(write)

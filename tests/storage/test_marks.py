@@ -1,0 +1,75 @@
+"""The marks: how far the log is known to reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leasehold.storage.marks import Marks
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "DURABLE"
+
+
+def note(path: Path, boot: str, *notes: tuple[int, int]) -> None:
+    marks = Marks(path, boot)
+    for written, durable in notes:
+        marks.note(written, durable)
+    marks.close()
+
+
+def required(path: Path, boot: str) -> int:
+    marks = Marks(path, boot)
+    marks.close()
+    return marks.required
+
+
+def test_a_new_file_requires_nothing(path: Path) -> None:
+    assert required(path, "a") == 0
+    assert required(path, "a") == 0
+
+
+def test_within_one_boot_what_was_written_must_be_there(path: Path) -> None:
+    note(path, "a", (5, 3), (9, 3))
+    assert required(path, "a") == 9
+
+
+def test_after_a_reboot_only_what_was_synced_must_be(path: Path) -> None:
+    note(path, "a", (5, 3), (9, 4))
+    assert required(path, "b") == 4
+
+
+def test_an_unknown_boot_is_never_the_same(path: Path) -> None:
+    """Where the machine does not tell, only what was synced counts: nothing else can be relied on."""
+    note(path, "a", (9, 4))
+    assert required(path, "") == 4
+
+
+def test_the_newest_note_counts_whichever_slot_it_is_in(path: Path) -> None:
+    for count in range(1, 6):
+        path.unlink(missing_ok=True)
+        note(path, "a", *[(n, n) for n in range(1, count + 1)])
+        assert required(path, "a") == count
+
+
+@pytest.mark.parametrize("at", [0, 10, 20, 27, 32, 40, 59])
+def test_a_torn_note_leaves_the_one_before(path: Path, at: int) -> None:
+    note(path, "a", (7, 7), (8, 8))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    marks = Marks(path, "a")
+    assert marks.required in (7, 8)
+    assert marks.damaged
+    marks.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, bytes(64), b"x" * 200])
+def test_a_file_that_says_nothing_requires_nothing(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert required(path, "a") == 0
+    note(path, "a", (3, 3))
+    assert required(path, "a") == 3
