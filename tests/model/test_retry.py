@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -82,6 +83,7 @@ def test_the_default_is_exponential_with_full_jitter() -> None:
     assert Policy().backoff == Backoff.exponential(base=5, factor=2, cap=900, jitter="full")
 
 
+UNHEARD_OF: Any = "sometimes"
 BAD = [math.nan, math.inf, -1, 2**63]
 
 
@@ -107,7 +109,7 @@ def test_bad_backoffs_are_refused(bad: float) -> None:
         {"lease": -1}, {"lease": math.nan}, {"lease": math.inf}, {"lease": 2**63}, {"lease": "30"}, {"lease": True},
         {"retention": -1}, {"retention": math.nan}, {"result_retention": -1}, {"dedup_window": math.inf},
         {"dedup_window": None}, {"max_waiting": 0}, {"max_waiting": -1}, {"max_waiting": 1.0}, {"backoff": None},
-        {"backoff": 5}, {"backoff": Backoff(**{"kind": "sometimes"})}, {"backoff": Backoff(**{"jitter": "some"})},
+        {"backoff": 5}, {"backoff": Backoff(UNHEARD_OF)}, {"backoff": Backoff(jitter=UNHEARD_OF)},
         {"backoff": Backoff(factor=0.5)}, {"backoff_on_expiry": 1}, {"backoff_on_expiry": None},
     ],
     ids=repr,
