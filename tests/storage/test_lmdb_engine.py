@@ -149,8 +149,8 @@ def test_writes_are_applied_in_order(db):
 def test_counters_and_appended_rows(db, path):
     def work(tx):
         assert tx.next_append(JOURNAL) == tx.append(JOURNAL, b"one")
-        tx.add(COUNTERS, b"n", 5)
-        tx.add(COUNTERS, b"n", -7)
+        tx.add(b"n", 5)
+        tx.add(b"n", -7)
         return tx.append(JOURNAL, b"two")
 
     assert [db.transact(work) for _ in range(3)] == [2, 4, 6]
@@ -222,7 +222,7 @@ def test_sixteen_threads_share_commits_and_get_their_own_results(db):
 
             def work(tx, turn=turn):
                 number = tx.append(JOURNAL, b"%d" % me)
-                tx.add(COUNTERS, b"n", 1)
+                tx.add(b"n", 1)
                 if turn % 5 == 4:
                     raise LookupError(me)
                 return me, number
@@ -248,14 +248,14 @@ def test_one_that_spoils_the_group_is_left_out(db):
 
     def slow(tx):
         gate.wait(5)
-        tx.add(COUNTERS, b"n", 1)
+        tx.add(b"n", 1)
 
     def good():
-        db.transact(lambda tx: tx.add(COUNTERS, b"n", 1))
+        db.transact(lambda tx: tx.add(b"n", 1))
 
     def bad():
         with pytest.raises(ValueError, match="511"):
-            db.transact(lambda tx: (tx.add(COUNTERS, b"n", 1), tx.put(JOBS, b"", b"")))
+            db.transact(lambda tx: (tx.add(b"n", 1), tx.put(JOBS, b"", b"")))
 
     threading.Timer(0.2, gate.set).start()
     assert in_threads([lambda: db.transact(slow), *[good, bad] * 8]) == []
@@ -267,11 +267,11 @@ def test_an_exception_that_is_no_error_wedges_nobody(db):
         pass
 
     def stop(tx):
-        tx.add(COUNTERS, b"n", 1)
+        tx.add(b"n", 1)
         time.sleep(0.02)
         raise Stop
 
-    errors = in_threads([lambda: db.transact(stop), lambda: db.transact(lambda tx: tx.add(COUNTERS, b"n", 1))] * 4)
+    errors = in_threads([lambda: db.transact(stop), lambda: db.transact(lambda tx: tx.add(b"n", 1))] * 4)
     assert [type(e) for e in errors] == [Stop] * 4
     assert count(db) == 4
 
@@ -288,7 +288,7 @@ def test_an_interrupt_hits_the_main_thread_only(path):
             if len(runs) == 1:
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(1)
-            tx.add(COUNTERS, b"n", 1)
+            tx.add(b"n", 1)
             return "mine"
         thread = threading.Thread(target=lambda: results.append(db.transact(other)))
         def slow(tx):  # alone in its group, while the main thread and the other queue up behind it
@@ -296,7 +296,7 @@ def test_an_interrupt_hits_the_main_thread_only(path):
         first = threading.Thread(target=lambda: db.transact(slow)); first.start(); time.sleep(0.1)
         threading.Timer(0.15, thread.start).start()
         try:
-            db.transact(lambda tx: tx.add(COUNTERS, b"n", 100))
+            db.transact(lambda tx: tx.add(b"n", 100))
         except KeyboardInterrupt:
             say("interrupted")
         thread.join(5); first.join(5)
@@ -314,7 +314,7 @@ def test_four_processes_add_and_append(db, path):
     body = """
         sys.stdin.readline()
         def work(tx):
-            tx.add(COUNTERS, b"n", 1)
+            tx.add(b"n", 1)
             return tx.append(JOURNAL, b"%d" % os.getpid())
         numbers = [db.transact(work) for _ in range(500)]
         assert numbers == sorted(numbers)
@@ -332,7 +332,7 @@ def test_four_processes_add_and_append(db, path):
 
 def test_many_processes_make_the_store_at_once(path):
     processes = [
-        start(path, 'db.transact(lambda tx: tx.add(COUNTERS, b"n", 1)); say(db.alone); db.close()') for _ in range(6)
+        start(path, 'db.transact(lambda tx: tx.add(b"n", 1)); say(db.alone); db.close()') for _ in range(6)
     ]
     assert "True" in "".join(finish(process) for process in processes)
     db = opened(path)
@@ -645,7 +645,7 @@ def test_a_damaged_row_fails_its_reader_not_the_group(thirty):
         with pytest.raises(Corrupt):
             db.transact(lambda tx: tx.get(JOBS, of_queue(1, JOB)))
 
-    assert in_threads([bad, lambda: db.transact(lambda tx: tx.add(COUNTERS, b"n", 1))] * 8) == []
+    assert in_threads([bad, lambda: db.transact(lambda tx: tx.add(b"n", 1))] * 8) == []
     assert count(db) == 8
     db.close()
 

@@ -18,7 +18,6 @@ from leasehold.model.retry import Policy
 from leasehold.queueing.registry import NEXT_QUEUE, Registered, registered
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Transaction
-from leasehold.storage.keyspace import Counter
 from leasehold.storage.records import EVENTS_A_ROW, NO_TEXT, StateRecord
 
 if TYPE_CHECKING:
@@ -40,17 +39,16 @@ class Tail(NamedTuple):
 class Ledger:
     __slots__ = (
         "_core", "_events", "_first", "_number", "_rows", "_texts", "_texts_bytes",
-        "counts", "ended", "now", "queues", "tx", "woken",
+        "ended", "now", "queues", "tx", "woken",
     )  # fmt: skip
 
     def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
-        self.tx = tx
-        self._core = core
-        self._first = tx.next_append(keyspace.JOURNAL)
+        self.tx, self._core = tx, core
+        self._first = first = tx.next_append(keyspace.JOURNAL)
         tail = core.tail
         # What this process wrote last is the end of the journal only if no run of it was thrown away, as on an engine with
         # one writer.
-        if tail.commit != self._first - 1 or not core.only_writer:
+        if tail.commit != first - 1 or not core.only_writer:
             tail = self._read_tail()
         self._number = tail.next_number
         #: The transaction's time: never before one that was stored.
@@ -59,8 +57,7 @@ class Ledger:
         self._rows: list[tuple[list[bytes], bytes]] = []
         self._texts: list[bytes] = []
         self._texts_bytes = 0
-        #: By queue * 8 + counter: hashing an enum's member costs more than counting.
-        self.counts: dict[int, int] = {}
+        #: What to wake for: jobs that became waiting, by queue, and jobs that ended.
         self.woken: dict[QueueName, int] = {}
         self.ended: list[bytes] = []
         self.queues: list[Registered] = []
@@ -137,9 +134,9 @@ class Ledger:
 
     # ── counters and wake-ups ────────────────────────────────────────────────────────────────────────────────────────
 
-    def count(self, queue: int, counter: Counter, delta: int) -> None:
-        at = queue * 8 + counter
-        self.counts[at] = self.counts.get(at, 0) + delta
+    def count(self, queue: int, counter: int, delta: int) -> None:
+        if delta:
+            self.tx.add(keyspace.counter(queue, counter), delta)
 
     def in_use(self, queue: int, priorities: Iterable[int]) -> None:
         """Ready rows of these priorities are being written: claims have to look there from now on."""
@@ -182,16 +179,20 @@ class Ledger:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> None:
-        """Write counters and events. Called once, by `Core.write`."""
-        tx = self.tx
-        for at, delta in self.counts.items():
-            if delta:
-                tx.add(keyspace.COUNTERS, keyspace.counter(at >> 3, at & 7), delta)
+        """Write the events. Called once, by `Core.write`."""
+        if self._rows:
+            self._finish_rows()
+        elif self._events:
+            number = self._number
+            tail = b"".join(self._texts) if self._texts else b""
+            row = records.encode_journal(number, self.now, self._events, tail)
+            self._core.tail = Tail(self.tx.append(keyspace.JOURNAL, row), number + len(self._events), self.now)
+
+    def _finish_rows(self) -> None:
         if self._events:
             self._close_row()
-        if self._rows:
-            number, commit = self._number, self._first - 1
-            for events, tail in self._rows:
-                commit = tx.append(keyspace.JOURNAL, records.encode_journal(number, self.now, events, tail))
-                number += len(events)
-            self._core.tail = Tail(commit, number, self.now)
+        number, commit = self._number, self._first - 1
+        for events, tail in self._rows:
+            commit = self.tx.append(keyspace.JOURNAL, records.encode_journal(number, self.now, events, tail))
+            number += len(events)
+        self._core.tail = Tail(commit, number, self.now)

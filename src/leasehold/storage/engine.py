@@ -24,7 +24,7 @@ What an engine promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
@@ -81,16 +81,16 @@ class Transaction(Reader, Protocol):
 
     def put(self, space: Space, key: bytes, value: bytes) -> None: ...
 
-    def put_many(self, space: Space, rows: Iterable[Row]) -> None: ...
+    def put_many(self, space: Space, rows: Sequence[Row]) -> None: ...
 
     def delete(self, space: Space, key: bytes) -> None: ...
 
-    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None: ...
+    def delete_many(self, space: Space, keys: Sequence[bytes]) -> None: ...
 
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None: ...
 
-    def add(self, space: Space, key: bytes, delta: int) -> None:
-        """Add to a counter (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
+    def add(self, key: bytes, delta: int) -> None:
+        """Add to a row of `counters` (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
 
     def guard(self, space: Space, key: bytes) -> None:
         """Conflict with anyone who writes this key, without reading it (nothing, with one writer)."""

@@ -2,15 +2,15 @@
 
 A log-structured engine walks over the tombstones of everything consumed before it meets the first live row (5.5 ms
 for 100,000 of them). A queue is consumed from the front, so the front is remembered: a scan starts there, and
-one that would end before it need not start at all. Everything here is called under the writer's lock, and `lower`
-in the section that applies the batch.
+one that would end before it need not start at all. Everything here is done under the writer's lock; a key that is
+written before its front's head lowers it, in the section that applies the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from leasehold.storage.engine import Space
+from leasehold.storage.engine import Row, Space
 from leasehold.storage.keyspace import FRONTS, LAST
 
 
@@ -39,11 +39,10 @@ class Heads:
             front = self.fronts[space][prefix] = Front(prefix)
         return front
 
-    def lower(self, space: Space, keys: Iterable[bytes]) -> None:
-        """These keys are being written."""
-        fronts = self.fronts[space]
-        width = FRONTS[space]
-        for key in keys:
+    def lower(self, space: Space, rows: Sequence[Row]) -> None:
+        """These rows are being written."""
+        fronts, width = self.fronts[space], FRONTS[space]
+        for key, _ in rows:
             front = fronts.get(key[:width])
             if front is not None and key < front.head:
                 front.head = key

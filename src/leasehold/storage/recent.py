@@ -27,20 +27,19 @@ class RecentRows:
         young, old = self._young.get, self._old.get
         return [young(key) or old(key) for key in keys]
 
-    def apply(self, puts: Sequence[Row] | None, deletes: Sequence[bytes] | None) -> None:
+    def put(self, rows: Sequence[Row]) -> None:
+        """These rows are being written."""
+        if len(self._young) > ROWS:
+            self._old, self._young = self._young, {}
+        young = self._young
+        for key, value in rows:
+            if len(value) <= VALUE_BYTES:
+                young[key] = value
+            else:
+                self.delete((key,))  # an older, smaller value must not outlive it
+
+    def delete(self, keys: Sequence[bytes]) -> None:
         young, old = self._young, self._old
-        if puts:
-            if len(young) > ROWS:
-                self._old = old = young
-                self._young = young = {}
-            for key, value in puts:
-                if len(value) <= VALUE_BYTES:
-                    young[key] = value
-                else:
-                    # An older, smaller value must not outlive it.
-                    young.pop(key, None)
-                    old.pop(key, None)
-        if deletes:
-            for key in deletes:
-                young.pop(key, None)
-                old.pop(key, None)
+        for key in keys:
+            young.pop(key, None)
+            old.pop(key, None)

@@ -236,7 +236,7 @@ def _lease_lost(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) ->
 
 def _add_counter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
     # The difference holds whatever was counted since the check looked.
-    ledger.tx.add(fault.space, fault.key, fault.number)
+    ledger.tx.add(fault.key, fault.number)
     return f"corrected the counter by {fault.number:+d}"
 
 

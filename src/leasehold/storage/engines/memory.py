@@ -16,7 +16,7 @@ from sortedcontainers import SortedDict
 
 from leasehold.errors import InvalidArgument, StoreClosed
 from leasehold.storage.engine import Row, Snapshot, Space, Traits
-from leasehold.storage.keyspace import NAMES, commit, split_commit
+from leasehold.storage.keyspace import COUNTERS, NAMES, commit, split_commit
 from leasehold.storage.records import decode_count, encode_count
 
 T = TypeVar("T")
@@ -57,14 +57,19 @@ class _Transaction(_Tables):
         super().__init__(tables)
         self._writes: dict[tuple[Space, bytes], bytes | None] = {}
         self._ranges: list[tuple[Space, bytes, bytes]] = []
-        self._adds: dict[tuple[Space, bytes], int] = {}
+        self._adds: dict[bytes, int] = {}
         self._appended: dict[Space, list[bytes]] = {}
 
     def _refuse(self, space: Space, begin: bytes, end: bytes | None = None) -> None:
         stop = begin + b"\0" if end is None else end
-        written = any(s == space and begin <= k < stop for s, k in (*self._writes, *self._adds))
+        written = any(s == space and begin <= k < stop for s, k in self._written())
         if written or any(s == space and begin < e and b < stop for s, b, e in self._ranges):
             raise ReadOwnWrite(f"this transaction wrote to {NAMES[space]} where it now reads")
+
+    def _written(self) -> Iterator[tuple[Space, bytes]]:
+        yield from self._writes
+        for key in self._adds:
+            yield COUNTERS, key
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         if self._writes or self._adds or self._ranges:
@@ -95,8 +100,8 @@ class _Transaction(_Tables):
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
         self._ranges.append((space, begin, end))
 
-    def add(self, space: Space, key: bytes, delta: int) -> None:
-        self._adds[space, key] = self._adds.get((space, key), 0) + delta
+    def add(self, key: bytes, delta: int) -> None:
+        self._adds[key] = self._adds.get(key, 0) + delta
 
     def guard(self, space: Space, key: bytes) -> None:
         pass
@@ -124,8 +129,8 @@ class _Transaction(_Tables):
                 self._tables[space].pop(key, None)
             else:
                 self._tables[space][key] = value
-        for (space, key), delta in self._adds.items():
-            table = self._tables[space]
+        table = self._tables[COUNTERS]
+        for key, delta in self._adds.items():
             table[key] = encode_count(decode_count(table.get(key)) + delta)
         return bool(self._writes or self._ranges or self._adds or self._appended)
 

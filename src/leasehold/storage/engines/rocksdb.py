@@ -16,9 +16,12 @@ What the driver would get wrong is kept here:
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -39,7 +42,7 @@ from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, Un
 from leasehold.storage.engine import Durability, Row, Snapshot, Space, Traits
 from leasehold.storage.folder import Folder
 from leasehold.storage.heads import Front, Heads
-from leasehold.storage.keyspace import DEDUP, FRONTS, JOBS, JOURNAL, LAST, NAMES, STATE, commit, split_commit
+from leasehold.storage.keyspace import COUNTERS, DEDUP, FRONTS, JOBS, JOURNAL, LAST, NAMES, STATE, commit, split_commit
 from leasehold.storage.marks import Marks
 from leasehold.storage.recent import RecentRows
 from leasehold.storage.records import decode_count, encode_count
@@ -50,8 +53,33 @@ Mode = Literal["low_space", "high_throughput"]
 
 #: Read again soon after they are written, by the claim and the ack of the job: the newest of them stay in memory.
 _RECENT_SPACES = (JOBS, STATE)
+#: What memory beside the database is kept of: fronts, recent rows, and counters (read once, then counted on).
+_NOTED = frozenset({*FRONTS, *_RECENT_SPACES, COUNTERS})
 #: Looked up by key more than scanned: a filter saves the read of a key that is not there.
 _POINT_SPACES = (JOBS, STATE, DEDUP)
+
+
+#: Engines to close when the interpreter ends: a thread of ours that is inside the driver by then would abort the process.
+_open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
+    for engine in list(_open_engines):
+        engine._lock = threading.Lock()
+        engine._stopped = StoreClosed(
+            "this process is a fork of the one that opened the store: open it anew in the child"
+        )
+
+
+os.register_at_fork(after_in_child=_disown_in_child)
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for engine in list(_open_engines):
+        with contextlib.suppress(LeaseholdError):
+            engine.close()
 
 
 class RocksEngine:
@@ -94,7 +122,7 @@ class RocksEngine:
         self._folder = folder
         last = self._last_append(JOURNAL)
         self._next_append: dict[Space, int] = {JOURNAL: last + 1}
-        self._counts: dict[tuple[Space, bytes], int] = {}
+        self._counts: dict[bytes, int] = {}
         self._heads = Heads()
         self._recent = {space: RecentRows() for space in _RECENT_SPACES}
         self._lock = threading.Lock()
@@ -113,35 +141,30 @@ class RocksEngine:
         )
         #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
+        _open_engines.add(self)
         self._marks_durable = self._sequence
         self._note_writes = durability != "disk"
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def transact(self, fn: Callable[[_Transaction], T]) -> T:
-        if os.getpid() != self._owner:
-            self._refuse()  # before the lock: in a forked child it may be held by a thread that is not there
         with self._lock:
             if self._stopped is not None:
                 self._refuse()
             transaction = _Transaction(self)
             result = fn(transaction)
-            version = self._apply(transaction) if transaction.dirty else 0
+            version = self._apply(transaction) if transaction.batch.len() or transaction.adds else 0
         if version:
             self._syncer.wait(version)
         return result
 
     def read(self, fn: Callable[[_Reader], T]) -> T:
-        if os.getpid() != self._owner:
-            self._refuse()
         with self._lock:
             if self._stopped is not None:
                 self._refuse()
             return fn(_Reader(self))
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        if os.getpid() != self._owner:
-            self._refuse()
         with self._lock:
             if self._stopped is not None:
                 self._refuse()
@@ -222,27 +245,33 @@ class RocksEngine:
 
     def _apply(self, transaction: _Transaction) -> int:
         """Write the batch; returns the version to wait for."""
-        batch = transaction.batch
-        counts = self._counts
-        changed: dict[tuple[Space, bytes], int] = {}
-        for at, delta in transaction.adds.items():
-            value = counts.get(at)
+        batch, counts, handle = transaction.batch, self._counts, self._handles[COUNTERS]
+        changed = {}
+        for key, delta in transaction.adds.items():
+            value = counts.get(key)
             if value is None:
-                value = decode_count(self._tables[at[0]].get(at[1]))
-            changed[at] = value + delta
-            batch.put(at[1], encode_count(value + delta), self._handles[at[0]])
-        for space, keys in transaction.fronts.items():
-            self._heads.lower(space, keys)
-        for space, recent in self._recent.items():
-            recent.apply(transaction.puts.get(space), transaction.deletes.get(space))
+                value = decode_count(self._tables[COUNTERS].get(key))
+            changed[key] = value = value + delta
+            batch.put(key, encode_count(value), handle)
+        for space, rows in transaction.noted:
+            if space in _RECENT_SPACES:
+                self._recent[space].put(rows)
+            elif space == COUNTERS:
+                for key, _ in rows:
+                    counts.pop(key, None)
+            else:
+                self._heads.lower(space, rows)
+        for space, keys in transaction.gone:
+            self._recent[space].delete(keys)
         try:
             self._db.write(batch)
         except Exception as exc:
             self._stopped = stop = translated(exc)
             raise stop from exc
         counts.update(changed)
-        self._next_append.update(transaction.appended)
-        self._written = self._next_append[JOURNAL] - 1
+        if transaction.appended:
+            self._next_append.update(transaction.appended)
+            self._written = self._next_append[JOURNAL] - 1
         self._sequence = self._db.latest_sequence_number()
         if self._note_writes:
             self._marks.note(self._sequence, self._marks_durable)
@@ -271,8 +300,6 @@ class RocksEngine:
         return 0
 
     def _refuse(self) -> None:
-        if os.getpid() != self._owner:
-            raise StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
         if isinstance(self._stopped, StoreClosed):
             raise StoreClosed(str(self._stopped))
         raise Unavailable(f"the store stopped after a failed write, and must be opened again: {self._stopped}")
@@ -281,13 +308,9 @@ class RocksEngine:
 class _Reader:
     """Reads the newest moment; the caller holds the lock."""
 
-    __slots__ = ("_fronts", "_heads", "_recent", "_tables")
-
     def __init__(self, engine: RocksEngine) -> None:
+        self._engine = engine
         self._tables = engine._tables
-        self._heads = engine._heads
-        self._fronts = engine._heads.fronts
-        self._recent = engine._recent
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         try:
@@ -298,7 +321,7 @@ class _Reader:
 
     def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            recent = self._recent.get(space)
+            recent = self._engine._recent.get(space)
             if recent is None:
                 values: Any = self._tables[space].get(list(keys))
             else:
@@ -318,7 +341,7 @@ class _Reader:
     ) -> list[Row]:
         if reverse:
             return _backward(self._tables[space].iter(), begin, end, limit)
-        front = self._heads.front(space, begin)
+        front = self._engine._heads.front(space, begin)
         if front is None or end > front.end:
             return _forward(self._tables[space].iter(_until(end)), begin, end, limit)
         if front.head >= end or limit <= 0:
@@ -334,11 +357,7 @@ class _Reader:
     ) -> list[bytes]:
         if reverse:
             return [key for key, _ in _backward(self._tables[space].iter(), begin, end, limit)]
-        fronts = self._fronts.get(space)
-        front = None if fronts is None else fronts.get(begin)
-        if front is not None and front.head >= end:
-            return []  # the usual answer for nine of ten priorities, so it comes first
-        front = front or self._heads.front(space, begin)
+        front = self._engine._heads.front(space, begin)
         if front is None or end > front.end:
             return _forward_keys(self._tables[space].iter(_until(end)), begin, end, limit)
         if front.head >= end or limit <= 0:
@@ -350,69 +369,51 @@ class _Reader:
 
 
 class _Transaction(_Reader):
-    __slots__ = ("_engine", "_handles", "_put", "adds", "appended", "batch", "deletes", "dirty", "fronts", "puts")
+    """Collects writes in the driver's batch, and notes what the memory kept beside the database must learn of them."""
 
     def __init__(self, engine: RocksEngine) -> None:
-        self._tables = engine._tables
-        self._heads = engine._heads
-        self._fronts = engine._heads.fronts
-        self._recent = engine._recent
         self._engine = engine
+        self._tables = engine._tables
         self._handles = engine._handles
-        self.batch = WriteBatch(raw_mode=True)
-        self._put = self.batch.put
-        self.adds: dict[tuple[Space, bytes], int] = {}
+        self.batch = batch = WriteBatch(raw_mode=True)
+        self._put, self._delete = batch.put, batch.delete
+        #: Rows written to fronts and to spaces whose newest rows stay in memory, and keys deleted from the latter.
+        self.noted: list[tuple[Space, Sequence[Row]]] = []
+        self.gone: list[tuple[Space, Sequence[bytes]]] = []
+        self.adds: dict[bytes, int] = {}
         self.appended: dict[Space, int] = {}
-        self.fronts: dict[Space, list[bytes]] = {}
-        #: What is written to spaces whose newest rows stay in memory.
-        self.puts: dict[Space, list[Row]] = {}
-        self.deletes: dict[Space, list[bytes]] = {}
-        self.dirty = False
 
     def put(self, space: Space, key: bytes, value: bytes) -> None:
-        self.dirty = True
         self._put(key, value, self._handles[space])
-        if space in FRONTS:
-            self.fronts.setdefault(space, []).append(key)
-        elif space in _RECENT_SPACES:
-            self.puts.setdefault(space, []).append((key, value))
+        if space in _NOTED:
+            self.noted.append((space, ((key, value),)))
 
-    def put_many(self, space: Space, rows: Iterable[Row]) -> None:
-        self.dirty = True
+    def put_many(self, space: Space, rows: Sequence[Row]) -> None:
         put, handle = self._put, self._handles[space]
-        if space in FRONTS:
-            keys = self.fronts.setdefault(space, [])
-            for key, value in rows:
-                put(key, value, handle)
-                keys.append(key)
-            return
-        if space in _RECENT_SPACES:
-            rows = list(rows)
-            self.puts.setdefault(space, []).extend(rows)
         for key, value in rows:
             put(key, value, handle)
+        if space in _NOTED:
+            self.noted.append((space, rows))
 
     def delete(self, space: Space, key: bytes) -> None:
-        self.delete_many(space, (key,))
-
-    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None:
-        self.dirty = True
+        self._delete(key, self._handles[space])
         if space in _RECENT_SPACES:
-            keys = list(keys)
-            self.deletes.setdefault(space, []).extend(keys)
-        delete, handle = self.batch.delete, self._handles[space]
+            self.gone.append((space, (key,)))
+
+    def delete_many(self, space: Space, keys: Sequence[bytes]) -> None:
+        delete, handle = self._delete, self._handles[space]
         for key in keys:
             delete(key, handle)
+        if space in _RECENT_SPACES:
+            self.gone.append((space, keys))
 
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
         if space in _RECENT_SPACES:
             raise ValueError(f"rows of {NAMES[space]} are deleted one by one")
-        self.dirty = True
         self.batch.delete_range(begin, end, self._handles[space])
 
-    def add(self, space: Space, key: bytes, delta: int) -> None:
-        self.dirty = True
-        self.adds[space, key] = self.adds.get((space, key), 0) + delta
+    def add(self, key: bytes, delta: int) -> None:
+        self.adds[key] = self.adds.get(key, 0) + delta
 
     def guard(self, space: Space, key: bytes) -> None:
         pass
@@ -425,7 +426,6 @@ class _Transaction(_Reader):
         # Not noted for the front: a number that follows all others is never before it.
         self._put(commit(number), value, self._handles[space])
         self.appended[space] = number + 1
-        self.dirty = True
         return number
 
 

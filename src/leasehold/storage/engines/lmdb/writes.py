@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import Corrupt
 from leasehold.storage.engine import Row, Space
 from leasehold.storage.engines.lmdb.rows import Rows, seal, seal_all
-from leasehold.storage.keyspace import NAMES, commit, split_commit
+from leasehold.storage.keyspace import COUNTERS, NAMES, commit, split_commit
 from leasehold.storage.records import decode_count, encode_count
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Writes(Rows):
         self._last = last
         self._tables: dict[Space, dict[bytes, bytes | None]] = {}
         self._ranges: list[tuple[Space, bytes, bytes]] = []
-        self._adds: dict[tuple[Space, bytes], int] = {}
+        self._adds: dict[bytes, int] = {}
         self._appended: dict[Space, list[bytes]] = {}
 
     def put(self, space: Space, key: bytes, value: bytes) -> None:
@@ -46,8 +46,8 @@ class Writes(Rows):
             del table[key]
         self._ranges.append((space, begin, end))
 
-    def add(self, space: Space, key: bytes, delta: int) -> None:
-        self._adds[space, key] = self._adds.get((space, key), 0) + delta
+    def add(self, key: bytes, delta: int) -> None:
+        self._adds[key] = self._adds.get(key, 0) + delta
 
     def guard(self, space: Space, key: bytes) -> None:
         """Nothing to do: there is one writer."""
@@ -73,9 +73,9 @@ class Writes(Rows):
             self._apply_range(space, begin, end)
         for space, table in self._tables.items():
             self._apply_table(space, table)
-        for (space, key), delta in self._adds.items():
-            count = decode_count(self.get(space, key)) + delta
-            self._txn.put(key, seal(space, key, encode_count(count)), db=self._dbs[space])
+        for key, delta in self._adds.items():
+            count = decode_count(self.get(COUNTERS, key)) + delta
+            self._txn.put(key, seal(COUNTERS, key, encode_count(count)), db=self._dbs[COUNTERS])
         for space, values in self._appended.items():
             self._apply_appended(space, values)
         return True
