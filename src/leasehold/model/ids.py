@@ -6,6 +6,7 @@ A store shows an id as 32 hex digits (any UUID library reads it) and keeps it as
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from struct import Struct
@@ -17,6 +18,7 @@ _VARIANT = 1 << 63
 _LOW_START = (1 << 61) - 1
 
 NO_ID = bytes(16)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}(\1[0-9a-fA-F]{4}){2}\1[0-9a-fA-F]{12}\Z")
 
 
 class IdSource:
@@ -52,6 +54,11 @@ class IdSource:
             return (pack(high, first),)
         return [pack(high, low) for low in range(first, first + stride * count, stride)]
 
+    def renew(self) -> None:
+        """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""
+        self._lock = threading.Lock()
+        self._pool = b""
+
     def _bits(self) -> int:
         """105 bits from the system, which is asked for many at a time: a call costs more than making an id."""
         if self._at >= len(self._pool):
@@ -65,13 +72,8 @@ class IdSource:
 
 def job_id_bytes(job_id: object) -> bytes:
     """The 16 bytes of an id as users write it: 32 hex digits, with or without dashes."""
-    if isinstance(job_id, str) and len(job_id) in (32, 36):
-        try:
-            raw = bytes.fromhex(job_id.replace("-", ""))
-        except ValueError:
-            raw = b""
-        if len(raw) == 16:
-            return raw
+    if isinstance(job_id, str) and _UUID.match(job_id):
+        return bytes.fromhex(job_id.replace("-", ""))
     raise InvalidArgument(f"{job_id!r} is not a job id (32 hex digits)")
 
 

@@ -6,6 +6,7 @@ proof a settling verb asks for, and `receipt` is the same triple as a string, fo
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import NamedTuple
 
@@ -64,6 +65,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         return Proof(self.job, self.lease, self.token)
 
 
+_RECEIPT = re.compile(r"([0-9a-fA-F]{32})\.([0-9a-fA-F]{32})\.([0-9a-fA-F]{1,16})\Z")
+
+
 def receipt(job: bytes, lease: bytes, token: int) -> str:
     return f"{job.hex()}.{lease.hex()}.{token:x}"
 
@@ -73,12 +77,9 @@ def proof_of(thing: object) -> Proof:
     if isinstance(thing, Delivery):
         return Proof(thing.job, thing.lease, thing.token)
     if isinstance(thing, str):
-        parts = thing.split(".")
-        if len(parts) == 3 and len(parts[0]) == 32 and len(parts[1]) == 32 and 0 < len(parts[2]) <= 16:
-            try:
-                return Proof(bytes.fromhex(parts[0]), bytes.fromhex(parts[1]), int(parts[2], 16))
-            except ValueError:
-                pass
+        parts = _RECEIPT.match(thing)
+        if parts:
+            return Proof(bytes.fromhex(parts[1]), bytes.fromhex(parts[2]), int(parts[3], 16))
         raise InvalidArgument("that is not a receipt: settle with a Delivery or its .receipt, not with a job's id")
     raise InvalidArgument(f"settle with a Delivery or its .receipt, not with {type(thing).__name__}")
 

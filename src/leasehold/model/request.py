@@ -35,7 +35,7 @@ def job_request(job: object) -> JobRequest:
     if type(job) is bytes and len(job) <= MAX_PAYLOAD:
         return _new(JobRequest, (job, *_PLAIN))  # the commonest job, made the quickest way
     if not isinstance(job, NewJob):
-        if isinstance(job, (bytearray, memoryview)):
+        if isinstance(job, (bytes, bytearray, memoryview)):
             return JobRequest(checked_bytes("payload", job))
         raise InvalidArgument(f"a job is bytes or a NewJob, not {type(job).__name__}")
     delay, at, ttl, max_attempts, headers, key = job.delay, job.at, job.ttl, job.max_attempts, job.headers, job.key

@@ -68,7 +68,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             seconds = seconds / 2 + seconds / 2 * roll
         elif self.jitter == "full":
             seconds *= roll
-        return min(math.ceil(seconds * 1000), MAX_MS)
+        return min(math.ceil(round(seconds * 1000, 6)), MAX_MS)  # rounded first: 16.1 s are not 16,101 ms
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

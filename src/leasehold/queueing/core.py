@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -19,6 +21,18 @@ T = TypeVar("T")
 JOURNAL_LINE = "journal"
 
 
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for core in list(_cores):
+        core.ids.renew()
+        core.waiters.renew()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)
+
+
 class Core:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
@@ -32,6 +46,7 @@ class Core:
         self.tail = Tail(-1, 0, 0)
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
+        _cores.add(self)
 
     def write(self, fn: Callable[[Ledger], T], now_ms: int | None = None) -> T:
         """Run `fn` as one transaction; once it is durable, wake whom it concerns."""

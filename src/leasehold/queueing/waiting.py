@@ -30,6 +30,11 @@ class Waiters:
         """Whether there is anyone to wake. Without the lock: whoever joins now looks at the store after joining."""
         return bool(self._lines)
 
+    def renew(self) -> None:
+        """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        self._lines = {}
+
     def join(self, topics: Sequence[Hashable]) -> Waiter:
         waiter = Waiter(topics)
         with self._lock:

@@ -43,7 +43,6 @@ def check(survey: Survey) -> None:
 def _check_bodies(survey: Survey, found: list[Found]) -> None:
     keys = [keyspace.of_queue(queue, job) for queue, job, _ in found]
     keyed: list[tuple[int, bytes, JobRecord]] = []
-    replayed: set[tuple[int, bytes]] = set()
     for (queue, job, state), key, value in zip(found, keys, get_each(survey.reader, keyspace.JOBS, keys), strict=True):
         try:
             if value is None:
@@ -59,24 +58,22 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
                 records.join_parts(record.payload, values, record.payload_bytes, job)
                 survey.expected[keyspace.PAYLOAD] += record.parts
             survey.expected[keyspace.JOBS] += 1
-            if record.key and state.state not in TERMINAL:
+            # A replayed job may have found its key taken by another.
+            if record.key and state.state not in TERMINAL and not state.replays:
                 keyed.append((queue, job, record))
-                if state.replays:
-                    replayed.add((queue, job))
         except Corrupt as exc:
             survey.damaged.add((queue, job))
             survey.expected[keyspace.JOBS] += value is not None
             survey.add(Fault("damaged", exc.detail, "remove_job", queue, job, keyspace.JOBS, key))
-    _check_keys(survey, keyed, replayed)
+    _check_keys(survey, keyed)
 
 
-def _check_keys(survey: Survey, keyed: list[tuple[int, bytes, JobRecord]], replayed: set[tuple[int, bytes]]) -> None:
+def _check_keys(survey: Survey, keyed: list[tuple[int, bytes, JobRecord]]) -> None:
     """A job that has not ended holds its idempotency key."""
     keys = [keyspace.of_queue(queue, keyspace.digest(record.key)) for queue, _, record in keyed]
     for (queue, job, _), key, value in zip(keyed, keys, get_each(survey.reader, keyspace.DEDUP, keys), strict=True):
         try:
-            # A replayed job does not take its key from another that has it since.
-            holds = isinstance(value, bytes) and (records.decode_dedup(value).job == job or (queue, job) in replayed)
+            holds = isinstance(value, bytes) and records.decode_dedup(value).job == job
         except Corrupt:
             holds = False
         if not holds:

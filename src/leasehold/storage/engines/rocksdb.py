@@ -53,8 +53,9 @@ Mode = Literal["low_space", "high_throughput"]
 
 #: Read again soon after they are written, by the claim and the ack of the job: the newest of them stay in memory.
 _RECENT_SPACES = (JOBS, STATE)
-#: What memory beside the database is kept of: fronts, recent rows, and counters (read once, then counted on).
-_NOTED = frozenset({*FRONTS, *_RECENT_SPACES, COUNTERS})
+#: Of what there are copies in memory: recent rows, and counters (read once, then counted on). Where fronts begin is noted too.
+_COPIED = frozenset({*_RECENT_SPACES, COUNTERS})
+_NOTED = frozenset({*FRONTS, *_COPIED})
 #: Looked up by key more than scanned: a filter saves the read of a key that is not there.
 _POINT_SPACES = (JOBS, STATE, DEDUP)
 
@@ -192,10 +193,10 @@ class RocksEngine:
 
     def export(self, path: str) -> None:
         target = Folder(path, "rocksdb")
-        target.path.mkdir(parents=True)
         with self._lock:
             if self._stopped is not None:
                 self._refuse()
+            target.path.mkdir(parents=True)
             last = self._db.latest_sequence_number()
             try:
                 self._db.flush_wal(True)
@@ -230,8 +231,9 @@ class RocksEngine:
         marks = self.__dict__.pop("_marks", None)
         if marks is not None:
             marks.close()
-        self.__dict__.pop("_tables", None)
-        self.__dict__.pop("_handles", None)
+        for name in ("_tables", "_handles"):
+            # Emptied, not only dropped: a kept traceback may hold a transaction that shares them.
+            self.__dict__.pop(name, []).clear()
         db = self.__dict__.pop("_db", None)
         try:
             if db is not None:
@@ -262,7 +264,11 @@ class RocksEngine:
             else:
                 self._heads.lower(space, rows)
         for space, keys in transaction.gone:
-            self._recent[space].delete(keys)
+            if space == COUNTERS:
+                for key in keys:
+                    counts.pop(key, None)
+            else:
+                self._recent[space].delete(keys)
         try:
             self._db.write(batch)
         except Exception as exc:
@@ -397,18 +403,18 @@ class _Transaction(_Reader):
 
     def delete(self, space: Space, key: bytes) -> None:
         self._delete(key, self._handles[space])
-        if space in _RECENT_SPACES:
+        if space in _COPIED:
             self.gone.append((space, (key,)))
 
     def delete_many(self, space: Space, keys: Sequence[bytes]) -> None:
         delete, handle = self._delete, self._handles[space]
         for key in keys:
             delete(key, handle)
-        if space in _RECENT_SPACES:
+        if space in _COPIED:
             self.gone.append((space, keys))
 
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        if space in _RECENT_SPACES:
+        if space in _COPIED:
             raise ValueError(f"rows of {NAMES[space]} are deleted one by one")
         self.batch.delete_range(begin, end, self._handles[space])
 
@@ -423,8 +429,7 @@ class _Transaction(_Reader):
 
     def append(self, space: Space, value: bytes) -> int:
         number = self.next_append(space)
-        # Not noted for the front: a number that follows all others is never before it.
-        self._put(commit(number), value, self._handles[space])
+        self.put(space, commit(number), value)
         self.appended[space] = number + 1
         return number
 
