@@ -489,17 +489,17 @@ def parent() -> Iterator[Path]:
 
 @pytest.mark.timeout(PATIENCE)
 def test_memory() -> None:
-    run_state_machine_as_test(machine(MemoryPlace), settings=looking(100))
+    run_state_machine_as_test(machine(MemoryPlace), settings=looking(80))
 
 
 @pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize("engine", [TwiceEngine, StaleEngine])
 def test_transactions_that_run_again(engine: type[TwiceEngine | StaleEngine]) -> None:
-    run_state_machine_as_test(machine(lambda: MemoryPlace(engine)), settings=looking(40))
+    run_state_machine_as_test(machine(lambda: MemoryPlace(engine)), settings=looking(30))
 
 
 @pytest.mark.timeout(PATIENCE)
-@pytest.mark.parametrize(("durability", "examples"), [("os", 20), ("disk", 5)])
+@pytest.mark.parametrize(("durability", "examples"), [("os", 15), ("disk", 4)])
 def test_rocksdb(parent: Path, durability: str, examples: int) -> None:
     run_state_machine_as_test(
         machine(lambda: DiskPlace("rocksdb", parent, durability=durability)), settings=looking(examples)
@@ -508,4 +508,4 @@ def test_rocksdb(parent: Path, durability: str, examples: int) -> None:
 
 @pytest.mark.timeout(PATIENCE)
 def test_lmdb(parent: Path) -> None:
-    run_state_machine_as_test(machine(lambda: DiskPlace("lmdb", parent)), settings=looking(20))
+    run_state_machine_as_test(machine(lambda: DiskPlace("lmdb", parent)), settings=looking(15))

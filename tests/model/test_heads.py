@@ -127,7 +127,7 @@ def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) ->
         else:
             if key not in rows:
                 rows.insert(bisect_left(rows, key), key)
-            heads.lower(keyspace.READY, [key])
+            heads.lower(keyspace.READY, [(key, b"")])
         for front in heads.fronts[keyspace.READY].values():
             assert front.prefix <= front.head <= front.end
             assert all(front.head <= row for row in rows if row.startswith(front.prefix))

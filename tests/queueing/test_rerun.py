@@ -84,22 +84,22 @@ def _put_and_raise(tx) -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda tx: tx.put(keyspace.META, b"k", b"v"),
-        lambda tx: tx.put_many(keyspace.META, [(b"k", b"v")]),
-        lambda tx: tx.delete(keyspace.META, b"k"),
-        lambda tx: tx.delete_many(keyspace.META, [b"k"]),
-        lambda tx: tx.delete_range(keyspace.META, b"a", b"z"),
-        lambda tx: tx.add(keyspace.META, b"k", 1),
+        lambda tx: tx.put(keyspace.COUNTERS, b"k", b"v"),
+        lambda tx: tx.put_many(keyspace.COUNTERS, [(b"k", b"v")]),
+        lambda tx: tx.delete(keyspace.COUNTERS, b"k"),
+        lambda tx: tx.delete_many(keyspace.COUNTERS, [b"k"]),
+        lambda tx: tx.delete_range(keyspace.COUNTERS, b"a", b"z"),
+        lambda tx: tx.add(b"k", 1),
     ],
     ids=["put", "put_many", "delete", "delete_many", "delete_range", "add"],
 )
 @pytest.mark.parametrize(
     "read",
     [
-        lambda tx: tx.get(keyspace.META, b"k"),
-        lambda tx: tx.get_many(keyspace.META, [b"a", b"k"]),
-        lambda tx: tx.scan(keyspace.META, b"", b"z", 10),
-        lambda tx: tx.keys(keyspace.META, b"k", b"k\0", 1, reverse=True),
+        lambda tx: tx.get(keyspace.COUNTERS, b"k"),
+        lambda tx: tx.get_many(keyspace.COUNTERS, [b"a", b"k"]),
+        lambda tx: tx.scan(keyspace.COUNTERS, b"", b"z", 10),
+        lambda tx: tx.keys(keyspace.COUNTERS, b"k", b"k\0", 1, reverse=True),
     ],
     ids=["get", "get_many", "scan", "keys"],
 )

@@ -1,0 +1,80 @@
+"""The newest rows that an engine keeps in memory: a look-up answers as the database would, whatever was just written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import leasehold
+from leasehold.errors import LeaseholdError
+from leasehold.storage import keyspace
+from leasehold.testing.harness import engine_of
+
+SPACES = [keyspace.JOBS, keyspace.STATE, keyspace.NOTES]
+#: So few that they meet.
+keys = st.integers(0, 9).map(lambda n: keyspace.of_queue(1, bytes(15) + bytes((n,))))
+wants = st.lists(keys, max_size=4)
+steps = st.one_of(
+    st.tuples(st.just("write"), wants, wants),
+    st.tuples(st.just("write"), wants, wants),
+    st.tuples(st.just("fail"), wants, wants),
+    st.tuples(st.just("get"), wants, st.booleans()),
+    st.tuples(st.just("get"), wants, st.booleans()),
+)
+
+
+@pytest.fixture(scope="module", params=["rocksdb", "lmdb", "memory"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = "" if request.param == "memory" else tmp_path_factory.mktemp("recent") / "data"
+    with leasehold.open(f"{request.param}:{path}", sweep=False) as store:
+        yield engine_of(store)
+
+
+class Thrown(LeaseholdError):
+    pass
+
+
+def write(tx: Any, space: int, deleted: list[bytes], put: list[bytes], value: bytes, *, fail: bool) -> None:
+    tx.delete_many(space, deleted[1:])
+    for key in deleted[:1]:
+        tx.delete(space, key)
+    for key in put[:1]:
+        tx.put(space, key, value)
+    tx.put_many(space, [(key, value) for key in put[1:]])
+    if fail:
+        raise Thrown
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(space=st.sampled_from(SPACES), story=st.lists(steps, max_size=25))
+def test_a_look_up_finds_what_was_written_last(engine: Any, space: int, story: list[Any]) -> None:
+    rows: dict[bytes, bytes] = {}
+    everything = [keyspace.of_queue(1, bytes(15) + bytes((n,))) for n in range(10)]
+    engine.transact(lambda tx: tx.delete_many(space, everything))
+    for number, (what, some, other) in enumerate(story):
+        value = b"value %d" % number * (1 if number % 3 else 200)  # every third is too large to be kept in memory
+        if what == "get":
+            look = engine.transact if other else engine.read
+            expected = [rows.get(key) for key in some]
+            assert look(lambda tx, s=some: tx.get_many(space, s)) == expected
+            assert look(lambda tx, s=some: [tx.get(space, key) for key in s]) == expected
+        elif what == "fail":
+            with pytest.raises(Thrown):
+                engine.transact(lambda tx, s=some, o=other, v=value: write(tx, space, s, o, v, fail=True))
+        else:
+            engine.transact(lambda tx, s=some, o=other, v=value: write(tx, space, s, o, v, fail=False))
+            for key in some:
+                rows.pop(key, None)
+            rows.update(dict.fromkeys(other, value))
+    for looked in (
+        engine.read(lambda reader: reader.get_many(space, everything)),
+        engine.read(lambda reader: [reader.get(space, key) for key in everything]),
+    ):
+        assert looked == [rows.get(key) for key in everything]
+    with engine.snapshot((space,)) as snapshot:
+        assert snapshot.get_many(space, everything) == [rows.get(key) for key in everything]
+        assert snapshot.scan(space, *keyspace.queue_range(1), 100) == sorted(rows.items())
