@@ -26,7 +26,11 @@ class Beanstalkd:
 
     def _connect(self) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
-        made.connect(str(self._socket))
+        try:
+            made.connect(str(self._socket))
+        except OSError:
+            made.close()
+            raise
         return made
 
     def _answers(self) -> bool:
