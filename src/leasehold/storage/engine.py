@@ -88,7 +88,7 @@ class Transaction(Reader, Protocol):
     def delete_many(self, space: Space, keys: Sequence[bytes]) -> None: ...
 
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        """Not for jobs, state and counters, of which an engine may keep copies by key."""
+        """Not for jobs and state, of which an engine may keep copies by key."""
 
     def add(self, key: bytes, delta: int) -> None:
         """Add to a row of `counters` (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
