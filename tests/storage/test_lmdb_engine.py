@@ -331,9 +331,7 @@ def test_four_processes_add_and_append(db, path):
 
 
 def test_many_processes_make_the_store_at_once(path):
-    processes = [
-        start(path, 'db.transact(lambda tx: tx.add(b"n", 1)); say(db.alone); db.close()') for _ in range(6)
-    ]
+    processes = [start(path, 'db.transact(lambda tx: tx.add(b"n", 1)); say(db.alone); db.close()') for _ in range(6)]
     assert "True" in "".join(finish(process) for process in processes)
     db = opened(path)
     assert count(db) == 6
