@@ -12,7 +12,7 @@ from leasehold.clock import Clock
 from leasehold.storage.engines.lmdb import LmdbEngine
 from leasehold.storage.engines.memory import MemoryEngine
 from leasehold.storage.engines.rocksdb import RocksEngine
-from leasehold.storage.keyspace import NAMES
+from leasehold.storage.keyspace import COUNTERS, NAMES
 from leasehold.stores.kv import KvBackend
 from leasehold.stores.store import Store
 
@@ -98,9 +98,9 @@ class _Counting:
         self._note("deleted", space)
         self._inner.delete_range(space, begin, end)
 
-    def add(self, space: int, key: bytes, delta: int) -> None:
-        self._note("wrote", space)
-        self._inner.add(space, key, delta)
+    def add(self, key: bytes, delta: int) -> None:
+        self._note("wrote", COUNTERS)
+        self._inner.add(key, delta)
 
     def append(self, space: int, value: bytes) -> int:
         self._note("wrote", space)
@@ -108,8 +108,26 @@ class _Counting:
         number: int = self._inner.append(space, value)
         return number
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def write(
+        self,
+        puts: Sequence[tuple[int, bytes, bytes]],
+        deletes: Sequence[tuple[int, bytes]],
+        adds: Sequence[tuple[bytes, int]],
+    ) -> None:
+        for space, key, value in puts:
+            self._note("wrote", space)
+            self._work.bytes_written += len(key) + len(value)
+        for space, _ in deletes:
+            self._note("deleted", space)
+        self._note("wrote", COUNTERS, len(adds))
+        self._inner.write(puts, deletes, adds)
+
+    def next_append(self, space: int) -> int:
+        number: int = self._inner.next_append(space)
+        return number
+
+    def guard(self, space: int, key: bytes) -> None:
+        self._inner.guard(space, key)
 
 
 class CountingEngine:

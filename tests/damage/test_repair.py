@@ -148,14 +148,14 @@ RESTORED: dict[str, tuple[str, str | None, Plant]] = {
         "orphan", "big", lambda g: g.put(PAYLOAD, keyspace.payload_part(g.number, g.job("big"), 9), records.seal(b"\1x")),
     ),
     "a counter too high": (
-        "counters", None, lambda g: g.write(lambda tx: tx.add(COUNTERS, keyspace.counter(g.number, Counter.WAITING), 5)),
+        "counters", None, lambda g: g.write(lambda tx: tx.add(keyspace.counter(g.number, Counter.WAITING), 5)),
     ),
     "a counter too low": (
-        "counters", None, lambda g: g.write(lambda tx: tx.add(COUNTERS, keyspace.counter(g.number, Counter.LEASED), -2)),
+        "counters", None, lambda g: g.write(lambda tx: tx.add(keyspace.counter(g.number, Counter.LEASED), -2)),
     ),
     "a counter gone": ("counters", None, lambda g: g.delete(COUNTERS, keyspace.counter(g.number, Counter.DEAD))),
     "removed too high": (
-        "conservation", None, lambda g: g.write(lambda tx: tx.add(COUNTERS, keyspace.counter(g.number, Counter.REMOVED), 5)),
+        "conservation", None, lambda g: g.write(lambda tx: tx.add(keyspace.counter(g.number, Counter.REMOVED), 5)),
     ),
     **{
         f"counter {name.name.lower()} damaged": (
