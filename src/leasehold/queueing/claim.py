@@ -15,7 +15,7 @@ from leasehold.model.ids import NO_ID
 from leasehold.model.lease import ClaimRequest, Delivery, Leased
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
-from leasehold.queueing import sweep
+from leasehold.queueing import single, sweep
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, held_jobs, whole_payload
 from leasehold.queueing.ledger import Ledger
@@ -133,7 +133,12 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
 def _try(core: Core, name: QueueName, request: ClaimRequest) -> Leased | None:
     if not core.only_writer and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
         return None  # looking is cheap there, and taking the writer's lock is not
-    lease = core.ids.one(core.time.now_ms())
+    now = core.time.now_ms()
+    lease = core.ids.one(now)
+    if request.limit == 1:
+        leased = single.claim(core, name, request, lease, now)
+        if not isinstance(leased, single.Unusual):
+            return leased
     while True:
         outcome = core.write(lambda ledger: _claim(core, ledger, name, request, lease))
         if outcome is not _AGAIN:

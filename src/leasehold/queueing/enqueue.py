@@ -11,6 +11,7 @@ from leasehold.model.job import Enqueued
 from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
+from leasehold.queueing import single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import whole_payload
 from leasehold.queueing.ledger import ALL, Ledger
@@ -28,6 +29,10 @@ Keyed = tuple[int, bytes, bytes]
 
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    if len(requests) == 1:
+        added = single.enqueue(core, name, requests[0])
+        if not isinstance(added, single.Unusual):
+            return [added]
     size = _JOB_OVERHEAD * len(requests)
     now = core.time.now_ms()
     ids = core.ids.take(now, len(requests))

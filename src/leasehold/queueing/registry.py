@@ -14,6 +14,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, iterate
+from leasehold.storage.keyspace import Counter
 
 NEXT_QUEUE = b"next_queue"
 
@@ -30,6 +31,9 @@ class Registered(NamedTuple):
     result_retention_ms: int
     dedup_ms: int
     tiers: tuple[bytes, ...]
+    prefix: bytes
+    #: The counters' keys by their number, 0 unused.
+    counters: tuple[bytes, ...]
     #: The beginning of the commonest events, by priority.
     enqueued: tuple[bytes, ...]
     claimed: tuple[bytes, ...]
@@ -50,6 +54,8 @@ def registered(raw: bytes) -> Registered:
         duration_ms("result_retention", policy.result_retention),
         duration_ms("dedup_window", policy.dedup_window),
         tuple(keyspace.ready_prefix(record.number, priority) for priority in range(9, -1, -1)),
+        keyspace.queue_prefix(record.number),
+        tuple(keyspace.counter(record.number, number) for number in range(max(Counter) + 1)),
         _heads(record.number, Change.ENQUEUED, State.WAITING),
         _heads(record.number, Change.CLAIMED, State.LEASED),
         _heads(record.number, Change.DONE, State.GONE),
@@ -65,6 +71,10 @@ class Registry:
         self._cached = cached
         self._known: dict[QueueName, Registered] = {}
         self._by_number: dict[int, QueueName] = {}
+
+    def known(self, name: QueueName) -> Registered | None:
+        """The queue, if its row is known without reading (and so only where this process is the only writer)."""
+        return self._known.get(name) if self._cached else None
 
     def find(self, reader: Reader, name: QueueName) -> Registered | None:
         known = self._known.get(name)

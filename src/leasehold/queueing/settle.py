@@ -15,6 +15,7 @@ from leasehold.model.lease import Extended, Proof, Settle
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import after_failure
+from leasehold.queueing import single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
@@ -31,6 +32,10 @@ _WAITING = int(State.WAITING)
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+    if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
+        outcome = single.ack(core, name, items[0].proof)
+        if outcome is None:
+            return [None]
     # Jitter is drawn outside the transaction, which may run again.
     rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
     return core.write(lambda ledger: _settle(core, ledger, name, items, rolls))

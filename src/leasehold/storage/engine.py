@@ -79,6 +79,14 @@ class Reader(Protocol):
 class Transaction(Reader, Protocol):
     """Looks and writes; nothing it writes is seen, by itself or by others, before it commits."""
 
+    def write(
+        self,
+        puts: Sequence[tuple[Space, bytes, bytes]],
+        deletes: Sequence[tuple[Space, bytes]],
+        adds: Sequence[tuple[bytes, int]],
+    ) -> None:
+        """Several rows of several spaces, and counters, in one call: for verbs whose cost is mostly calls."""
+
     def put(self, space: Space, key: bytes, value: bytes) -> None: ...
 
     def put_many(self, space: Space, rows: Sequence[Row]) -> None: ...

@@ -177,8 +177,8 @@ def ready_tier_end(queue: int, priority: int) -> bytes:
     return _COUNTER.pack(queue, 10 - priority)
 
 
-def due(kind: Due, time_ms: int, queue: int, reference: bytes) -> bytes:
-    return _DUE.pack(kind, time_ms, queue, reference)
+#: Kind, time, queue number, reference.
+due = _DUE.pack
 
 
 class DueKey(NamedTuple):
@@ -196,7 +196,7 @@ def due_prefix(kind: Due) -> bytes:
     return bytes((kind,))
 
 
-def due_until(kind: Due, time_ms: int) -> bytes:
+def due_until(kind: int, time_ms: int) -> bytes:
     return _DUE_TIME.pack(kind, time_ms + 1)
 
 

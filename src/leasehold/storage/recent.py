@@ -22,6 +22,9 @@ class RecentRows:
         self._young: dict[bytes, bytes] = {}
         self._old: dict[bytes, bytes] = {}
 
+    def get(self, key: bytes) -> bytes | None:
+        return self._young.get(key) or self._old.get(key)
+
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows that are here; None says nothing about the rest."""
         young, old = self._young.get, self._old.get

@@ -323,6 +323,10 @@ class _Reader:
         self._tables = engine._tables
 
     def get(self, space: Space, key: bytes) -> bytes | None:
+        if space in _RECENT_SPACES:
+            kept = self._engine._recent[space].get(key)
+            if kept is not None:
+                return kept
         try:
             value: bytes | None = self._tables[space].get(key)
         except Exception as exc:
@@ -392,6 +396,23 @@ class _Transaction(_Reader):
         self.gone: list[tuple[Space, Sequence[bytes]]] = []
         self.adds: dict[bytes, int] = {}
         self.appended: dict[Space, int] = {}
+
+    def write(
+        self,
+        puts: Sequence[tuple[Space, bytes, bytes]],
+        deletes: Sequence[tuple[Space, bytes]],
+        adds: Sequence[tuple[bytes, int]],
+    ) -> None:
+        put, delete, handles, noted = self._put, self._delete, self._handles, self.noted
+        for space, key, value in puts:
+            put(key, value, handles[space])
+            if space in _NOTED:
+                noted.append((space, ((key, value),)))
+        for space, key in deletes:
+            delete(key, handles[space])
+            if space in _COPIED:
+                self.gone.append((space, (key,)))
+        self.adds.update(adds)
 
     def put(self, space: Space, key: bytes, value: bytes) -> None:
         self._put(key, value, self._handles[space])

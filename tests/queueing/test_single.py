@@ -1,0 +1,128 @@
+"""The straight-line verbs for one job write the very rows that the general verbs write."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import leasehold
+from leasehold import Backoff, ManualClock, Policy
+from leasehold.queueing import single
+from leasehold.storage import keyspace
+from leasehold.storage.engine import iterate
+
+
+class Counted:
+    """Ids that two stores hand out alike."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def take(self, now_ms: int, count: int) -> list[bytes]:
+        return [next(self._numbers).to_bytes(16, "big") for _ in range(count)]
+
+    def one(self, now_ms: int) -> bytes:
+        return self.take(now_ms, 1)[0]
+
+    def renew(self) -> None:
+        pass
+
+
+def everything(store):
+    with store._backend._engine.snapshot() as reader:
+        return {
+            name: [row for rows in iterate(reader, space, b"", keyspace.LAST) for row in rows]
+            for space, name in enumerate(keyspace.NAMES)
+        }
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def pair(request, tmp_path):
+    """Two stores of the same history: one with the straight-line verbs, one without."""
+    stores = []
+    for side in ("quick", "general"):
+        url = "memory:" if request.param == "memory" else f"rocksdb:{tmp_path / side}"
+        store = leasehold.open(url, clock=ManualClock(), sweep=False)
+        store._backend._core.ids = Counted()
+        stores.append(store)
+    yield stores
+    for store in stores:
+        assert store.check().clean
+        store.close()
+
+
+def in_general(monkeypatch, work):
+    """Do it with every straight-line verb declining."""
+    with monkeypatch.context() as patch:
+        for verb in ("enqueue", "claim", "ack"):
+            patch.setattr(single, verb, lambda *args: single.UNUSUAL)
+        return work()
+
+
+def lives(store, seen):
+    """A bit of everything, one job at a time; what the verbs answered goes to `seen`."""
+    queue = store.queue("work")
+    clock = store._backend._core.clock
+    queue.configure(Policy(lease=10, max_attempts=3, backoff=Backoff.fixed(1)))
+    for payload, options in [
+        (b"plain", {}),
+        (b"", {"priority": 9}),
+        (b"later", {"delay": 2}),
+        (b"large" * 20_000, {}),
+        (b"keyed", {"key": "k"}),
+        (b"told", {"headers": {"a": "b"}}),
+        (b"mortal", {"ttl": 1}),
+        (b"thrice", {"max_attempts": 7, "priority": 3}),
+    ]:
+        seen.append(queue.enqueue(payload, **options))
+    clock.advance(1.5)
+    for worker in ("", "w1", "wörker", "", "", "", ""):
+        claim = queue.claim(worker=worker)
+        seen.append([(d.id, d.payload, d.attempt, d.token, d.headers, d.key, d.receipt) for d in claim])
+        for delivery in claim:
+            if delivery.payload == b"told":
+                queue.nack(delivery, error="no")
+            elif delivery.payload != b"plain":
+                seen.append(queue.ack(delivery))
+    clock.advance(11)
+    claim = queue.claim(worker="late")
+    seen.append([(d.id, d.attempt, d.token) for d in claim])
+    queue.ack(claim[0])
+    queue.configure(Policy(retention=60, backoff=Backoff.fixed(1)))
+    claim = queue.claim()
+    queue.ack(claim[0])
+    seen.append(queue.counts())
+    seen.append(queue.claim(limit=1, max_bytes=1).deliveries)
+
+
+def test_both_ways_write_the_same_rows(pair, monkeypatch):
+    quick, general = pair
+    answers: list[list] = [[], []]
+    lives(quick, answers[0])
+    in_general(monkeypatch, lambda: lives(general, answers[1]))
+    assert answers[0] == answers[1]
+    left, right = everything(quick), everything(general)
+    for name in keyspace.NAMES:
+        assert left[name] == right[name], name
+
+
+def test_plain_jobs_do_go_the_straight_way(pair, monkeypatch):
+    """Or else the test above compares the general verbs with themselves."""
+    store, _ = pair
+    taken = []
+    for verb in ("enqueue", "claim", "ack"):
+        real = getattr(single, verb)
+
+        def watched(*args, real=real, verb=verb):
+            answer = real(*args)
+            if answer is not single.UNUSUAL:
+                taken.append(verb)
+            return answer
+
+        monkeypatch.setattr(single, verb, watched)
+    queue = store.queue("work")
+    for _ in range(3):  # the first makes the queue, and goes the general way
+        queue.enqueue(b"x")
+        queue.ack(queue.claim()[0])
+    assert taken == ["claim", "ack", *["enqueue", "claim", "ack"] * 2]
