@@ -31,8 +31,8 @@ demo: setup ## see the queue work: delayed, prioritised, failing, dead and repla
 test: setup ## run the tests; ARGS="-k name" is passed on
 	@$(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
-test-crash: setup ## kill -9 a working process 200 times an engine (CRASH_ROUNDS=n for another number)
-	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} $(PY) -m pytest -q -m crash --timeout 3600 tests/crash $(ARGS)
+test-crash: setup ## kill -9 a working process 200 times an engine, and flip 2,000 bytes (CRASH_ROUNDS=n, DAMAGE_FLIPS=n)
+	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} $(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage $(ARGS)
 
 check: setup ## formatting, lint, types, import contracts
 	@$(PY) -m ruff format --check $(CHECKED)
@@ -65,6 +65,7 @@ lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest 
 	@$(PY) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make lock: pin on Python 3.11, the oldest supported (make clean setup PYTHON=python3.11)")'
 	@$(COMPILE) --output-file requirements/base.txt pyproject.toml
 	@$(COMPILE) --extra dev --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }
 
 clean: ## remove .venv, caches and build output
