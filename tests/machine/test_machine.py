@@ -71,7 +71,7 @@ delays = st.sampled_from([0, 0, 0, 0, 0, 1, 1_500, 30_000, 7_200_000])
 errors = st.sampled_from([None, "boom", "Timeout: no answer"])
 wishes = st.builds(
     Wish,
-    payload=st.sampled_from([b"", b"x", LARGE]),
+    payload=st.sampled_from([b"", b"x", b"x", LARGE]),
     delay=delays,
     at=st.none(),
     priority=st.sampled_from([0, 0, 0, 1, 5, 9]),
@@ -154,7 +154,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # ── consume ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(target=deliveries, name=names, limit=st.integers(1, 5), lease=leases, named=st.booleans())
+    @rule(target=deliveries, name=names, limit=st.sampled_from([1, 1, 1, 2, 5]), lease=leases, named=st.booleans())
     def claim(self, name: str, limit: int, lease: int | None, named: bool) -> Any:
         self.claims += 1
         return self._claim(name, limit, lease, f"claim {self.claims}" if named else None)
@@ -164,7 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
         for wish in batch:
             wish.delay, wish.ttl = 0, None
         self.enqueue(name, batch, None)
-        return self.claim(name, 3, lease, True)
+        return self.claim(name, len(batch), lease, len(batch) > 1)
 
     @rule(target=deliveries, name=names, batch=st.lists(wishes, min_size=1, max_size=3), error=errors)
     def work_in_vain(self, name: str, batch: list[Wish], error: str | None) -> Any:
