@@ -166,11 +166,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.enqueue(name, batch, None)
         return self.claim(name, len(batch), lease, len(batch) > 1)
 
-    @rule(target=deliveries, name=names, batch=st.lists(wishes, min_size=1, max_size=3), error=errors)
-    def work_in_vain(self, name: str, batch: list[Wish], error: str | None) -> Any:
+    @rule(
+        target=deliveries,
+        name=names,
+        batch=st.lists(wishes, min_size=1, max_size=3),
+        verb=st.sampled_from(["fail", "ack"]),
+        error=errors,
+    )
+    def work(self, name: str, batch: list[Wish], verb: str, error: str | None) -> Any:
+        """A whole life: enqueued, claimed, and done or dead."""
         pairs: Any = self.enqueue_and_claim(name, batch, None)
         for pair in pairs.values:
-            self.settle(pair, "fail", None, error, None)
+            self.settle(pair, verb, None, error, None)
         return pairs
 
     @precondition(lambda self: any(queue.claims for queue in self.model.queues.values()))
