@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,10 @@ class Counted:
         pass
 
 
+def core(store) -> Any:
+    return store._backend._core
+
+
 def everything(store):
     with store._backend._engine.snapshot() as reader:
         return {
@@ -44,7 +49,7 @@ def pair(request, tmp_path):
     for side in ("quick", "general"):
         url = "memory:" if request.param == "memory" else f"rocksdb:{tmp_path / side}"
         store = leasehold.open(url, clock=ManualClock(), sweep=False)
-        store._backend._core.ids = Counted()
+        core(store).ids = Counted()
         stores.append(store)
     yield stores
     for store in stores:
@@ -63,9 +68,9 @@ def in_general(monkeypatch, work):
 def lives(store, seen):
     """A bit of everything, one job at a time; what the verbs answered goes to `seen`."""
     queue = store.queue("work")
-    clock = store._backend._core.clock
+    clock = core(store).clock
     queue.configure(Policy(lease=10, max_attempts=3, backoff=Backoff.fixed(1)))
-    for payload, options in [
+    jobs: list[tuple[bytes, dict[str, Any]]] = [
         (b"plain", {}),
         (b"", {"priority": 9}),
         (b"later", {"delay": 2}),
@@ -74,7 +79,8 @@ def lives(store, seen):
         (b"told", {"headers": {"a": "b"}}),
         (b"mortal", {"ttl": 1}),
         (b"thrice", {"max_attempts": 7, "priority": 3}),
-    ]:
+    ]
+    for payload, options in jobs:
         seen.append(queue.enqueue(payload, **options))
     clock.advance(1.5)
     for worker in ("", "w1", "wörker", "", "", "", ""):
@@ -98,7 +104,7 @@ def lives(store, seen):
 
 def test_both_ways_write_the_same_rows(pair, monkeypatch):
     quick, general = pair
-    answers: list[list] = [[], []]
+    answers: list[list[object]] = [[], []]
     lives(quick, answers[0])
     in_general(monkeypatch, lambda: lives(general, answers[1]))
     assert answers[0] == answers[1]

@@ -36,6 +36,15 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
 
 
 def read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job | None:
+    try:
+        return _read_job(core, reader, queue, job)
+    except Corrupt as exc:
+        if exc.job_id is not None:
+            raise
+        raise Corrupt(exc.detail, job.hex(), exc.key) from exc  # the engine knows bytes, not jobs
+
+
+def _read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job | None:
     at = keyspace.of_queue(queue.number, job)
     raw = reader.get(keyspace.STATE, at)
     body = reader.get(keyspace.JOBS, at)

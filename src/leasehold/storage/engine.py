@@ -114,6 +114,12 @@ class Transaction(Reader, Protocol):
 class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
     """A moment, held until closed."""
 
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        """The next `limit` rows from `begin` on: those that are sound, and the damage of those that are not, with their keys.
+
+        Where an engine cannot pass damage, it raises it.
+        """
+
     def entries(self, space: Space) -> int | None:
         """How many rows the engine itself counts in a space, where it keeps count apart from the rows."""
 

@@ -72,27 +72,22 @@ class Survey:
 
     def rows(self, space: Space, chunk: int = 1000) -> Iterator[list[Row]]:
         """Every row of a space that can be read. Each that cannot is a fault; where the engine tells its key, it is passed."""
-        begin, limit = b"", chunk
+        begin = b""
         self.read[space] = 0
         while True:
             try:
-                rows = self.reader.scan(space, begin, keyspace.LAST, limit)
+                rows, damage = self.reader.salvage(space, begin, chunk)
             except Corrupt as exc:
-                if limit > 1 and exc.key is not None:
-                    limit = 1  # come to the damaged row one by one, so that its neighbours are seen
-                    continue
                 self._note_damage(space, exc)
-                if exc.key is None or exc.key < begin:
-                    return
-                self.read[space] += 1
-                begin, limit = exc.key + b"\0", chunk
-                continue
-            if rows:
-                self.read[space] += len(rows)
-                yield rows
-                begin = rows[-1][0] + b"\0"
-            if len(rows) < limit:
                 return
+            for found in damage:
+                self._note_damage(space, found)
+            self.read[space] += len(rows) + len(damage)
+            if rows:
+                yield rows
+            if len(rows) + len(damage) < chunk:
+                return
+            begin = max(*(key for key, _ in rows), *(found.key or b"" for found in damage), begin) + b"\0"
 
     def _note_damage(self, space: Space, exc: Corrupt) -> None:
         key = exc.key or b""
@@ -102,14 +97,18 @@ class Survey:
             self.unknown.add((queue, job))
             self.add(Fault("damaged", detail, "rebuild_state", queue, job, space, key))
             return
+        if space in _JOB_SPACES and len(key) >= 20:
+            queue, job = keyspace.split_of_queue(key[:20])
+            if not self.excused(queue, job):  # or else it is noted already, with the job
+                self.add(Fault("damaged", detail, "delete_row", queue, job, space, key))
+            return
         self.unreadable.add(space)
-        mend = "delete_row" if key and space in _EXPENDABLE else ""
-        self.add(Fault("damaged", detail, mend, job=key[4:20] if space in _JOB_SPACES else b"", space=space, key=key))
+        self.add(Fault("damaged", detail, "delete_row" if key and space in _EXPENDABLE else "", space=space, key=key))
 
 
 _JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD)
 #: Spaces whose rows can be made again from others, or forgotten, once a damaged one is out of the way.
 _EXPENDABLE = (
-    keyspace.NOTES, keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
+    keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
     keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS,
 )  # fmt: skip

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from sortedcontainers import SortedDict
 
-from leasehold.errors import InvalidArgument, StoreClosed
+from leasehold.errors import Corrupt, InvalidArgument, StoreClosed
 from leasehold.storage.engine import Row, Snapshot, Space, Traits
-from leasehold.storage.keyspace import COUNTERS, NAMES, commit, split_commit
+from leasehold.storage.keyspace import COUNTERS, LAST, NAMES, commit, split_commit
 from leasehold.storage.records import decode_count, encode_count
 
 T = TypeVar("T")
@@ -156,6 +156,9 @@ class _Snapshot(_Tables):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        return self.scan(space, begin, LAST, limit), []
 
     def entries(self, space: Space) -> int | None:
         return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import threading
 import weakref
@@ -68,6 +69,9 @@ def _disown_in_child() -> None:
     """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
     for engine in list(_open_engines):
         engine._lock = threading.Lock()
+        # Taken down in the child, the driver would wait for threads that a fork does not have: there they are never.
+        for held in engine._driver_objects():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
         engine._stopped = StoreClosed(
             "this process is a fork of the one that opened the store: open it anew in the child"
         )
@@ -125,6 +129,7 @@ class RocksEngine:
         self._next_append: dict[Space, int] = {JOURNAL: last + 1}
         self._counts: dict[bytes, int] = {}
         self._heads = Heads()
+        self._snapshots: weakref.WeakSet[_Snapshot] = weakref.WeakSet()
         self._recent = {space: RecentRows() for space in _RECENT_SPACES}
         self._lock = threading.Lock()
         self._version = 0
@@ -177,7 +182,9 @@ class RocksEngine:
                 iterators[space].seek_to_first()
                 # The driver's snapshot is right for single keys, and does not walk over tombstones as a seek does.
                 points[space] = self._tables[space].snapshot()
-            return _Snapshot(iterators, points)
+            snapshot = _Snapshot(iterators, points)
+            self._snapshots.add(snapshot)
+            return snapshot
 
     def version(self) -> int:
         return self._version
@@ -221,12 +228,11 @@ class RocksEngine:
             if failed is None:
                 self._sync()
         finally:
-            try:
-                self._let_go(quietly=failed is not None)
-            finally:
-                self._folder.unlock()
+            self._let_go()
+            self._folder.unlock()
+            _open_engines.discard(self)
 
-    def _let_go(self, *, quietly: bool = True) -> None:
+    def _let_go(self) -> None:
         """Close what is open. The driver keeps its own lock for as long as any object of it is alive."""
         marks = self.__dict__.pop("_marks", None)
         if marks is not None:
@@ -235,32 +241,35 @@ class RocksEngine:
             # Emptied, not only dropped: a kept traceback may hold a transaction that shares them.
             self.__dict__.pop(name, []).clear()
         db = self.__dict__.pop("_db", None)
-        try:
-            if db is not None:
+        if db is not None:
+            with contextlib.suppress(Exception):
+                # What it may fail at is to flush: that is in the log, synced, or its failure has been told already.
                 db.close()
-        except Exception as exc:
-            # After a failed write it fails to close as well, and has told why already.
-            if not quietly:
-                raise translated(exc) from exc
+
+    def _driver_objects(self) -> list[object]:
+        """All that is there of the driver; after closing, nothing."""
+        own = [self.__dict__.get("_db"), *self.__dict__.get("_tables", ()), *self.__dict__.get("_handles", ())]
+        return own + [held for snapshot in list(self._snapshots) for held in snapshot.held()]
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, transaction: _Transaction) -> int:
         """Write the batch; returns the version to wait for."""
-        batch, counts, handle = transaction.batch, self._counts, self._handles[COUNTERS]
+        batch, counts = transaction.batch, self._counts
         changed = {}
         for key, delta in transaction.adds.items():
             value = counts.get(key)
             if value is None:
                 value = decode_count(self._tables[COUNTERS].get(key))
             changed[key] = value = value + delta
-            batch.put(key, encode_count(value), handle)
+            batch.put(key, encode_count(value), self._handles[COUNTERS])
         self._remember(transaction)
         try:
             self._db.write(batch)
-        except Exception as exc:
-            self._stopped = stop = translated(exc)
-            raise stop from exc
+        except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
+            self._stop(exc)
+            transaction.forget()
+            raise Unavailable(str(self._stopped)) from None
         counts.update(changed)
         if transaction.appended:
             self._next_append.update(transaction.appended)
@@ -293,13 +302,19 @@ class RocksEngine:
         written, sequence = self._written, self._sequence
         try:
             self._db.flush_wal(True)
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001
             # What the disk did not take once it may never take: going on would promise what cannot be kept.
-            self._stopped = stop = translated(exc)
-            raise stop from exc
+            self._stop(exc)
+            raise Unavailable(str(self._stopped)) from None
         self._durable = max(self._durable, written)
         self._marks_durable = max(self._marks_durable, sequence)
         self._marks.note(max(self._sequence, self._marks_durable) if self._note_writes else 0, self._marks_durable)
+
+    def _stop(self, exc: Exception) -> None:
+        """After a failed write. The error is kept without the frames it came through, which hold the driver's objects."""
+        error = translated(exc)
+        self._stopped = error.with_traceback(None)
+        exc.__traceback__ = None
 
     def _last_append(self, space: Space) -> int:
         iterator = self._tables[space].iter()
@@ -447,6 +462,11 @@ class _Transaction(_Reader):
             self.gone.append((space, [key for key in self._engine._counts if begin <= key < end]))
         self.batch.delete_range(begin, end, self._handles[space])
 
+    def forget(self) -> None:
+        """Let go of the driver's objects: whoever keeps an exception keeps this transaction, and must not keep those."""
+        del self.batch, self._put, self._delete
+        self._tables, self._handles = [], []
+
     def add(self, key: bytes, delta: int) -> None:
         self.adds[key] = self.adds.get(key, 0) + delta
 
@@ -497,6 +517,12 @@ class _Snapshot:
             if reverse:
                 return [key for key, _ in _backward(self._iterators[space], begin, end, limit)]
             return _forward_keys(self._iterators[space], begin, end, limit)
+
+    def held(self) -> list[object]:
+        return [*self._iterators.values(), *self._points.values()]
+
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        return self.scan(space, begin, LAST, limit), []
 
     def entries(self, space: Space) -> int | None:
         return None  # it only estimates

@@ -362,6 +362,13 @@ class _Snapshot(Rows):
         finally:
             self._gate.leave()
 
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        self._enter()
+        try:
+            return super().salvage(space, begin, limit)
+        finally:
+            self._gate.leave()
+
     def entries(self, space: Space) -> int | None:
         self._enter()
         try:

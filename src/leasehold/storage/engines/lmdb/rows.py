@@ -128,6 +128,29 @@ class Rows:
     ) -> list[bytes]:
         return [key for key, _ in self._walk(space, begin, end, limit, reverse)]
 
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        """Sound rows, and the damage of others, each read for itself: neighbours prove nothing here."""
+        rows: list[Row] = []
+        damage: list[Corrupt] = []
+        try:
+            cursor = self._cursor(space)
+            if not cursor.set_range(begin):
+                if not begin:
+                    self._empty(space)
+                return rows, damage
+            last = begin
+            for key, stored in islice(cursor, limit):
+                if crc32(stored, crc32(key, SALTS[space] + len(key))) != GOOD:
+                    damage.append(damaged(space, key, "a row's checksum does not fit"))
+                elif key < last:
+                    damage.append(damaged(space, key, "a row is out of order"))
+                else:
+                    rows.append((key, stored[:-CRC_BYTES]))
+                last = max(last, key)
+        except lmdb.Error as exc:
+            raise self._failed(exc) from exc
+        return rows, damage
+
     def last(self, space: Space) -> bytes | None:
         """The last key of a space."""
         try:
