@@ -61,8 +61,10 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         elif self.kind == "linear":
             seconds = self.base * attempt
         else:
-            # Past this power the cap has long been reached; the bound keeps the float finite.
-            seconds = self.base * self.factor ** min(attempt - 1, 100)
+            try:
+                seconds = self.base * self.factor ** (attempt - 1)
+            except OverflowError:
+                seconds = self.cap if self.base else 0.0
         seconds = min(seconds, self.cap)
         if self.jitter == "equal":
             seconds = seconds / 2 + seconds / 2 * roll

@@ -352,7 +352,7 @@ def _delivery(
     )
 
 
-def _repeat(ledger: Ledger, queue: Registered, claim: records.ClaimRecord, asked: bytes) -> Leased | None:
+def _repeat(ledger: Ledger, queue: Registered, claim: records.ClaimRecord, asked: bytes) -> Leased:
     """A claim whose id was seen before: its jobs that are still open, or how it ended."""
     if claim.asked != asked:
         raise InvalidArgument("a claim with this id asked for something else: use another id")
@@ -362,7 +362,7 @@ def _repeat(ledger: Ledger, queue: Registered, claim: records.ClaimRecord, asked
     at = keyspace.of_queue(number, claim.lease)
     raw = tx.get(keyspace.LEASES, at)
     if raw is None:
-        return None
+        return Leased(queue.name, claim.lease, ledger.now, [])  # all settled: an answer, so nobody waits for another
     lease = records.decode_lease(raw, claim.lease)
     if lease.expires_at_ms <= ledger.now:
         raise LeaseLost(detail="the claim with this id has expired")

@@ -176,11 +176,14 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
 
 def _walk(reader: Reader, name: QueueName, ref: int) -> list[Event]:
     found = []
+    oldest, _ = bounds(reader)
     while ref:
         commit, index = records.split_ref(ref)
+        if commit < oldest:
+            break  # trimmed: the rest of the story is no longer kept
         raw = reader.get(keyspace.JOURNAL, keyspace.commit(commit))
         if raw is None:
-            break  # trimmed: the rest of the story is no longer kept
+            raise Corrupt(f"journal row {commit} is missing")
         row = records.decode_journal(raw, commit)
         if index >= len(row.events):
             raise Corrupt(f"journal row {commit} has no event {index}")
