@@ -231,7 +231,7 @@ class Audit:
                 if not call.lost:
                     explained.add((job_id, token))
             elif call.verb == "ack_many":
-                self._check_ack_many(call, happened, explained)
+                self._check_ack_many(call, happened, explained, events)
         for at, event in happened.items():
             if event.type == "expired" or (event.type == "died" and str(event.text).startswith("the lease expired")):
                 continue
@@ -241,7 +241,11 @@ class Audit:
             assert self.jobs[job_id].token == token, f"{job_id} came back after its ack"
 
     def _check_ack_many(
-        self, call: Call, happened: dict[tuple[str, int], Event], explained: set[tuple[str, int]]
+        self,
+        call: Call,
+        happened: dict[tuple[str, int], Event],
+        explained: set[tuple[str, int]],
+        events: list[Event],
     ) -> None:
         jobs = [(job_id, token) for job_id, token in call.arguments["jobs"]]
         done = [at for at in jobs if at in happened and happened[at].type == "done"]
@@ -250,7 +254,8 @@ class Audit:
         elif done:
             for job_id, token in jobs:  # what was left out of it had been lost before
                 gone = token in self.jobs[job_id].closed or self.jobs[job_id].state == "gone"
-                assert gone, f"half of {call}: {job_id} is open"
+                late = _lease_end(events, job_id, token) <= happened[done[0]].time_ms  # expired, though not yet swept
+                assert gone or late, f"half of {call}: {job_id} is open"
         assert len({happened[at].commit for at in done}) <= 1, f"{call} in several commits"
         explained.update(jobs)
 
@@ -352,3 +357,11 @@ def _fits_enqueue(group: list[Event], call: Call) -> bool:
 
 def _fits_claim(group: list[Event], call: Call) -> bool:
     return group[0].queue == call.arguments["queue"] and len(group) <= int(call.arguments["limit"])
+
+
+def _lease_end(events: list[Event], job_id: str, token: int) -> int:
+    """When the lease of a delivery ended at last, by the journal."""
+    claims = [event for event in events if event.type == "claimed" and (event.job_id, event.token) == (job_id, token)]
+    leases = {event.lease_id for event in claims}
+    ends = [event.at_ms or 0 for event in events if event.type in ("claimed", "extended") and event.lease_id in leases]
+    return max(ends, default=0)
