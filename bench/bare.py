@@ -30,7 +30,7 @@ from leasehold.model.lease import Delivery, Settled
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.storage import keyspace
-from leasehold.storage.engines.rocksdb import _open
+from leasehold.storage.engines.rocksdb.opening import open_db
 from leasehold.storage.keyspace import Counter, Due
 
 _NUMBER = 1
@@ -69,7 +69,7 @@ class Bare:
     note = "the same rows through rocksdict, no API, no checks"
 
     def __init__(self, path: Path, durability: str, made: Callable[[Bare], BareClient] | None = None) -> None:
-        self.db = _open(path, _CACHE, "high_throughput")
+        self.db = open_db(path, _CACHE, "high_throughput")
         self.tables = [self.db.get_column_family(name) for name in keyspace.NAMES]
         self.handles = [self.db.get_column_family_handle(name) for name in keyspace.NAMES]
         self.disk = durability == "disk"

@@ -12,7 +12,8 @@ import structlog
 import leasehold
 from leasehold import aio
 from leasehold.errors import InvalidArgument, LeaseLost, OpenError, StoreClosed, WaitTimeout
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 
 
 def run(story, **options):

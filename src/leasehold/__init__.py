@@ -39,7 +39,8 @@ from leasehold.model.lease import Delivery
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.claim import Claim
 from leasehold.stores.opening import open
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 
 __version__ = "0.1.0"
 

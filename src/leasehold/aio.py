@@ -41,7 +41,8 @@ from leasehold.model.names import DEFAULT_TENANT, QueueName
 from leasehold.storage.engine import Traits
 from leasehold.stores import opening
 from leasehold.stores.claim import Claim
-from leasehold.stores.store import Queue, Store, _claim, claim_request
+from leasehold.stores.queue import Queue, claim_from, claim_request
+from leasehold.stores.store import Store
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -387,7 +388,7 @@ async def _claimed(threads: _Threads, queues: builtins.list[Queue], request: Cla
         # A claim that had to queue for a thread has waited for that long.
         left_ms = max(0, request.wait_ms - (first._backend.now_ms() - asked_ms))
         timely = msgspec.structs.replace(request, wait_ms=left_ms) if request.wait_ms else request
-        return _claim(first._backend, first._telemetry, queues, timely, cancel)
+        return claim_from(first._backend, first._telemetry, queues, timely, cancel)
 
     claim = await threads.hold(work, _release, waits=request.wait_ms > 0)
     return AsyncClaim(claim, threads)

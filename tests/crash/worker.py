@@ -27,7 +27,8 @@ import leasehold.stores.kv
 from leasehold import NewJob
 from leasehold.errors import LeaseLost
 from leasehold.model.lease import Delivery
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 
 THREADS = 4
 QUEUES = ("plain", "kept")

@@ -10,7 +10,8 @@ from typing import Any
 import leasehold
 from leasehold import Backoff, NewJob, Policy, Where
 from leasehold.clock import ManualClock
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 
 START_MS = 1_800_000_000_000
 QUEUES = (("work", "default"), ("paused", "default"), ("work", "acme"))

@@ -12,7 +12,8 @@ from leasehold.clock import ManualClock
 from leasehold.model.ids import job_id_bytes
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Transaction
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.harness import engine_of
 
 BIG = b"0123456789abcdef" * 10_000  # three parts

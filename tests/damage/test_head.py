@@ -10,7 +10,7 @@ import pytest
 import leasehold
 from leasehold import NewJob
 from leasehold.errors import Corrupt
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 from tests.damage.planting import Garden, garden
 
 

@@ -10,7 +10,8 @@ import pytest
 from leasehold.clock import ManualClock
 from leasehold.errors import KeyConflict, LeaseholdError
 from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 
 HOUR, DAY = 3600, 86_400

@@ -31,7 +31,7 @@ from leasehold.model.job import Job as SeenJob
 from leasehold.model.job import NewJob, Where
 from leasehold.model.lease import Delivery as RealDelivery
 from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish

@@ -16,7 +16,7 @@ from leasehold.cli.times import DURATION, moment, span
 from leasehold.cli.working import working
 from leasehold.errors import InvalidArgument, LeaseLost
 from leasehold.model.lease import Delivery, Proof, proof_of
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 
 receipts_argument = click.argument("receipts", metavar="RECEIPT...", nargs=-1, required=True)
 error_option = click.option("--error", "-e", help="What went wrong: kept with the job.")

@@ -16,7 +16,7 @@ from leasehold.cli.working import Told, working
 from leasehold.model.job import Counts, Job, QueueInfo
 from leasehold.model.lifecycle import SHOWN
 from leasehold.model.names import DEFAULT_TENANT
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 
 PAGE = 1_000
 

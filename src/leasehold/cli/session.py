@@ -16,7 +16,8 @@ from leasehold.errors import OpenError
 from leasehold.model.names import DEFAULT_TENANT, queue_name
 from leasehold.settings import Settings
 from leasehold.storage.folder import Folder
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.stores.telemetry import configure_logging
 
 DEFAULT_PATH = "./data"

@@ -11,11 +11,10 @@ from leasehold.model.names import QueueName
 from leasehold.model.request import ReplayRequest
 from leasehold.queueing.core import Core
 from leasehold.queueing.enqueue import free_keys, hold_keys
-from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import read_notes
 from leasehold.queueing.registry import Registered
-from leasehold.queueing.removal import delete_rows, remove
+from leasehold.queueing.removal import remove, remove_leased
 from leasehold.queueing.sweep import retire_due
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, Space
@@ -154,26 +153,12 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
         if state.state == State.WAITING:
             remove(ledger, queue.number, job, state, Change.CANCELLED)
         elif state.state == State.LEASED:
-            _cancel_leased(ledger, queue.number, job, state)
+            remove_leased(ledger, queue.number, job, state, Change.CANCELLED)
         else:
             return False
         return True
 
     return core.write(run)
-
-
-def _cancel_leased(ledger: Ledger, queue: int, job: bytes, state: StateRecord) -> None:
-    """The holder is not asked: its next verb finds the job gone."""
-    tx = ledger.tx
-    record = read_lease(tx, queue, state.lease)
-    if record is not None:
-        close_jobs(tx, queue, state.lease, record, 1, lost=job)
-    delete_rows(tx, queue, job, state.flags)
-    ledger.count(queue, Counter.LEASED, -1)
-    ledger.count(queue, Counter.REMOVED, 1)
-    gone = state._replace(state=int(State.GONE))
-    ledger.event(Change.CANCELLED, queue, job, gone, lease=state.lease, previous=state.last_event)
-    ledger.ended.append(job)
 
 
 # ── purge and cleanup ────────────────────────────────────────────────────────────────────────────────────────────────

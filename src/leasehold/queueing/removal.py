@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.model.lifecycle import Change, State
+from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Transaction
@@ -63,6 +64,20 @@ def remove(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: C
     if due is not None:
         tx.delete(keyspace.DUE, due)
     delete_rows(tx, queue, job, state.flags)
+    _tell(ledger, queue, job, state, change)
+
+
+def remove_leased(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+    """Remove a job under its holder, who is not asked: its next verb finds the job gone."""
+    tx = ledger.tx
+    record = read_lease(tx, queue, state.lease)
+    if record is not None:
+        close_jobs(tx, queue, state.lease, record, 1, lost=job)
+    delete_rows(tx, queue, job, state.flags)
+    _tell(ledger, queue, job, state, change)
+
+
+def _tell(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
     ledger.count(queue, COUNTED[State(state.state)], -1)
     ledger.count(queue, Counter.REMOVED, 1)
     gone = state._replace(state=int(State.GONE))

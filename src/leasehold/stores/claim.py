@@ -11,7 +11,7 @@ from leasehold.model.durations import as_datetime
 from leasehold.model.lease import Delivery, Leased
 
 if TYPE_CHECKING:
-    from leasehold.stores.store import Queue
+    from leasehold.stores.queue import Queue
 
 
 class Claim:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import leasehold
 from leasehold.errors import LeaseholdError, StoreClosed
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 
 
 def drain(store: Store, queue: Queue, argument: str) -> object:

@@ -11,7 +11,8 @@ from leasehold.clock import Clock
 from leasehold.model.ids import job_id_bytes
 from leasehold.storage import keyspace
 from leasehold.storage.engine import Reader, Transaction
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 
 Part = Literal["payload", "state"]
 """What of a job is damaged: the row that never changes (its payload), or the one that does (its state)."""

@@ -20,10 +20,10 @@ from leasehold.queueing.checking.survey import Fault
 from leasehold.queueing.core import Core
 from leasehold.queueing.enqueue import free_keys, hold_keys
 from leasehold.queueing.journal import bounds
-from leasehold.queueing.leases import close_jobs, read_lease
+from leasehold.queueing.leases import read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.registry import NEXT_QUEUE
-from leasehold.queueing.removal import COUNTED, delete_extras, delete_rows, due_row, index_row
+from leasehold.queueing.removal import due_row, index_row, remove, remove_leased
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, iterate
 from leasehold.storage.keyspace import Counter, Due
@@ -162,23 +162,9 @@ def _remove_job(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) ->
     if state is None:
         tx.delete(keyspace.JOBS, fault.key)
         return "removed what was left of it"
-    if state.state == State.LEASED:
-        record = read_lease(tx, queue, state.lease)
-        if record is not None:
-            close_jobs(tx, queue, state.lease, record, 1, lost=job)
-    index = index_row(queue, job, state)
-    if index is not None:
-        tx.delete(*index)
-    due = due_row(queue, job, state)
-    if due is not None:
-        tx.delete(keyspace.DUE, due)
-    delete_rows(tx, queue, job, 0)
-    delete_extras(tx, queue, job, records.HAS_PARTS | records.HAS_NOTES)
-    ledger.count(queue, COUNTED[State(state.state)], -1)
-    ledger.count(queue, Counter.REMOVED, 1)
-    gone = state._replace(state=int(State.GONE))
-    ledger.event(Change.REPAIRED, queue, job, gone, lease=state.lease, previous=state.last_event)
-    ledger.ended.append(job)
+    # Whatever its flags say, nothing of it may stay.
+    state = state._replace(flags=state.flags | records.HAS_PARTS | records.HAS_NOTES)
+    (remove_leased if state.state == State.LEASED else remove)(ledger, queue, job, state, Change.REPAIRED)
     return "removed the job: its payload is lost"
 
 

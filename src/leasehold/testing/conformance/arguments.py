@@ -9,7 +9,8 @@ from typing import Any
 
 from leasehold.errors import InvalidArgument, TooLarge
 from leasehold.model.job import MAX_HEADERS_BYTES, MAX_PAYLOAD, Where
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import claimed, fill, kill, must_refuse
 
 NAN, INF = math.nan, math.inf

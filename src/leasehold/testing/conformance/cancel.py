@@ -6,7 +6,8 @@ import pytest
 
 from leasehold.clock import ManualClock
 from leasehold.errors import AlreadySettled, LeaseLost
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.settle import HOLDING
 from leasehold.testing.conformance.world import (
     KEEPING,

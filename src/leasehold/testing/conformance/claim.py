@@ -10,7 +10,8 @@ from leasehold.clock import ManualClock
 from leasehold.errors import InvalidArgument, LeaseLost
 from leasehold.model.job import NewJob
 from leasehold.model.retry import Policy
-from leasehold.stores.store import MAX_CLAIM, Queue, Store
+from leasehold.stores.queue import MAX_CLAIM, Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import World, claimed, fill, ids, nothing_written, seen
 
 

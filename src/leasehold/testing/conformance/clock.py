@@ -8,7 +8,8 @@ import pytest
 
 from leasehold.clock import ManualClock
 from leasehold.errors import LeaseLost
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import World, all_events, claimed, fill, seen
 
 HOUR = 3600

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.clock import ManualClock
 from leasehold.errors import Corrupt, LeaseLost
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 from leasehold.testing.conformance.world import World, assert_sound, claimed, fill, ids, seen
 from leasehold.testing.harness import Harness, Part
 

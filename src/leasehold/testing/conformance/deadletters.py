@@ -8,7 +8,8 @@ from leasehold.clock import ManualClock
 from leasehold.model.job import Where
 from leasehold.model.lease import Settle
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     PROMPT,
     World,

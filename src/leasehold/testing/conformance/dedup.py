@@ -8,7 +8,8 @@ from leasehold.clock import ManualClock
 from leasehold.errors import KeyConflict
 from leasehold.model.job import NewJob
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     World,
     claimed,

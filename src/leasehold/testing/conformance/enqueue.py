@@ -10,7 +10,8 @@ import pytest
 from leasehold.errors import InvalidArgument, LeaseLost, QueueFull, TooLarge
 from leasehold.model.job import MAX_PAYLOAD, NewJob
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     World,
     all_events,

@@ -9,7 +9,8 @@ from leasehold.errors import InvalidArgument, JournalTrimmed
 from leasehold.model.event import Event
 from leasehold.model.lifecycle import Change
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     KEEPING,
     PATIENCE,

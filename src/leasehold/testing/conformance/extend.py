@@ -7,7 +7,8 @@ import pytest
 from leasehold.clock import ManualClock
 from leasehold.errors import InvalidArgument, LeaseLost
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import World, claimed, fill, ids, nothing_written, seen
 
 

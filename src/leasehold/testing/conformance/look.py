@@ -11,7 +11,8 @@ from leasehold.clock import ManualClock
 from leasehold.errors import InvalidArgument, WaitTimeout
 from leasehold.model.event import Event
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     KEEPING,
     MOMENT,

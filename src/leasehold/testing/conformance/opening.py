@@ -18,7 +18,7 @@ from leasehold.errors import (
     StoreLocked,
     UnknownEngine,
 )
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 from leasehold.testing.conformance.processes import Child
 from leasehold.testing.conformance.world import World, assert_sound, claimed, fill, footprint, ids, seen
 from leasehold.testing.harness import Harness

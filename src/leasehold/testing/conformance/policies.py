@@ -8,7 +8,8 @@ import pytest
 
 from leasehold.errors import InvalidArgument
 from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import World, all_events, must_refuse, nothing_written
 
 BESPOKE = Policy(

@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.clock import ManualClock
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue
+from leasehold.stores.queue import Queue
 from leasehold.testing.conformance.world import World, claimed, fill, happened, kill, nothing_written, seen, sweep_all
 
 

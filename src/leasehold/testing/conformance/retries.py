@@ -9,7 +9,8 @@ import pytest
 
 from leasehold.clock import ManualClock
 from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import PROMPT, World, all_events, claimed, happened, life, seen
 
 ENDS = ("nacked", "expired", "killed")

@@ -12,7 +12,8 @@ from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
 from leasehold.model.lease import Delivery, Settle, receipt
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     KEEPING,
     PROMPT,

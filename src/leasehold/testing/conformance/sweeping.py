@@ -5,7 +5,8 @@ from __future__ import annotations
 from leasehold.clock import ManualClock
 from leasehold.model.job import NewJob
 from leasehold.model.retry import Policy
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import World, claimed, eventually, fill, kill, nothing_written, seen
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from leasehold.clock import ManualClock
 from leasehold.model.job import NewJob
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import PROMPT, World, all_events, claimed, happened, ids, sweep_all
 
 

@@ -10,7 +10,8 @@ import pytest
 from leasehold.clock import ManualClock
 from leasehold.errors import StoreClosed
 from leasehold.model.lease import ClaimRequest
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
     MOMENT,
     PATIENCE,

@@ -19,7 +19,8 @@ from leasehold.model.lease import Delivery
 from leasehold.model.lifecycle import TRANSITIONS, Change, State, allowed
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.claim import Claim
-from leasehold.stores.store import Queue, Store
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
 from leasehold.testing.harness import Harness
 
 T = TypeVar("T")

@@ -1,0 +1,79 @@
+"""The driver's iterators, walked so that damage is never taken for the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocksdict import ReadOptions
+
+from leasehold.storage.engine import Row
+from leasehold.storage.engines.rocksdb.opening import translated
+from leasehold.storage.heads import Front
+from leasehold.storage.keyspace import LAST
+
+
+def until(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
+    iterator.seek(begin)
+    while valid():
+        at = key()
+        if at >= end or len(rows) >= limit:
+            return rows
+        rows.append((at, value()))
+        step()
+    check_status(iterator)
+    return rows
+
+
+def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+    keys: list[bytes] = []
+    key, step, valid = iterator.key, iterator.next, iterator.valid
+    iterator.seek(begin)
+    while valid():
+        at = key()
+        if at >= end or len(keys) >= limit:
+            return keys
+        keys.append(at)
+        step()
+    check_status(iterator)
+    return keys
+
+
+def backward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    if end >= LAST:
+        iterator.seek_to_last()
+    else:
+        iterator.seek_for_prev(end)
+    while iterator.valid():
+        at = iterator.key()
+        if at < begin or len(rows) >= limit:
+            return rows
+        if at < end:
+            rows.append((at, iterator.value()))
+        iterator.prev()
+    check_status(iterator)
+    return rows
+
+
+def here(iterator: Any, front: Front) -> bytes:
+    """The first key a scan that found nothing stopped at: the front begins there, or is empty."""
+    if iterator.valid():
+        key: bytes = iterator.key()
+        return key
+    return front.end
+
+
+def check_status(iterator: Any) -> None:
+    """An iterator that is no longer valid has reached the end, or met damage: only `status` tells which."""
+    try:
+        iterator.status()
+    except Exception as exc:
+        raise translated(exc) from exc

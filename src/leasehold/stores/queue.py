@@ -1,0 +1,340 @@
+"""`Queue`: the verbs on one queue. They check, then hand to the backend; the logic is behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+
+from leasehold.errors import InvalidArgument, LeaseholdError
+from leasehold.model.durations import Duration, Moment, duration_ms
+from leasehold.model.ids import job_id_bytes
+from leasehold.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Where
+from leasehold.model.lease import ClaimRequest, Delivery, Extended, Settle, Settled, proof_of
+from leasehold.model.lifecycle import SHOWN, checked_shown
+from leasehold.model.names import MAX_WORKER_BYTES, QueueName, short_text
+from leasehold.model.request import checked_bytes, job_request, number, replay_request
+from leasehold.model.retry import Policy, whole_number
+from leasehold.stores.claim import Claim
+from leasehold.stores.contract import Backend, Events, Progress
+from leasehold.stores.telemetry import Telemetry
+
+MAX_CLAIM = 10_000
+Settleable = Delivery | str
+"""A delivery, or its receipt."""
+
+
+class Queue:
+    """A handle on one queue of one tenant. Thread-safe."""
+
+    def __init__(self, backend: Backend, telemetry: Telemetry, name: QueueName) -> None:
+        self._backend = backend
+        self._telemetry = telemetry
+        self._span = telemetry.spans(name)
+        self.name = name
+
+    @property
+    def tenant(self) -> str:
+        return self.name.tenant
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(
+        self,
+        payload: bytes | NewJob,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        max_attempts: int | None = None,
+        ttl: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Enqueued:
+        """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time."""
+        if (delay, at, priority, key, max_attempts, ttl, headers) != (None, None, 0, None, None, None, None):
+            if isinstance(payload, NewJob):
+                raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
+            payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
+        return self._enqueue((payload,), "enqueue")[0]
+
+    def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
+        """Add jobs in one transaction: all or none, answers in order."""
+        return self._enqueue(jobs, "enqueue_many")
+
+    def _enqueue(self, jobs: Iterable[bytes | NewJob], verb: str) -> list[Enqueued]:
+        requests = [job_request(job) for job in jobs]
+        if not requests:
+            return []
+        with self._span(verb) as span:
+            added = self._backend.enqueue(self.name, requests)
+            span.jobs(len(added))
+        if self._telemetry.debugging:
+            self._telemetry.debug("enqueued", queue=str(self.name), ids=[e.id for e in added])
+        return added
+
+    # ── consume ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(
+        self,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        max_bytes: int | None = None,
+        id: str | None = None,
+    ) -> Claim:
+        """Take up to `limit` jobs under one lease (the policy's, if not said), waiting up to `wait` for the first.
+
+        With an `id`, a repeated claim gives the same jobs, those still open, instead of taking more.
+        """
+        return claim_from(
+            self._backend, self._telemetry, (self,), claim_request(limit, lease, wait, worker, max_bytes, id)
+        )
+
+    def ack(self, delivery: Settleable, result: bytes | None = None) -> None:
+        """Done. Raises LeaseLost if the job is no longer this delivery's."""
+        if result is not None:
+            result = checked_bytes("result", result)
+        self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery)
+
+    def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:
+        """It failed: the policy decides when it comes back, or that it is dead."""
+        delay_ms = None if delay is None else duration_ms("delay", delay)
+        self._settle_one("nack", Settle("nack", proof_of(delivery), None, _checked_error(error), delay_ms), delivery)
+
+    def fail(self, delivery: Settleable, error: str | None = None) -> None:
+        """It can never succeed: dead at once."""
+        self._settle_one("fail", Settle("fail", proof_of(delivery), None, _checked_error(error)), delivery)
+
+    def release(self, delivery: Settleable) -> None:
+        """Give it back at once, at its place in the queue; the delivery is not counted."""
+        self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
+
+    def ack_many(self, deliveries: Iterable[Settleable]) -> Settled:
+        """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`."""
+        return self._settle_many("ack", deliveries)
+
+    def release_many(self, deliveries: Iterable[Settleable]) -> Settled:
+        return self._settle_many("release", deliveries)
+
+    def settle_many(self, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+        """Different verdicts in one transaction: for sinks and servers. Answers in order: None, or why not."""
+        with self._span("settle_many") as span:
+            outcomes = self._backend.settle(self.name, items)
+            span.jobs(len(outcomes))
+        return outcomes
+
+    def extend(self, claim: Claim | Settleable, seconds: Duration | None = None) -> Extended:
+        """Keep the whole claim for longer: at least `seconds` (the policy's lease, if not said) from now."""
+        if isinstance(claim, Claim):
+            lease = claim.lease
+            if lease is None:
+                raise InvalidArgument("an empty claim has no lease to extend")
+        else:
+            self._own(claim)
+            lease = proof_of(claim).lease
+        lease_ms = duration_ms("seconds", self.policy().lease if seconds is None else seconds, minimum_ms=1)
+        with self._span("extend"):
+            extended = self._backend.extend(self.name, lease, lease_ms)
+        if self._telemetry.debugging:
+            self._telemetry.debug("extended", queue=str(self.name), lease=lease.hex(), until_ms=extended.until_ms)
+        return extended
+
+    def progress(self, delivery: Settleable, fraction: float, note: str | None = None) -> None:
+        """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost."""
+        if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
+            raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
+        with self._span("progress"):
+            self._own(delivery)
+            self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
+
+    def _settle_one(self, verb: str, item: Settle, delivery: Settleable) -> None:
+        self._own(delivery)
+        with self._span(verb) as span:
+            outcome = self._backend.settle(self.name, (item,))[0]
+            if outcome is not None:
+                raise outcome
+            span.jobs(1)
+        if self._telemetry.debugging:
+            self._telemetry.debug(
+                "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
+            )
+
+    def _settle_many(self, verb: str, deliveries: Iterable[Settleable]) -> Settled:
+        items = []
+        for delivery in deliveries:
+            self._own(delivery)
+            items.append(Settle(verb, proof_of(delivery)))
+        if not items:
+            return Settled([], [])
+        with self._span(verb + "_many") as span:
+            outcomes = self._backend.settle(self.name, items)
+            span.jobs(len(items))
+        done: list[str] = []
+        lost: list[str] = []
+        for item, outcome in zip(items, outcomes, strict=True):
+            (done if outcome is None else lost).append(item.proof.job.hex())
+        if self._telemetry.debugging:
+            self._telemetry.debug("settled", verb=verb, queue=str(self.name), ids=done, lost=lost)
+        return Settled(done, lost)
+
+    def _own(self, delivery: Settleable) -> None:
+        if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
+            raise InvalidArgument(f"that delivery is from queue {delivery.name}, not {self.name}")
+
+    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, job_id: str) -> Job | None:
+        """The job as it is now, or None if it is not there."""
+        with self._span("get"):
+            return self._backend.get(self.name, job_id_bytes(job_id))
+
+    def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
+        """The job, once it is done, dead or removed; None if there is no such job. Raises WaitTimeout."""
+        timeout_ms = duration_ms("timeout", timeout)
+        with self._span("wait_for"):
+            return self._backend.wait_for(self.name, job_id_bytes(job_id), timeout_ms)
+
+    def list(self, state: str = "ready", limit: int = 100, cursor: str | None = None) -> Page:
+        """Jobs in a state (scheduled, ready, leased, done, dead), a page at a time."""
+        checked_shown(state)
+        with self._span("list"):
+            return self._backend.list(self.name, state, whole_number("limit", limit, 1, 10_000), cursor)
+
+    def counts(self) -> Counts:
+        with self._span("counts"):
+            return self._backend.counts(self.name)
+
+    def timeline(self, job_id: str) -> Events:
+        """What happened to a job, oldest first, as far back as the journal is kept."""
+        with self._span("timeline"):
+            return self._backend.timeline(self.name, job_id_bytes(job_id))
+
+    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(
+        self,
+        ids: Sequence[str] | None = None,
+        where: Where | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Replayed:
+        """Bring dead jobs back, with the same id and a token that goes on: by ids, by what they died of, or all.
+
+        `rate` (jobs a second) spaces when they become ready, and returns at once.
+        """
+        request = replay_request(ids, where, limit, rate, dry_run)
+        with self._span("replay") as span:
+            replayed = self._backend.replay(self.name, request, progress)
+            span.jobs(0 if dry_run else replayed.count)
+        if not dry_run:
+            self._telemetry.info("replayed", queue=str(self.name), count=replayed.count)
+        return replayed
+
+    def cancel(self, job_id: str) -> bool:
+        """Remove a job that has not ended; its holder, if it has one, finds out. False: unknown or ended."""
+        with self._span("cancel"):
+            cancelled = self._backend.cancel(self.name, job_id_bytes(job_id))
+        if cancelled:
+            self._telemetry.info("cancelled", queue=str(self.name), id=job_id)
+        return cancelled
+
+    def purge(self, state: str = "dead", progress: Progress | None = None) -> int:
+        """Remove every job in a state; leased jobs are not purged (cancel them). Returns how many."""
+        checked_shown(state, tuple(s for s in SHOWN if s != "leased"))
+        with self._span("purge"):
+            purged = self._backend.purge(self.name, state, progress)
+        self._telemetry.info("purged", queue=str(self.name), state=state, count=purged)
+        return purged
+
+    def pause(self) -> None:
+        """Claims return nothing until `resume`; enqueues go on, and leases live on."""
+        with self._span("pause"):
+            self._backend.set_paused(self.name, True)
+        self._telemetry.info("paused", queue=str(self.name))
+
+    def resume(self) -> None:
+        with self._span("resume"):
+            self._backend.set_paused(self.name, False)
+        self._telemetry.info("resumed", queue=str(self.name))
+
+    def configure(self, policy: Policy) -> None:
+        """Give the queue its policy; jobs that are there already keep their max_attempts."""
+        with self._span("configure"):
+            self._backend.configure({self.name: checked_policy(policy)})
+        self._telemetry.info("configured", queues=[str(self.name)])
+
+    def policy(self) -> Policy:
+        return self._backend.policy(self.name)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A handle holds nothing: the store is what is closed."""
+
+
+def claim_request(
+    limit: int,
+    lease: Duration | None,
+    wait: Duration,
+    worker: str,
+    max_bytes: int | None,
+    id: str | None,
+) -> ClaimRequest:
+    return ClaimRequest(
+        whole_number("limit", limit, 1, MAX_CLAIM),
+        None if lease is None else duration_ms("lease", lease, minimum_ms=1),
+        duration_ms("wait", wait) if wait else 0,
+        short_text("worker", worker, MAX_WORKER_BYTES) if worker else "",
+        None if max_bytes is None else whole_number("max_bytes", max_bytes, 1, 2**53),
+        None if id is None else short_text("id", id, 256),
+    )
+
+
+def claim_from(
+    backend: Backend,
+    telemetry: Telemetry,
+    queues: Sequence[Queue],
+    request: ClaimRequest,
+    cancel: threading.Event | None = None,
+) -> Claim:
+    first = queues[0]
+    with first._span("claim") as span:
+        leased = backend.claim([queue.name for queue in queues], request, cancel)
+        if leased is None or not leased.deliveries:  # nothing there, or a repeated claim whose jobs are all settled
+            return Claim(first, None)
+        span.jobs(len(leased.deliveries))
+    queue = first if leased.name == first.name else next(q for q in queues if q.name == leased.name)
+    if telemetry.debugging:
+        telemetry.debug(
+            "claimed", queue=str(queue.name), lease=leased.lease.hex(), ids=[d.id for d in leased.deliveries]
+        )
+    return Claim(queue, leased)
+
+
+def checked_policy(policy: object) -> Policy:
+    if not isinstance(policy, Policy):
+        raise InvalidArgument(f"a policy is a Policy, not {type(policy).__name__}")
+    return policy.checked()
+
+
+def _checked_error(error: object) -> str | None:
+    """Any text, cut to what is kept; a lone surrogate in a traceback must not cost the verdict."""
+    if error is None:
+        return None
+    text = error if isinstance(error, str) else str(error)
+    with contextlib.suppress(UnicodeEncodeError):
+        text.encode()
+        return text[:MAX_ERROR_CHARS]
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_ERROR_CHARS]
