@@ -336,7 +336,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=None)
     options.add_argument("--engine", choices=list(SHARES), action="append")
     options.add_argument("--folder", help="where to work; a temporary folder if not given")
-    options.add_argument("--list", action="store_true", help="tell of every flip that was neither harmless nor loud")
+    options.add_argument("--list", action="store_true", help="tell of every flip, and what came of it")
     given = options.parse_args()
     seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
     engines = given.engine or list(SHARES)
@@ -346,9 +346,10 @@ def main() -> int:
         for engine in engines:
             results[engine] = trial(engine, folder / engine, given.count // len(engines), seed)
     print(table(results))
-    wrong = [one for tried in results.values() for one in tried if one.outcome in WRONG]
-    for one in wrong:
-        print(f"{one.outcome}: {one.flip}: {one.detail}")
+    every = [one for tried in results.values() for one in tried]
+    wrong = [one for one in every if one.outcome in WRONG]
+    for one in every if given.list else wrong:
+        print(f"{one.outcome}: {one.flip.file} at {one.flip.offset}, mask {one.flip.mask:02x}: {one.detail}")
     return 1 if wrong else 0
 
 

@@ -166,6 +166,35 @@ def test_writes_of_a_transaction_are_applied_in_order(db: RocksEngine) -> None:
     assert whole(db, PAYLOAD) == [(b"a", b"second"), (b"b", b"back"), (b"cc", b"after the range")]
 
 
+def test_several_rows_in_one_call(db: RocksEngine, path: Path) -> None:
+    """The same as one by one: heads, remembered rows and counters included."""
+    keys = [ready(1, 5, time_ms, bytes(16)) for time_ms in (100, 200, 300)]
+    put(db, READY, (keys[1], b""), (keys[2], b""))
+    put(db, STATE, *LETTERS)
+    db.transact(lambda tx: tx.add(b"n", 5))
+
+    def first(reader: Any) -> Any:
+        return reader.keys(READY, keys[0][:5], keys[0][:5] + b"\xff", 1)
+
+    assert db.read(first) == [keys[1]]
+    db.transact(
+        lambda tx: tx.write(
+            [(READY, keys[0], b""), (STATE, b"a", b"new"), (JOBS, b"z", b"zzz")],
+            [(STATE, b"b"), (READY, keys[1]), (JOBS, b"not there")],
+            [(b"n", -2), (b"m", 7), (b"n", 1)],
+        )
+    )
+    for _ in range(2):
+        assert db.read(first) == [keys[0]]
+        assert [key for key, _ in whole(db, READY)] == [keys[0], keys[2]]
+        assert db.read(lambda reader: reader.get_many(STATE, [b"a", b"b", b"c"])) == [b"new", None, b"ccc"]
+        assert get(db, JOBS, b"z") == b"zzz"
+        assert [decode_count(get(db, COUNTERS, name)) for name in (b"n", b"m")] == [4, 7]
+        db.close()
+        db = opened(path)
+    db.close()
+
+
 def test_a_transaction_does_not_see_what_it_wrote_and_others_see_it_at_once(db: RocksEngine) -> None:
     put(db, JOBS, (b"a", b"old"))
 
