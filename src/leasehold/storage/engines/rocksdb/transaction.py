@@ -119,7 +119,8 @@ class RocksTransaction(Reader):
             delete(key, handles[space])
             if space in COPIED:
                 self.gone.append((space, (key,)))
-        self.adds.update(adds)
+        for key, delta in adds:
+            self.add(key, delta)
 
     def put(self, space: Space, key: bytes, value: bytes) -> None:
         self._put(key, value, self._handles[space])
