@@ -81,6 +81,9 @@ def translated(exc: lmdb.Error) -> LeaseholdError:
     code = getattr(exc, "code", 0)
     if isinstance(exc, _DAMAGE):
         return Corrupt(f"LMDB finds its file damaged: {exc}")
+    if isinstance(exc, lmdb.BadTxnError):
+        # Its first error was met where the driver does not tell of one, in the middle of a walk: only damage does that.
+        return Corrupt(f"LMDB gave a transaction up, since it finds its file damaged: {exc}")
     if isinstance(exc, lmdb.BadValsizeError):
         return InvalidArgument(f"a key must have 1 to {KEY_BYTES} bytes")
     if code in _FULL:
