@@ -1,0 +1,85 @@
+"""A SparkSession with the settings that suit Leasehold, and small machines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+#: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
+_JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+
+
+def session(
+    app: str = "leasehold",
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session there is, or a new one. `memory` is the driver's; `conf` is Spark's own settings, and wins.
+
+    With no `master` it is whatever spark-submit says, or this machine (`local[*]`).
+    """
+    local = master is not None and master.startswith("local")
+    settings = {
+        "spark.app.name": app,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": _JAVA,
+    }
+    if local:
+        settings |= {
+            # Loopback: a laptop's own name may lead nowhere, and nobody else is to be let in.
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        }
+    if master is not None:
+        settings["spark.master"] = master
+    if memory is not None:
+        settings["spark.driver.memory"] = memory
+    builder = SparkSession.builder
+    for name, value in (settings | dict(conf or {})).items():
+        builder = builder.config(name, value)
+    with _workers_python() if local else nullcontext():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _workers_python() -> Iterator[None]:
+    """Spark's Java asks its environment, not its settings, which Python looks for data sources: `python3`, if nobody says."""
+    said = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = said or _plain_python()
+    try:
+        yield
+    finally:
+        if said is None:
+            del os.environ["PYSPARK_PYTHON"]
+
+
+def _plain_python() -> str:
+    """This Python, as workers should start it: PySpark from where it is installed.
+
+    Spark puts its own zip files first on PYTHONPATH, and every worker then unpacks PySpark's modules from them; that is
+    most of the time a short task takes. Only those entries are left out, whatever else is on the path stays.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    script = folder / "python"
+    path = os.environ.get("PYTHONPATH")
+    setting = f"export PYTHONPATH={shlex.quote(path)}" if path else "unset PYTHONPATH"
+    script.write_text(f'#!/bin/sh\n{setting}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o700)
+    return str(script)
