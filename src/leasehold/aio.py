@@ -261,6 +261,8 @@ class AsyncQueue:
     counts = _awaited(Queue.counts)
     timeline = _awaited(Queue.timeline)
     replay = _awaited(Queue.replay)
+    restore = _awaited(Queue.restore)
+    discard = _awaited(Queue.discard)
     cancel = _awaited(Queue.cancel)
     purge = _awaited(Queue.purge)
     pause = _awaited(Queue.pause)

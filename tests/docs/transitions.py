@@ -63,6 +63,16 @@ def _expire(world: World) -> Callable[[], object]:
     return world.store.sweep
 
 
+def _restore(make: Callable[[World], str]) -> Callable[[World], Callable[[], object]]:
+    def prepare(world: World) -> Callable[[], object]:
+        elsewhere = World()
+        job = elsewhere.queue.get(make(elsewhere))
+        assert job is not None
+        return lambda: world.queue.restore([job])
+
+    return prepare
+
+
 def _scenarios() -> dict[tuple[str, str, str], Callable[[World], Callable[[], object]]]:
     """What prepares each change, and gives the step that makes it."""
 
@@ -108,6 +118,9 @@ def _scenarios() -> dict[tuple[str, str, str], Callable[[World], Callable[[], ob
         ("purged", "done", "gone"): ended("done", lambda queue: queue.purge("done")),
         ("purged", "dead", "gone"): ended("dead", lambda queue: queue.purge("dead")),
         ("retired", "done", "gone"): _retire,
+        ("restored", "gone", "waiting"): _restore(lambda world: world.queue.enqueue(b"it").id),
+        ("restored", "gone", "done"): _restore(lambda world: world.done()),
+        ("restored", "gone", "dead"): _restore(lambda world: world.dead()),
     }
 
 

@@ -22,7 +22,7 @@ PAGE, FOLLOW_PAGE = 10_000, 1_000
 #: How long one look at the journal waits; Ctrl-C is heard between two.
 FOLLOW_SECONDS = 1.0
 TYPES = tuple(change.name.lower() for change in Change)
-VISIBLE = {"enqueued", "retried", "released", "expired", "replayed"}
+VISIBLE = {"enqueued", "retried", "released", "expired", "replayed", "restored"}
 
 
 @command(

@@ -65,6 +65,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str | None
     lease_until_ms: int | None
     worker: str | None
+    #: When it goes by itself: its ttl while nobody has claimed it, its retention once done.
+    due_at_ms: int | None = None
 
     @property
     def created_at(self) -> datetime:
@@ -138,6 +140,14 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     #: When the last of them is visible (replays may be spaced by `rate`).
     last_visible_at_ms: int | None = None
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore did, by job id. `there`: was there already, as it is to be; `refused`: why it could not be put in."""
+
+    added: list[str]
+    there: list[str]
+    refused: dict[str, str]
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ class Change(IntEnum):
     PURGED = 21
     RETIRED = 22
     REPAIRED = 23
+    RESTORED = 24
 
 
 class Reason(IntEnum):
@@ -73,6 +74,8 @@ TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
     Change.TTL_PASSED: (frozenset({State.WAITING}), frozenset({State.GONE})),
     Change.PURGED: (frozenset({State.WAITING, State.DONE, State.DEAD}), frozenset({State.GONE})),
     Change.RETIRED: (frozenset({State.DONE}), frozenset({State.GONE})),
+    # From another store or an archive, as it stood there; nobody holds it here.
+    Change.RESTORED: (frozenset({State.GONE}), frozenset({State.WAITING, State.DONE, State.DEAD})),
     # A repair may have to set a job right from anything.
     Change.REPAIRED: (frozenset(State), frozenset(State)),
 }

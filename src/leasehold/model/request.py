@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from leasehold.errors import InvalidArgument, TooLarge
-from leasehold.model.durations import duration_ms, moment_ms
+from leasehold.model.durations import Duration, duration_ms, moment_ms
 from leasehold.model.ids import job_id_bytes
-from leasehold.model.job import MAX_HEADERS_BYTES, MAX_PAYLOAD, NewJob, Where
+from leasehold.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
 from leasehold.model.names import MAX_KEY_BYTES, short_text
 from leasehold.model.retry import MAX_ATTEMPTS, whole_number
 
@@ -86,6 +86,69 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else float("nan")
 
 
+class JobImage(NamedTuple):
+    """A job as it stood in a store, to be put into another or back: everything but its leases and its events."""
+
+    id: bytes
+    #: waiting, done or dead; what was leased waits.
+    state: str
+    payload: bytes
+    headers: dict[str, str]
+    key: str | None
+    priority: int
+    attempt: int
+    max_attempts: int
+    token: int
+    replays: int
+    created_at_ms: int
+    visible_at_ms: int
+    ended_at_ms: int
+    reason: str | None
+    error: str | None
+    result: bytes | None
+    progress: float | None
+    progress_note: str | None
+    #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
+    due_at_ms: int
+
+
+def job_image(job: object) -> JobImage:
+    """Check a job as `get` and `list` show it."""
+    if not isinstance(job, Job):
+        raise InvalidArgument(f"what is restored is a Job, as get and list give it, not {type(job).__name__}")
+    state = "waiting" if job.state in ("ready", "scheduled", "leased", "waiting") else job.state
+    if state not in ("waiting", "done", "dead"):
+        raise InvalidArgument(
+            f"job {job.id} is {job.state}: only jobs that wait, are leased, done or dead are restored"
+        )
+    if state == "dead" and job.reason not in ("max_attempts", "failed"):
+        raise InvalidArgument(f"job {job.id} is dead for {job.reason!r}: max_attempts or failed")
+    if job.result is not None:
+        checked_bytes("result", job.result)
+    return JobImage(
+        job_id_bytes(job.id),
+        state,
+        checked_bytes("payload", job.payload),
+        checked_headers(job.headers) if job.headers else {},
+        None if job.key is None else short_text("key", job.key, MAX_KEY_BYTES),
+        whole_number("priority", job.priority, 0, 9),
+        whole_number("attempt", job.attempt, 0, 2**32 - 1),
+        whole_number("max_attempts", job.max_attempts, 1, MAX_ATTEMPTS),
+        whole_number("token", job.token, 0, 2**63 - 1),
+        whole_number("replays", job.replays, 0, 2**32 - 1),
+        whole_number("created_at_ms", job.created_at_ms, 0, 2**62),
+        whole_number("visible_at_ms", job.visible_at_ms, 0, 2**62),
+        whole_number("ended_at_ms", job.ended_at_ms or 0, 0, 2**62),
+        job.reason if state == "dead" else None,
+        None if job.error is None else job.error[:MAX_ERROR_CHARS],
+        job.result,
+        job.progress,
+        job.progress_note,
+        # A ttl counts until the first claim only.
+        0 if state == "waiting" and (job.token or job.state == "leased") else job.due_at_ms or 0,
+    )
+
+
 class ReplayRequest(NamedTuple):
     ids: tuple[bytes, ...] | None = None
     error: str | None = None
@@ -96,9 +159,15 @@ class ReplayRequest(NamedTuple):
     #: Milliseconds between two replayed jobs' visible_at; 0: all at once.
     spacing_ms: float = 0.0
     dry_run: bool = False
+    #: Of each of `ids`, the token it must still have.
+    tokens: tuple[int, ...] | None = None
+    #: Milliseconds until the first of them is visible.
+    delay_ms: int = 0
 
 
-def replay_request(ids: object, where: object, limit: int | None, rate: float | None, dry_run: bool) -> ReplayRequest:
+def replay_request(
+    ids: object, where: object, limit: int | None, rate: float | None, dry_run: bool, delay: Duration = 0
+) -> ReplayRequest:
     if ids is not None and (isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable)):
         raise InvalidArgument("ids is a list of job ids")
     if where is not None and not isinstance(where, Where):
@@ -117,4 +186,8 @@ def replay_request(ids: object, where: object, limit: int | None, rate: float | 
         None if limit is None else whole_number("limit", limit, 1, 2**40),
         0.0 if rate is None else 1000 / rate,
         bool(dry_run),
+        tuple(whole_number("token", token, 0, 2**63 - 1) for token in ids.values())
+        if isinstance(ids, Mapping)
+        else None,
+        duration_ms("delay", delay),
     )

@@ -83,6 +83,7 @@ def _read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job 
         lease_id=state.lease.hex() if lease is not None else None,
         lease_until_ms=None if lease is None else lease.expires_at_ms,
         worker=None if lease is None else lease.worker_name or None,
+        due_at_ms=state.due_at_ms or None,
     )
 
 

@@ -1,8 +1,8 @@
-"""Mending by people: replay, purge, cancel, cleanup. Long ones work in chunks, each one transaction."""
+"""Mending by people: replay, purge, discard, cancel, cleanup. Long ones work in chunks, each one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leasehold.model.ids import created_ms
 from leasehold.model.job import Replayed
@@ -35,7 +35,8 @@ def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progre
     done: list[str] = []
     skipped: list[str] = []
     last_visible: int | None = None
-    start = core.time.now_ms()
+    expected = _expected(request)
+    start = core.time.now_ms() + request.delay_ms
     for chunk, unknown in _chosen(core, queue, request):
         skipped.extend(job.hex() for job in unknown)
         if request.limit is not None:
@@ -45,7 +46,7 @@ def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progre
         else:
             times = [start + round((len(done) + i) * request.spacing_ms) for i in range(len(chunk))]
             replayed, missed, last_visible = core.write(
-                lambda ledger, q=queue, c=chunk, t=times, v=last_visible: _replay_chunk(ledger, q, c, t, v)  # type: ignore[misc]
+                lambda ledger, q=queue, c=chunk, t=times, v=last_visible: _replay_chunk(ledger, q, c, t, v, expected)  # type: ignore[misc]
             )
             done.extend(job.hex() for job in replayed)
             if request.ids is not None:
@@ -88,8 +89,9 @@ def _chosen(core: Core, queue: Registered | None, request: ReplayRequest) -> Ite
 
 def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], request: ReplayRequest) -> list[bytes]:
     fit = []
+    expected = _expected(request)
     for job, state in _states(reader, queue, jobs):
-        if state.state != _DEAD:
+        if state.state != _DEAD or state.token != expected.get(job, state.token):
             continue
         if request.reason is not None and Reason(state.reason).name.lower() != request.reason:
             continue
@@ -105,11 +107,27 @@ def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], request: 
     return fit
 
 
+def _expected(request: ReplayRequest) -> dict[bytes, int]:
+    """The token each job must still have: of one that died again since it was looked at, it is another."""
+    if request.ids is None or request.tokens is None:
+        return {}
+    return dict(zip(request.ids, request.tokens, strict=True))
+
+
 def _replay_chunk(
-    ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Sequence[int], last_visible: int | None
+    ledger: Ledger,
+    queue: Registered,
+    jobs: Sequence[bytes],
+    times: Sequence[int],
+    last_visible: int | None,
+    expected: dict[bytes, int],
 ) -> tuple[list[bytes], list[bytes], int | None]:
     tx, number = ledger.tx, queue.number
-    states = {job: state for job, state in _states(tx, queue, jobs) if state.state == _DEAD}
+    states = {
+        job: state
+        for job, state in _states(tx, queue, jobs)
+        if state.state == _DEAD and state.token == expected.get(job, state.token)
+    }
     keys = free_keys(ledger, queue, [job for job, state in states.items() if state.flags & records.HAS_KEY])
     done: list[bytes] = []
     for job, time_ms in zip(jobs, times, strict=True):
@@ -157,6 +175,27 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
         else:
             return False
         return True
+
+    return core.write(run)
+
+
+# ── removal of what was looked at ────────────────────────────────────────────────────────────────────────────────────
+
+
+def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> list[bytes]:
+    """Remove those of these jobs that are still in that state, with that token; one transaction."""
+    wanted = int(State.DONE if state == "done" else State.DEAD)
+
+    def run(ledger: Ledger) -> list[bytes]:
+        queue = core.registry.find(ledger.tx, name)
+        if queue is None:
+            return []
+        removed = []
+        for job, found in _states(ledger.tx, queue, list(tokens)):
+            if found.state == wanted and found.token == tokens[job]:
+                remove(ledger, queue.number, job, found, Change.PURGED)
+                removed.append(job)
+        return removed
 
     return core.write(run)
 

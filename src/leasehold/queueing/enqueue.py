@@ -22,7 +22,7 @@ from leasehold.storage.keyspace import Counter, Due
 
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
-_JOB_OVERHEAD = 512
+JOB_OVERHEAD = 512
 
 Keyed = tuple[int, bytes, bytes]
 """Index in the call, digest of the key, digest of the payload."""
@@ -33,7 +33,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
         added = single.enqueue(core, name, requests[0])
         if not isinstance(added, single.Unusual):
             return [added]
-    size = _JOB_OVERHEAD * len(requests)
+    size = JOB_OVERHEAD * len(requests)
     now = core.time.now_ms()
     ids = core.ids.take(now, len(requests))
     keyed: list[Keyed] = []
@@ -155,12 +155,12 @@ def _find_duplicates(
     ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
 ) -> dict[int, bytes]:
     """Which of the call's jobs are there already, and as what; raises KeyConflict for one that is another job."""
-    holders = _holders(ledger, queue, [key for _, key, _ in keyed])
+    held = holders(ledger, queue, [key for _, key, _ in keyed])
     duplicates: dict[int, bytes] = {}
     for index, key, payload in keyed:
-        holder = holders.get(key)
+        holder = held.get(key)
         if holder is None:
-            holders[key] = (ids[index], payload)
+            held[key] = (ids[index], payload)
         elif holder[1] != payload:
             raise KeyConflict(index, str(requests[index].key), holder[0].hex())
         else:
@@ -168,24 +168,24 @@ def _find_duplicates(
     return duplicates
 
 
-def _holders(ledger: Ledger, queue: Registered, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+def holders(ledger: Ledger, queue: Registered, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
     """Who holds these keys now: the job, and the digest of its payload."""
     rows = ledger.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
-    holders: dict[bytes, tuple[bytes, bytes]] = {}
+    found: dict[bytes, tuple[bytes, bytes]] = {}
     lapsed: list[tuple[bytes, records.DedupRecord]] = []
     for key, raw in zip(keys, rows, strict=True):
         if raw is not None:
             record = records.decode_dedup(raw)
             if record.until_ms > ledger.now:
-                holders[key] = (record.job, record.payload_digest)
+                found[key] = (record.job, record.payload_digest)
             else:
                 lapsed.append((key, record))
     # Past its window a key is still held by a job that has not ended.
     states = ledger.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
     for (key, record), raw in zip(lapsed, states, strict=True):
         if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
-            holders[key] = (record.job, record.payload_digest)
-    return holders
+            found[key] = (record.job, record.payload_digest)
+    return found
 
 
 class Holding(NamedTuple):
@@ -216,5 +216,5 @@ def free_keys(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> list[
             payload = keyspace.digest(whole_payload(tx, queue.number, job, record))
             key = keyspace.digest(record.key)
             wanted.setdefault(key, Holding(key, job, payload))
-    holders = _holders(ledger, queue, list(wanted))
-    return [holding for key, holding in wanted.items() if holders.get(key, (holding.job,))[0] == holding.job]
+    held = holders(ledger, queue, list(wanted))
+    return [holding for key, holding in wanted.items() if held.get(key, (holding.job,))[0] == holding.job]

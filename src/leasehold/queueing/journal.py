@@ -28,7 +28,7 @@ _TRIM = 10_000
 _CHANGES = {int(change): change.name.lower() for change in Change}
 _STATES = {int(state): state.name.lower() for state in State}
 _WHEN = frozenset({Change.ENQUEUED, Change.CLAIMED, Change.EXTENDED, Change.RETRIED, Change.RELEASED, Change.EXPIRED,
-                   Change.REPLAYED, Change.REPAIRED})  # fmt: skip
+                   Change.REPLAYED, Change.REPAIRED, Change.RESTORED})  # fmt: skip
 
 
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -26,11 +26,17 @@ def write_notes(tx: Transaction, queue: int, job: bytes, notes: Notes) -> int:
 def put_result(tx: Transaction, queue: int, job: bytes, state: StateRecord, result: bytes) -> int:
     """Keep a result beside the last error, a large one in parts; returns the flags to set."""
     before = read_notes(tx, queue, job, state)
+    flags = put_parts(tx, queue, job, result)
+    notes = Notes(before.error, before.progress, before.progress_note, result[:PART_BYTES], len(result))
+    return write_notes(tx, queue, job, notes) | flags
+
+
+def put_parts(tx: Transaction, queue: int, job: bytes, result: bytes) -> int:
+    """Write a large result's further parts; returns the flags to set."""
     parts = records.split_parts(result, PART_BYTES) if len(result) > PART_BYTES else []
     for number, part in enumerate(parts, keyspace.RESULT_PARTS):
         tx.put(keyspace.PAYLOAD, keyspace.payload_part(queue, job, number), part)
-    notes = Notes(before.error, before.progress, before.progress_note, result[:PART_BYTES], len(result))
-    return write_notes(tx, queue, job, notes) | (HAS_RESULT_PARTS if parts else 0)
+    return HAS_RESULT_PARTS if parts else 0
 
 
 def whole_result(reader: Reader, queue: int, job: bytes, notes: Notes) -> bytes | None:

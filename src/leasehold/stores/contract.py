@@ -15,16 +15,17 @@ from typing import Protocol
 
 from leasehold.errors import LeaseholdError
 from leasehold.model.event import Event, EventPage
-from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
+from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
 from leasehold.model.report import Report
-from leasehold.model.request import JobRequest, ReplayRequest
+from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
 from leasehold.storage.engine import Traits
 
 Events = list[Event]  # by names of their own, since `list` is a verb below
 Jobs = list[Job]
+JobIds = list[bytes]
 QueueInfos = list[QueueInfo]
 Progress = Callable[[int, int | None], None]
 """Told of (done so far, of how many if known) by verbs that work in chunks."""
@@ -85,6 +86,16 @@ class Backend(Protocol):
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         """Works in chunks, each one transaction."""
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        """Put jobs in as they stood elsewhere, in one transaction; the queue is made if it is not there.
+
+        Idempotent by id: one that is there as given is left, one that is there otherwise is refused, and so is one
+        whose idempotency key another job holds. Neither `max_waiting` nor a quota holds it back. Raises TooLarge.
+        """
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        """Remove those of these jobs that are still in this state (done or dead) with this token, in one transaction."""
 
     def cancel(self, name: QueueName, job: bytes) -> bool: ...
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError, OpenError
 from leasehold.model.event import EventPage
-from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
+from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
 from leasehold.model.report import Report
-from leasehold.model.request import JobRequest, ReplayRequest
+from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
-from leasehold.queueing import census, checking, claim, deadletter, enqueue, journal, policies, settle, sweep
+from leasehold.queueing import census, checking, claim, deadletter, enqueue, journal, policies, restore, settle, sweep
 from leasehold.queueing.core import Core
 from leasehold.storage.engine import Engine, Traits
 from leasehold.storage.folder import expand
-from leasehold.stores.contract import Events, Jobs, Progress, QueueInfos
+from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos
 
 
 class KvBackend:
@@ -78,6 +78,12 @@ class KvBackend:
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         since, before = self._of_calendar(request.since_ms), self._of_calendar(request.before_ms)
         return deadletter.replay(self._core, name, request._replace(since_ms=since, before_ms=before), progress)
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        return restore.restore(self._core, name, jobs)
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        return deadletter.discard(self._core, name, state, tokens)
 
     def cancel(self, name: QueueName, job: bytes) -> bool:
         return deadletter.cancel(self._core, name, job)

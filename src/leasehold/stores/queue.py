@@ -10,17 +10,19 @@ from types import TracebackType
 from leasehold.errors import InvalidArgument, LeaseholdError
 from leasehold.model.durations import Duration, Moment, duration_ms
 from leasehold.model.ids import job_id_bytes
-from leasehold.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Where
+from leasehold.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
 from leasehold.model.lease import ClaimRequest, Delivery, Extended, Settle, Settled, proof_of
 from leasehold.model.lifecycle import SHOWN, checked_shown
 from leasehold.model.names import MAX_WORKER_BYTES, QueueName, short_text
-from leasehold.model.request import checked_bytes, job_request, number, replay_request
+from leasehold.model.request import checked_bytes, job_image, job_request, number, replay_request
 from leasehold.model.retry import Policy, whole_number
 from leasehold.stores.claim import Claim
 from leasehold.stores.contract import Backend, Events, Progress
 from leasehold.stores.telemetry import Telemetry
 
 MAX_CLAIM = 10_000
+MAX_RESTORE = 1_000
+Ids = list[str]  # by a name of its own, since `list` is a verb below
 Settleable = Delivery | str
 """A delivery, or its receipt."""
 
@@ -220,24 +222,59 @@ class Queue:
 
     def replay(
         self,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[str] | Mapping[str, int] | None = None,
         where: Where | None = None,
         limit: int | None = None,
         rate: float | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        *,
+        delay: Duration = 0,
     ) -> Replayed:
         """Bring dead jobs back, with the same id and a token that goes on: by ids, by what they died of, or all.
 
-        `rate` (jobs a second) spaces when they become ready, and returns at once.
+        `ids` may map each id to the token it was seen with: one that has moved on since is skipped. `rate` (jobs a
+        second) spaces when they become ready, the first after `delay`, and returns at once.
         """
-        request = replay_request(ids, where, limit, rate, dry_run)
+        request = replay_request(ids, where, limit, rate, dry_run, delay)
         with self._span("replay") as span:
             replayed = self._backend.replay(self.name, request, progress)
             span.jobs(0 if dry_run else replayed.count)
         if not dry_run:
             self._telemetry.info("replayed", queue=str(self.name), count=replayed.count)
         return replayed
+
+    def restore(self, jobs: Sequence[Job]) -> Restored:
+        """Put jobs in as they stood in another store or in an archive: same id, state, attempts and token.
+
+        One transaction, at most 1,000 jobs. Idempotent by id. What was leased there is ready here. An event tells of
+        each; `max_waiting` does not hold them back.
+        """
+        images = [job_image(job) for job in jobs]
+        whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
+        with self._span("restore") as span:
+            restored = self._backend.restore(self.name, images) if images else Restored(added=[], there=[], refused={})
+            span.jobs(len(restored.added))
+        if restored.added or restored.refused:
+            self._telemetry.info(
+                "restored", queue=str(self.name), count=len(restored.added), refused=len(restored.refused)
+            )
+        return restored
+
+    def discard(self, tokens: Mapping[str, int], state: str = "dead") -> Ids:
+        """Remove done or dead jobs that are still what they were when looked at: in this state, with this token.
+
+        One transaction, at most 1,000 jobs. Returns the ids of those that were removed.
+        """
+        checked_shown(state, ("done", "dead"))
+        whole_number("the number of jobs", len(tokens), 0, MAX_RESTORE)
+        wanted = {job_id_bytes(job): whole_number("token", token, 0, 2**63 - 1) for job, token in tokens.items()}
+        with self._span("discard") as span:
+            removed = self._backend.discard(self.name, state, wanted) if wanted else []
+            span.jobs(len(removed))
+        if removed:
+            self._telemetry.info("discarded", queue=str(self.name), state=state, count=len(removed))
+        return [job.hex() for job in removed]
 
     def cancel(self, job_id: str) -> bool:
         """Remove a job that has not ended; its holder, if it has one, finds out. False: unknown or ended."""

@@ -20,6 +20,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     claim waiting                            what comes out, and when
     settle extend retries                    what becomes of it
     deadletters retention cancel sweeping    what is cleared away, or comes back
+    restore                                  what is put in from elsewhere
     look events policies                     what can be seen
     clock races processes                    time, threads and processes
     arguments damage opening                 what is refused
@@ -33,7 +34,7 @@ import pytest
 
 THEMES = (
     "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "look",
-    "opening", "order", "policies", "processes", "races", "retention", "retries", "settle", "sweeping", "ttl",
+    "opening", "order", "policies", "processes", "races", "restore", "retention", "retries", "settle", "sweeping", "ttl",
     "waiting",
 )  # fmt: skip
 FIXTURES = ("broken", "clock", "foldered", "live", "ordered", "queue", "shared", "store", "world")

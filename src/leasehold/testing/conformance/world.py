@@ -125,7 +125,7 @@ def assert_sound(store: Store) -> None:
 
 def assert_told_right(events: Sequence[Event]) -> None:
     """The journal has no gap, and every job's events are steps of the lifecycle, each naming the one before it."""
-    last: dict[str, Event] = {}
+    last: dict[tuple[str, str, str], Event] = {}  # a restored job may be in two queues
     for place, event in enumerate(events):
         assert event.number == events[0].number + place, f"a gap before {event}"
         assert event.time_ms >= events[max(place - 1, 0)].time_ms, f"time goes back at {event}"
@@ -133,7 +133,8 @@ def assert_told_right(events: Sequence[Event]) -> None:
         if event.job_id is None or change not in TRANSITIONS:
             continue
         assert event.state is not None
-        before = last.get(event.job_id)
+        named = (event.tenant, event.queue, event.job_id)
+        before = last.get(named)
         if before is not None:
             assert event.previous == (before.commit, before.index), f"{event} does not follow {before}"
         elif event.previous is not None:  # the journal was trimmed before it
@@ -141,7 +142,7 @@ def assert_told_right(events: Sequence[Event]) -> None:
         if before is not None or event.previous is None:
             was = State.GONE if before is None or before.state is None else State[before.state.upper()]
             assert allowed(change, was, State[event.state.upper()]), f"{event} cannot follow {before}"
-        last[event.job_id] = event
+        last[named] = event
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
