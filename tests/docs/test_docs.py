@@ -228,7 +228,9 @@ def test_numbers_that_are_stored():
     assert numbered["kind"] == {str(int(kind)): kind.name.lower() for kind in Due}
     assert numbered["counter"] == {str(int(name)): name.name.lower() for name in Counter}
     pairs = [pair for row in table(KEYSPACE, "change") for pair in ((row[0], row[1]), (row[2], row[3]))]
-    assert {number: name.strip("`") for number, name in pairs if number} == {str(int(c)): c.name.lower() for c in Change}
+    assert {number: name.strip("`") for number, name in pairs if number} == {
+        str(int(c)): c.name.lower() for c in Change
+    }
 
 
 def test_the_formats_of_the_examples_are_the_stored_ones():

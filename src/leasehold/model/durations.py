@@ -13,6 +13,9 @@ Moment = float | datetime
 #: A hundred years: longer is a mistake in units, and every sum of two such spans still fits the stored 64 bits.
 MAX_MS = 100 * 366 * 86_400_000
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
 
 def duration_ms(name: str, value: object, *, minimum_ms: int = 0) -> int:
     """Whole milliseconds, rounded up, so that nothing is early and no lease is short."""
@@ -42,7 +45,9 @@ def moment_ms(name: str, value: object) -> int:
         raise InvalidArgument(f"{name} must be a datetime or seconds since 1970, not {value!r}")
     if not 0 <= seconds <= MAX_MS / 1000 * 2:
         raise InvalidArgument(f"{name}={value!r} is not a usable moment")
-    return math.ceil(round(seconds * 1000, 6))
+    if isinstance(value, datetime):
+        return -((_EPOCH - value) // _MS)  # rounded up, and exact: a float of so many milliseconds is not
+    return math.ceil(round(seconds * 1000, 3))
 
 
 def as_datetime(ms: int) -> datetime:

@@ -58,7 +58,7 @@ NAMES = (
 FRONTS = {READY: 5, DUE: 1, JOURNAL: 0}
 
 FORMAT = 1
-LAST = b"\xff" * 32  # after every key of every space
+LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes
 
 
 class Due(IntEnum):
