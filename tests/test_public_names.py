@@ -13,7 +13,7 @@ NAMES = {
     "ManualClock", "SystemClock",
     "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
-    "Unavailable", "Corrupt",
+    "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",
     "__version__",
 }  # fmt: skip
 

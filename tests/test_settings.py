@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.errors import OpenError, SettingsError, UnknownEngine
+from leasehold.serving import Secret
 from leasehold.settings import SETTINGS, Settings, parse_url, variable
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -84,6 +85,17 @@ def test_every_setting_has_a_variable():
         "LEASEHOLD_SWEEP_INTERVAL": "7",
         "LEASEHOLD_LOG_LEVEL": "debug",
         "LEASEHOLD_LOG_FORMAT": "json",
+        "LEASEHOLD_SERVER_AUTH_SECRET": "a secret",
+        "LEASEHOLD_SERVER_AUTH_SECRET_FILE": "s",
+        "LEASEHOLD_SERVER_AUTH_KEY_FILE": "k",
+        "LEASEHOLD_SERVER_AUTH_JWKS_URL": "https://id.example/keys",
+        "LEASEHOLD_SERVER_AUTH_JWKS_MAX_AGE": "60",
+        "LEASEHOLD_SERVER_AUTH_JWKS_OVERLAP": "60",
+        "LEASEHOLD_SERVER_AUTH_JWKS_MIN_INTERVAL": "60",
+        "LEASEHOLD_SERVER_AUTH_ISSUER": "i",
+        "LEASEHOLD_SERVER_AUTH_AUDIENCE": "a",
+        "LEASEHOLD_SERVER_AUTH_TENANT_CLAIM": "t",
+        "LEASEHOLD_SERVER_AUTH_LEEWAY": "0",
     }
     assert set(environ) == {variable(name) for name in SETTINGS}
     settings = load(environ=environ)
@@ -286,10 +298,21 @@ def test_the_document_names_every_setting_its_variable_and_its_default():
     for name, default in SETTINGS.items():
         documented, shown = rows[name]
         assert documented == variable(name)
-        if default is not None:
+        if default is not None and default != Secret():
             written = shown.strip("`")
             value = written if isinstance(default, str) or "B" in written else tomllib.loads(f"v = {written}")["v"]
             assert load(overrides={name: value}) == Settings()
+
+
+def test_a_secret_is_never_shown(tmp_path):
+    settings = load(environ={"LEASEHOLD_SERVER_AUTH_SECRET": "hunter2"})
+    assert settings.server.auth.secret.reveal() == "hunter2"
+    assert "hunter2" not in repr(settings)
+    (tmp_path / "leasehold.toml").write_text("[server.auth]\nsecret = 8273645\n")
+    with pytest.raises(SettingsError) as caught:
+        load()
+    assert "server.auth.secret" in str(caught.value)
+    assert "8273645" not in str(caught.value)
 
 
 def test_the_example_in_the_document_is_valid(tmp_path):

@@ -10,6 +10,8 @@
     ├── TooLarge                a payload, result or batch over its limit
     ├── WaitTimeout             wait_for ran out of time                               (also a TimeoutError)
     ├── JournalTrimmed          the events asked for are no longer kept
+    ├── Unauthenticated         a server does not know the caller: no token, or one it does not take
+    ├── Forbidden               a server knows the caller, and the token does not allow this
     ├── StoreError              the store itself
     │   ├── OpenError           it could not be opened, and nothing on disk was changed
     │   │   ├── UnknownEngine
@@ -131,6 +133,18 @@ class JournalTrimmed(LeaseholdError):
     def __init__(self, oldest: str) -> None:
         self.oldest = oldest
         super().__init__(f"the journal is kept from cursor {oldest!r} on; what was before it has been trimmed")
+
+
+class Unauthenticated(LeaseholdError):
+    """A server did not take the token, or there was none. Get a new one (`leasehold token` makes them for development)."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(LeaseholdError):
+    """The token is good and does not allow this. Nothing was done: ask for a token with the scope the message names."""
+
+    code = "forbidden"
 
 
 class StoreError(LeaseholdError):

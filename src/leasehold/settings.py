@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from leasehold.errors import OpenError, SettingsError, UnknownEngine
+from leasehold.serving import Secret, Server
 
 EngineName = Literal["rocksdb", "lmdb", "memory"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
@@ -92,6 +93,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     storage: Storage = Storage()
     sweep: Sweep = Sweep()
     log: Log = Log()
+    server: Server = Server()
 
     @classmethod
     def load(
@@ -247,6 +249,8 @@ def _checked(name: str, given: _Given) -> object:
     value = given.value
     kind = _FIELDS[name].type
     extra = _extra(kind)
+    if kind is Secret:
+        return _secret(name, given)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     elif "seconds" in extra and isinstance(value, timedelta):
@@ -266,6 +270,14 @@ def _checked(name: str, given: _Given) -> object:
         elif "size" in extra and "expected int, got" in reason:
             reason = 'expected bytes as a whole number, or with a unit as in "64MB"'
         raise SettingsError(f"{name} = {given.value!r} ({given.source}): {reason}") from None
+
+
+def _secret(name: str, given: _Given) -> Secret:
+    if isinstance(given.value, Secret):
+        return given.value
+    if not isinstance(given.value, str):
+        raise SettingsError(f"{name} ({given.source}): expected text")  # and not a word about what it is
+    return Secret(given.value)
 
 
 _UNITS = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}

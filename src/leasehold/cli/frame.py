@@ -5,7 +5,7 @@ exit code   meaning
 1           the answer is no: nothing to claim, no such job, the check found something, the queue refused the job
 2           the command line, a value or a setting is wrong; nothing was written
 3           the lease is lost: the job is no longer this receipt's
-4           the store cannot be opened, or another process has it
+4           the store cannot be opened, another process has it, or a server does not let you in
 5           the store is damaged or cannot go on
 70          a bug in Leasehold
 130         interrupted (Ctrl-C)
@@ -38,6 +38,8 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.SettingsError, USAGE),
     (errors.TooLarge, USAGE),
     (errors.OpenError, CLOSED),
+    (errors.Unauthenticated, CLOSED),
+    (errors.Forbidden, CLOSED),
     (errors.StoreError, DAMAGED),
     (errors.Conflict, DAMAGED),
     (errors.CommitUnknown, DAMAGED),
@@ -51,7 +53,7 @@ EXIT_CODE_HELP = (
     ("1", "the answer is no: nothing to claim, no such job, the check found something, the queue refused the job"),
     ("2", "the command line, a value or a setting is wrong; nothing was written"),
     ("3", "the lease is lost: the job is no longer this receipt's"),
-    ("4", "the store cannot be opened, or another process has it"),
+    ("4", "the store cannot be opened, another process has it, or a server does not let you in"),
     ("5", "the store is damaged or cannot go on"),
     ("70", "a bug in Leasehold"),
     ("130", "interrupted (Ctrl-C)"),

@@ -7,7 +7,7 @@ import sys
 import click
 
 import leasehold
-from leasehold.cli import admin, consume, history, look, mend, produce
+from leasehold.cli import admin, consume, history, look, mend, produce, tokens
 from leasehold.cli.frame import Root, common_options
 
 
@@ -42,6 +42,7 @@ cli.add_theme(
 )
 cli.add_theme("Mend", (mend.replay, mend.purge, mend.cancel, mend.pause, mend.resume, mend.configure))
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade))
+cli.add_theme("Serve", (tokens.token,))
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The server: a store behind HTTP, for many processes and many tenants."""

@@ -1,0 +1,137 @@
+"""From settings to a door, and `leasehold token` to a key for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from leasehold import SettingsError, SystemClock
+from leasehold.cli.main import cli
+from leasehold.server.auth.identity import Identity
+from leasehold.server.auth.opening import authenticator, configured
+from leasehold.serving import Auth, Secret
+from tests.server.auth.conftest import ED, RSA, SECRET, bearing, private_pem, public_pem
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, content in (
+        ("secret", SECRET + b"\n"),
+        ("short", b"x"),
+        ("rsa", private_pem(RSA)),
+        ("rsa.pub", public_pem(RSA)),
+        ("ed", private_pem(ED)),
+        ("ed.pub", public_pem(ED)),
+    ):
+        Path(name).write_bytes(content)
+    return tmp_path
+
+
+def token(*args: str, code: int = 0) -> str:
+    ran = CliRunner().invoke(cli, ["token", *args])
+    assert ran.exit_code == code, ran.output
+    return ran.stderr if code else ran.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("auth", "key_file"),
+    [
+        (Auth(secret=Secret(SECRET.decode())), "secret"),
+        (Auth(secret_file="secret"), "secret"),
+        (Auth(key_file="rsa.pub"), "rsa"),
+        (Auth(key_file="ed.pub"), "ed"),
+    ],
+    ids=["secret", "secret_file", "RSA", "Ed25519"],
+)
+def test_a_minted_token_opens(auth: Auth, key_file: str):
+    door = authenticator(auth, SystemClock())
+    assert door is not None
+    made = token(
+        "--key-file", key_file, "--tenant", "acme", "--scope", "produce", "--queue", "emails", "--subject", "ada"
+    )
+    identity = door.identify(bearing(made))
+    assert identity == Identity("ada", "acme", frozenset({"produce"}), frozenset({"emails"}))
+    assert door.identify(bearing(token("--key-file", key_file))).scopes == {"produce", "consume", "admin"}
+    operator = door.identify(
+        bearing(token("--key-file", key_file, "--scope", "operator"), **{"leasehold-tenant": "acme"})
+    )
+    assert operator.tenant == "acme"
+
+
+def test_a_token_by_the_servers_settings(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LEASEHOLD_SERVER_AUTH_SECRET_FILE", "secret")
+    monkeypatch.setenv("LEASEHOLD_SERVER_AUTH_ISSUER", "https://id.example")
+    monkeypatch.setenv("LEASEHOLD_SERVER_AUTH_TENANT_CLAIM", "org")
+    auth = Auth(secret_file="secret", issuer="https://id.example", tenant_claim="org")
+    door = authenticator(auth, SystemClock())
+    assert door is not None
+    assert door.identify(bearing(token("--tenant", "acme"))).tenant == "acme"
+
+
+def test_a_new_secret_is_one():
+    first, second = token("--new-secret"), token("--new-secret")
+    assert first != second
+    assert authenticator(Auth(secret=Secret(first))) is not None
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "nothing to sign with"),
+        (("--key-file", "short"), "at least 32 bytes"),
+        (("--key-file", "rsa.pub"), "not a private key"),
+        (("--key-file", "not-there"), "No such file"),
+        (("--key-file", "secret", "--lifetime", "0"), "--lifetime"),
+        (("--key-file", "secret", "--tenant", "NO NAME"), "tenant"),
+        (("--key-file", "secret", "--queue", "*"), "queue"),
+        (("--key-file", "secret", "--scope", "root"), "operator"),
+    ],
+)
+def test_tokens_that_are_not_made(args: tuple[str, ...], says: str):
+    assert says in token(*args, code=2)
+
+
+def test_no_source_is_no_authentication():
+    assert authenticator(Auth()) is None
+    assert not configured(Auth())
+    assert configured(Auth(key_file="x"))
+
+
+@pytest.mark.parametrize(
+    ("auth", "says"),
+    [
+        (Auth(secret=Secret("x" * 31)), "at least 32 bytes"),
+        (Auth(secret_file="short"), "at least 32 bytes"),
+        (Auth(secret_file="rsa.pub"), "key_file"),
+        (Auth(secret_file="not-there"), "No such file"),
+        (Auth(key_file="rsa"), "private key"),
+        (Auth(key_file="secret"), "not a public key"),
+        (Auth(jwks_url="http://id.example/keys"), "https"),
+        (Auth(secret_file="secret", key_file="rsa.pub"), "one of them"),
+    ],
+)
+def test_what_cannot_be_secure_does_not_start(auth: Auth, says: str):
+    with pytest.raises(SettingsError, match=says) as caught:
+        authenticator(auth)
+    assert SECRET.decode() not in str(caught.value)
+
+
+def test_without_the_extra_it_says_what_to_install():
+    script = (
+        "import sys; sys.modules['jwt'] = None\n"
+        "from leasehold.cli.main import cli; cli.main(['token', '--new-secret'], standalone_mode=False)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert "pip install 'leasehold[server]'" in ran.stderr
+
+
+def test_importing_leasehold_imports_none_of_it():
+    script = "import leasehold, leasehold.cli.main, sys; print([m for m in ('jwt', 'cryptography', 'litestar', 'uvicorn') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == "[]"
