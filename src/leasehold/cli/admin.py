@@ -134,6 +134,7 @@ def sweep(session: Session) -> None:
             "jobs past their ttl": f"{total.ttl_passed:,}",
             "keys forgotten": f"{total.keys_forgotten:,}",
             "claims forgotten": f"{total.claims_forgotten:,}",
+            "staged writes forgotten": f"{total.writes_forgotten:,}",
             "events trimmed": f"{total.events_trimmed:,}",
         }
     )

@@ -160,6 +160,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     ttl_passed: int = 0
     keys_forgotten: int = 0
     claims_forgotten: int = 0
+    writes_forgotten: int = 0
     events_trimmed: int = 0
     more: bool = False
 
@@ -171,5 +172,6 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
             + self.ttl_passed
             + self.keys_forgotten
             + self.claims_forgotten
+            + self.writes_forgotten
             + self.events_trimmed
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from leasehold.errors import KeyConflict, QueueFull, TooLarge
@@ -33,6 +33,14 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
         added = single.enqueue(core, name, requests[0])
         if not isinstance(added, single.Unusual):
             return [added]
+    now, run = planned(core, name, requests)
+    return core.write(run, now)
+
+
+def planned(
+    core: Core, name: QueueName, requests: Sequence[JobRequest]
+) -> tuple[int, Callable[[Ledger], list[Enqueued]]]:
+    """The time, and what a transaction has to do: by itself, or together with a marker (`writes`)."""
     size = JOB_OVERHEAD * len(requests)
     now = core.time.now_ms()
     ids = core.ids.take(now, len(requests))
@@ -62,7 +70,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
             for index, job in enumerate(ids)
         ]
 
-    return core.write(run, now)
+    return now, run
 
 
 def _write(

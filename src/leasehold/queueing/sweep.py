@@ -13,6 +13,7 @@ from leasehold.model.ids import NO_ID
 from leasehold.model.job import Swept
 from leasehold.model.lifecycle import TERMINAL, Change, Reason, State
 from leasehold.model.retry import after_expiry
+from leasehold.queueing import writes
 from leasehold.queueing.core import Core
 from leasehold.queueing.journal import trim
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
@@ -228,4 +229,5 @@ _HANDLERS = {
     Due.RETENTION: ("retired", _retire),
     Due.DEDUP: ("keys_forgotten", _forget_key),
     Due.CLAIM: ("claims_forgotten", _forget_claim),
+    Due.WRITE: ("writes_forgotten", writes.forget_due),
 }

@@ -2,6 +2,7 @@
 
     space        key                                             value
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
+                 "write/", digest of the write's id 16, part u16 how far a staged write is published; its manifest (parts 1…)
     queues       tenant, queue (each length-prefixed)            number, policy, paused
     jobs         queue u32, job 16                               what never changes, and the payload's first part
     payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
@@ -69,6 +70,7 @@ class Due(IntEnum):
     RETENTION = 3
     DEDUP = 4
     CLAIM = 5
+    WRITE = 6
 
 
 class Counter(IntEnum):
@@ -227,6 +229,18 @@ commit = _COMMIT.pack
 def split_commit(key: bytes) -> int:
     number: int = _COMMIT.unpack(key)[0]
     return number
+
+
+_WRITE = Struct(">6s16sH")
+
+
+def write_row(write: bytes, part: int) -> bytes:
+    """A row of `meta`: part 0 says how far a staged write is published, parts 1… are its manifest."""
+    return _WRITE.pack(b"write/", write, part)
+
+
+def write_range(write: bytes) -> tuple[bytes, bytes]:
+    return write_row(write, 0), write_row(write, 0xFFFF)
 
 
 def digest(text: bytes) -> bytes:

@@ -216,6 +216,20 @@ class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
     seen_at_ms: int
 
 
+class WriteRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How far a staged write is published: `chunk` is the next. It is kept until `until_ms`, and longer while unfinished."""
+
+    id: str
+    manifest_parts: int
+    begun_at_ms: int
+    until_ms: int
+    keep_ms: int
+    chunk: int = 0
+    jobs: int = 0
+    duplicates: int = 0
+    finished: bool = False
+
+
 class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
     value: int
 

@@ -21,6 +21,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
+from leasehold.model.write import Published, WriteState
 from leasehold.storage.engine import Traits
 
 Events = list[Event]  # by names of their own, since `list` is a verb below
@@ -52,6 +53,24 @@ class Backend(Protocol):
 
         Raises KeyConflict, QueueFull, TooLarge.
         """
+
+    def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+        """Record the manifest of a staged write, the first time only; a repeat is told of the first one's.
+
+        The write is remembered for `keep_ms` after it is finished (and after it was begun, while nothing is published).
+        """
+
+    def write_state(self, write_id: str) -> WriteState | None:
+        """How far a write is; None if it was never begun, or has been forgotten."""
+
+    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+        """Add a chunk's jobs (at most 1,000), in one transaction with the marker that counts it; nothing if it was before.
+
+        Chunks come in order, from 0. Raises what `enqueue` does, and InvalidArgument (never begun, or out of order).
+        """
+
+    def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
+        """Nothing is left to publish. `forget`: an earlier, finished write that need not be remembered any longer."""
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None

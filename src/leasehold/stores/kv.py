@@ -14,7 +14,20 @@ from leasehold.model.names import QueueName
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
-from leasehold.queueing import census, checking, claim, deadletter, enqueue, journal, policies, restore, settle, sweep
+from leasehold.model.write import Published, WriteState
+from leasehold.queueing import (
+    census,
+    checking,
+    claim,
+    deadletter,
+    enqueue,
+    journal,
+    policies,
+    restore,
+    settle,
+    sweep,
+    writes,
+)
 from leasehold.queueing.core import Core
 from leasehold.storage.engine import Engine, Traits
 from leasehold.storage.folder import expand
@@ -45,6 +58,18 @@ class KvBackend:
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         return enqueue.enqueue(self._core, name, jobs)
+
+    def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+        return writes.begin(self._core, write_id, manifest, keep_ms)
+
+    def write_state(self, write_id: str) -> WriteState | None:
+        return writes.state(self._core, write_id)
+
+    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+        return writes.publish(self._core, write_id, chunk, name, jobs)
+
+    def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
+        return writes.finish(self._core, write_id, forget)
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None

@@ -21,6 +21,7 @@ from leasehold.storage.engine import Traits
 from leasehold.stores.claim import Claim
 from leasehold.stores.contract import Backend, Progress
 from leasehold.stores.queue import Queue, checked_policy, claim_from, claim_request
+from leasehold.stores.staged import Staged
 from leasehold.stores.sweeper import Sweeper
 from leasehold.stores.telemetry import Telemetry
 
@@ -84,6 +85,13 @@ class Store:
         return claim_from(
             self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None)
         )
+
+    def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
+        """A write in several transactions that is published exactly once under its id, however often it is repeated.
+
+        Once finished it is remembered for `keep` (a day).
+        """
+        return Staged(self._backend, self._telemetry, write_id, keep)
 
     def queues(self, tenant: str | None = None) -> list[QueueInfo]:
         with self._telemetry.span("queues"):

@@ -16,7 +16,7 @@ A store's author puts this in a file of their own tests, and has run it all:
 `harness` is the only fixture to provide: `leasehold.testing.harness` says what it describes. What a store's traits or
 its harness say it cannot do is skipped, with the reason. Every test ends with `store.check()`, which must be clean.
 
-    enqueue order ttl dedup                  what goes in
+    enqueue order ttl dedup staging          what goes in
     claim waiting                            what comes out, and when
     settle extend retries                    what becomes of it
     deadletters retention cancel sweeping    what is cleared away, or comes back
@@ -34,8 +34,8 @@ import pytest
 
 THEMES = (
     "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "look",
-    "opening", "order", "policies", "processes", "races", "restore", "retention", "retries", "settle", "sweeping", "ttl",
-    "waiting",
+    "opening", "order", "policies", "processes", "races", "restore", "retention", "retries", "settle", "staging",
+    "sweeping", "ttl", "waiting",
 )  # fmt: skip
 FIXTURES = ("broken", "clock", "foldered", "live", "ordered", "queue", "shared", "store", "world")
 

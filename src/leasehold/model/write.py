@@ -1,0 +1,40 @@
+"""A staged write: what was staged is recorded once (its manifest), then published chunk by chunk."""
+
+from __future__ import annotations
+
+import msgspec
+
+from leasehold.errors import InvalidArgument
+
+#: How many jobs one chunk holds at most: one transaction, and one row of the journal.
+CHUNK = 1000
+#: How long a finished write is remembered, so that it is not published again.
+KEEP_MS = 86_400_000
+#: How long an unfinished one is, of which a part is published already.
+UNFINISHED_MS = 30 * KEEP_MS
+MAX_MANIFEST = 4 * 1024 * 1024
+
+
+class WriteState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a write is. `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish."""
+
+    id: str
+    manifest: bytes
+    chunk: int
+    jobs: int
+    duplicates: int
+    finished: bool
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The answer to one chunk. `fresh`: this call published it; else it had been before, and nothing was written."""
+
+    fresh: bool
+    jobs: int
+    duplicates: int = 0
+
+
+def checked_write_id(write_id: object) -> str:
+    if not isinstance(write_id, str) or not 1 <= len(write_id) <= 200 or not write_id.isprintable():
+        raise InvalidArgument(f"a write's id is 1 to 200 printable characters, not {write_id!r}")
+    return write_id
