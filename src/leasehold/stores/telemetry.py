@@ -261,6 +261,12 @@ def warn(event: str, error: BaseException | None = None, **facts: object) -> Non
         _logger().warning(event, **facts)
 
 
+def inform(event: str, **facts: object) -> None:
+    """Something worth knowing of a part that has no store at hand."""
+    if _standard.isEnabledFor(logging.INFO):
+        _logger().info(event, **facts)
+
+
 # ── for the command line ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

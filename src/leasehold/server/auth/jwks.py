@@ -20,18 +20,16 @@ from urllib.parse import urlsplit
 
 import jwt
 import msgspec
-import structlog
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.errors import SettingsError, Unavailable
 from leasehold.server.auth.access import is_loopback
 from leasehold.server.auth.keys import Key, from_public
+from leasehold.stores.telemetry import inform, warn
 
 MAX_BYTES = 256 * 1024
 MAX_KEYS = 64
 TIMEOUT = 5.0
-
-_log = structlog.stdlib.get_logger("leasehold.server.auth")
 
 
 class _Held(NamedTuple):
@@ -96,7 +94,7 @@ class Jwks:
             try:
                 self._take(parse(self._fetch(self._url)))
             except FetchFailed as exc:
-                _log.warning("jwks.failed", reason=str(exc), known=len(self._held))
+                warn("jwks.failed", reason=str(exc), known=len(self._held))
             finally:
                 self._tried_ms = self._clock.steady_ms()  # at the end: until then, whoever needs a key waits above
 
@@ -115,7 +113,7 @@ class Jwks:
             elif not _same(held[kid].key, one.key):
                 replaced = True  # one name for two keys: the old one cannot stay beside it
         if held.keys() != self._held.keys() or replaced:
-            _log.info("jwks.changed", keys=sorted(keys))
+            inform("jwks.changed", keys=sorted(keys))
         self.version += replaced
         return held
 
