@@ -12,7 +12,7 @@ NAMES = {
     "NewJob", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Where", "Event",
     "ManualClock", "SystemClock",
     "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "TooLarge",
-    "WaitTimeout", "JournalTrimmed", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
+    "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
     "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",
     "__version__",
 }  # fmt: skip

@@ -350,6 +350,10 @@ class AsyncStore:
     forget_consumer = _awaited(Store.forget_consumer)
     check = _awaited(Store.check)
     snapshot = _awaited(Store.snapshot)
+    take_snapshot = _awaited(Store.take_snapshot)
+    renew_snapshot = _awaited(Store.renew_snapshot)
+    drop_snapshot = _awaited(Store.drop_snapshot)
+    snapshots = _awaited(Store.snapshots)
 
     async def close(self) -> None:
         """End all waiting claims and close the store. Closing twice is fine."""

@@ -10,6 +10,7 @@
     ├── TooLarge                a payload, result or batch over its limit
     ├── WaitTimeout             wait_for ran out of time                               (also a TimeoutError)
     ├── JournalTrimmed          the events asked for are no longer kept
+    ├── SnapshotExpired         a named snapshot was not used for its time to live, or dropped
     ├── Unauthenticated         a server does not know the caller: no token, or one it does not take
     ├── Forbidden               a server knows the caller, and the token does not allow this
     ├── StoreError              the store itself
@@ -145,6 +146,16 @@ class Forbidden(LeaseholdError):
     """The token is good and does not allow this. Nothing was done: ask for a token with the scope the message names."""
 
     code = "forbidden"
+
+
+class SnapshotExpired(LeaseholdError):
+    """A named snapshot is no longer kept. Take a new one, with a longer time to live, and read again from it."""
+
+    code = "snapshot_expired"
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"snapshot {id!r} is no longer kept: it was not used for its time to live, or was dropped")
 
 
 class StoreError(LeaseholdError):

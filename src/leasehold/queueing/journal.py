@@ -14,6 +14,7 @@ from leasehold.model.event import Event, EventPage
 from leasehold.model.ids import NO_ID
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
+from leasehold.model.snapshot import JournalSlice
 from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.ledger import Ledger
 from leasehold.storage import keyspace, records
@@ -101,6 +102,36 @@ def _page(core: Core, reader: Reader, start: tuple[int, int] | None, limit: int)
             if len(found) >= limit:
                 break
     return EventPage(found, cursor(commit, skip))
+
+
+def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+    """Rows as they are stored, for readers that decode many at once."""
+    return core.read(lambda reader: _slice(core, reader, begin, end, max_bytes))
+
+
+def _slice(core: Core, reader: Reader, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+    oldest, newest = bounds(reader)
+    durable = core.engine.durable()
+    if durable is not None:
+        newest = min(newest, durable)
+    first = oldest if begin is None else begin
+    if first < oldest:
+        raise JournalTrimmed(cursor(oldest, 0))
+    stop = newest + 1 if end is None else min(end, newest + 1)
+    rows: list[bytes] = []
+    at, size = first, 0
+    while at < stop and size < max_bytes:
+        found = reader.scan(keyspace.JOURNAL, keyspace.commit(at), keyspace.commit(stop), 100)
+        if not found:
+            raise Corrupt(f"journal row {at} is missing")
+        for key, value in found:
+            if keyspace.split_commit(key) != at:
+                raise Corrupt(f"journal row {at} is missing")
+            rows.append(value)
+            at, size = at + 1, size + len(value)
+            if size >= max_bytes:
+                break
+    return JournalSlice(first, rows, oldest, newest)
 
 
 def bounds(reader: Reader) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from leasehold.errors import Corrupt
@@ -138,6 +139,10 @@ class Engine(Protocol):
     retried: Callable[[str], None]
 
     @property
+    def home(self) -> Path | None:
+        """The folder it lives in; None if it has none."""
+
+    @property
     def alone(self) -> bool:
         """Whether no other process had it open when this one opened it (so that the calendar may be taken anew)."""
 
@@ -188,6 +193,16 @@ def iterate_keys(reader: Reader, space: Space, begin: bytes, end: bytes, chunk: 
         if len(keys) < chunk:
             return
         begin = keys[-1] + b"\0"
+
+
+def every(reader: Reader, space: Space, begin: bytes, end: bytes, step: int) -> Iterator[bytes]:
+    """Every `step`-th key of a range: where to cut it into parts of that many rows."""
+    while True:
+        keys = reader.keys(space, begin, end, step + 1)
+        if len(keys) <= step:
+            return
+        begin = keys[-1]
+        yield begin
 
 
 def get_each(reader: Reader, space: Space, keys: Sequence[bytes]) -> list[bytes | Corrupt | None]:

@@ -5,6 +5,7 @@ data/
   OWNER      locked (flock) by whoever has the store open; says who that is
   DURABLE    the marks of `marks.py`
   db/        the engine's own files
+  snapshots/ named snapshots, each a folder of its own (`stores.snapshots`)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from leasehold.errors import FormatError, OpenError, StoreLocked
 from leasehold.storage.keyspace import FORMAT
 
-_OURS = {"OWNER", "DURABLE", "FORMAT.new", "db"}
+_OURS = {"OWNER", "DURABLE", "FORMAT.new", "db", "snapshots"}
 
 
 def expand(path: str) -> Path:

@@ -21,6 +21,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
+from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import Published, WriteState
 from leasehold.storage.engine import Traits
 
@@ -28,6 +29,7 @@ Events = list[Event]  # by names of their own, since `list` is a verb below
 Jobs = list[Job]
 JobIds = list[bytes]
 QueueInfos = list[QueueInfo]
+SnapshotInfos = list[SnapshotInfo]
 Progress = Callable[[int, int | None], None]
 """Told of (done so far, of how many if known) by verbs that work in chunks."""
 
@@ -148,5 +150,23 @@ class Backend(Protocol):
     def check(self, repair: bool, progress: Progress | None = None) -> Report: ...
 
     def snapshot(self, path: str) -> None: ...
+
+    def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
+        """Keep one moment of the store (with `traits.snapshot` of "queue": of each queue) until it was not used for `ttl_ms`."""
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        """Say that it is in use. Raises SnapshotExpired, also before anyone has removed it: the clock decides."""
+
+    def drop_snapshot(self, id: str) -> bool:
+        """Remove it now; False if it was not there."""
+
+    def snapshots(self) -> SnapshotInfos: ...
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        """Durable journal rows from commit `begin` (the oldest) to before `end` (all), as stored, up to about `max_bytes`.
+
+        With `max_bytes` 0 there are no rows: a look at what there is. At least one row otherwise, if there is one.
+        Raises JournalTrimmed, and Corrupt naming a row that is missing.
+        """
 
     def close(self) -> None: ...

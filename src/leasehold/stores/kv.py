@@ -14,6 +14,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
+from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import Published, WriteState
 from leasehold.queueing import (
     census,
@@ -29,9 +30,10 @@ from leasehold.queueing import (
     writes,
 )
 from leasehold.queueing.core import Core
-from leasehold.storage.engine import Engine, Traits
+from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
-from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos
+from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos
+from leasehold.stores.snapshots import shelf_of
 
 
 class KvBackend:
@@ -42,6 +44,9 @@ class KvBackend:
         self._core = Core(engine, clock)
         engine.share()
         self.url = url
+        self._clock = clock
+        self._shelf = shelf_of(engine)
+        self._shelf.expire(clock.wall_ms())
 
     def on_retry(self, told: Callable[[str], None]) -> None:
         self._engine.retried = told
@@ -133,6 +138,7 @@ class KvBackend:
 
     def sweep(self) -> Swept:
         self._engine.tend()
+        self._shelf.expire(self._clock.wall_ms())
         return sweep.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
@@ -152,6 +158,25 @@ class KvBackend:
         if target.exists():
             raise OpenError(f"{target} exists: give a new folder for the snapshot")
         self._engine.export(str(target))
+
+    def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
+        return self._shelf.take(name, ttl_ms, self._clock.wall_ms(), self.now_ms())
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        return self._shelf.renew(id, self._clock.wall_ms())
+
+    def drop_snapshot(self, id: str) -> bool:
+        return self._shelf.drop(id)
+
+    def snapshots(self) -> SnapshotInfos:
+        return self._shelf.all(self._clock.wall_ms())
+
+    def open_snapshot(self, id: str) -> Snapshot:
+        """The moment itself. Not part of the contract: readers elsewhere open its folder, or ask a server for its tables."""
+        return self._shelf.open(id, self._clock.wall_ms())
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        return journal.slice_of(self._core, begin, end, max_bytes)
 
     def _of_calendar(self, moment_ms: int | None) -> int | None:
         return None if moment_ms is None else self._core.time.of_calendar(moment_ms)

@@ -17,6 +17,7 @@ from leasehold.model.job import Job, QueueInfo, Swept
 from leasehold.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from leasehold.model.report import Report
 from leasehold.model.retry import Policy, whole_number
+from leasehold.model.snapshot import SnapshotInfo
 from leasehold.storage.engine import Traits
 from leasehold.stores.claim import Claim
 from leasehold.stores.contract import Backend, Progress
@@ -163,6 +164,30 @@ class Store:
         with self._telemetry.span("snapshot"):
             self._backend.snapshot(os.fspath(path))
         self._telemetry.info("snapshot_written", path=os.fspath(path))
+
+    def take_snapshot(self, name: str = "snapshot", ttl: Duration = 3600) -> SnapshotInfo:
+        """Keep one moment of the store, under a name and never a path, until it was not used for `ttl`."""
+        checked("snapshot", name)
+        ttl_ms = duration_ms("ttl", ttl, minimum_ms=1)
+        with self._telemetry.span("take_snapshot"):
+            info = self._backend.take_snapshot(name, ttl_ms)
+        self._telemetry.info("snapshot_taken", snapshot=info.id, ttl_seconds=ttl_ms / 1000)
+        return info
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        """Keep it for another `ttl` from now. Raises SnapshotExpired."""
+        with self._telemetry.span("renew_snapshot"):
+            return self._backend.renew_snapshot(id)
+
+    def drop_snapshot(self, id: str) -> bool:
+        """Remove a named snapshot now; False if there was none."""
+        with self._telemetry.span("drop_snapshot"):
+            return self._backend.drop_snapshot(id)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """The named snapshots that are kept, oldest first."""
+        with self._telemetry.span("snapshots"):
+            return self._backend.snapshots()
 
     def close(self) -> None:
         """Stop the sweeper, make everything durable, let go of the files. Closing twice is fine."""

@@ -178,6 +178,7 @@ class MemoryEngine:
         value_bytes=2**31,
     )
     alone = True
+    home = None
     remarks: tuple[str, ...] = ()
 
     def __init__(self) -> None:

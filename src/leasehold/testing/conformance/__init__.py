@@ -21,7 +21,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     settle extend retries                    what becomes of it
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
-    look events policies                     what can be seen
+    look events policies snapshots           what can be seen
     clock races processes                    time, threads and processes
     arguments damage opening                 what is refused
 """
@@ -34,8 +34,8 @@ import pytest
 
 THEMES = (
     "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "look",
-    "opening", "order", "policies", "processes", "races", "restore", "retention", "retries", "settle", "staging",
-    "sweeping", "ttl", "waiting",
+    "opening", "order", "policies", "processes", "races", "restore", "retention", "retries", "settle", "snapshots",
+    "staging", "sweeping", "ttl", "waiting",
 )  # fmt: skip
 FIXTURES = ("broken", "clock", "foldered", "live", "ordered", "queue", "shared", "store", "world")
 

@@ -51,6 +51,7 @@ class LmdbEngine:
     def __init__(self, path: str, *, map_size: int = 1 << 30, boot_id: str, durability: Durability = "disk") -> None:
         """`durability` may ask for less than `disk`; it is `disk` all the same."""
         self._folder = folder = Folder(path, "lmdb")
+        self.home = folder.path
         self.alone, existed = take(folder)
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None

@@ -93,6 +93,7 @@ class RocksEngine:
         self.retried: Callable[[str], None] = lambda why: None
         self.remarks = self._marks.remarks()
         self._folder = folder
+        self.home = folder.path
         last = self._last_append(JOURNAL)
         self._next_append: dict[Space, int] = {JOURNAL: last + 1}
         self._counts: dict[bytes, int] = {}
