@@ -1,0 +1,211 @@
+"""Staged files are published once, whoever commits, however often, and wherever it was cut short."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import leasehold
+from leasehold import Policy
+from leasehold.bulk import incoming, publishing, staging
+from leasehold.bulk.publishing import Terms, commit
+from leasehold.bulk.staging import Manifest, Part, PartWriter
+from leasehold.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
+from leasehold.model.names import QueueName
+from leasehold.stores.staged import Staged
+from leasehold.stores.store import Store
+
+WORK = QueueName("default", "work")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with leasehold.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as made:
+        yield made
+        assert made.check().clean
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "data" / "staging")
+
+
+def stage(root: str, write: str, name: str, payloads: list[bytes], **columns: pa.Array) -> Part:
+    folder = staging.folder_of(root, write)
+    writer = PartWriter(folder, name)
+    batch = pa.RecordBatch.from_pydict({"payload": pa.array(payloads, pa.binary()), **columns})
+    found = incoming.check(batch, WORK)
+    for queue, rows in found.good:
+        writer.add(queue, rows)
+    part = writer.close()
+    if found.bad is not None:
+        publishing.stage_rejects(folder, name, [(found.bad, found.reasons)])
+    return Part(part.name, part.chunks, part.rows, len(found.reasons))
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+def payloads(store: Store) -> list[bytes]:
+    found: list[bytes] = []
+    cursor = None
+    while True:
+        page = store.queue("work").list("ready", limit=1000, cursor=cursor)
+        found += [job.payload for job in page]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def test_all_of_it_in_order(store: Store, root: str) -> None:
+    parts = [stage(root, "w", "p0-a", numbered(0, 2500)), stage(root, "w", "p1-a", numbered(2500, 999))]
+    assert [part.chunks for part in parts] == [3, 1]
+    done = commit(store, "w", Manifest(root, parts), Terms())
+    assert done == (3499, 0, 0, False)
+    assert payloads(store) == numbered(0, 3499)
+    assert not staging.folder_of(root, "w").exists()
+
+
+def test_a_commit_that_is_cut_short_is_finished_by_the_next(store: Store, root: str, monkeypatch) -> None:
+    first = [stage(root, "w", "p0-a", numbered(0, 2500)), stage(root, "w", "p1-a", numbered(2500, 2000))]
+    real, calls = Staged.publish_checked, 0
+
+    def failing(self, chunk, queue, jobs):
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            real(self, chunk, queue, jobs)  # it was written: only the answer is lost
+            raise Unavailable("cut")
+        return real(self, chunk, queue, jobs)
+
+    monkeypatch.setattr(Staged, "publish_checked", failing)
+    with pytest.raises(Unavailable):
+        commit(store, "w", Manifest(root, first), Terms())
+    # The whole job is run again: other attempts, in another order, with other row counts.
+    again = [stage(root, "w", "p0-b", numbered(9000, 100)), stage(root, "w", "p1-b", numbered(2500, 2000))]
+    done = commit(store, "w", Manifest(root, again), Terms())
+    assert (done.jobs, done.repeated) == (4500, False)
+    assert payloads(store) == numbered(0, 4500)
+    stage(root, "w", "p0-c", numbered(0, 10))
+    assert commit(store, "w", Manifest(root, again), Terms()).repeated
+    assert store.queue("work").counts().enqueued == 4500
+    assert not staging.folder_of(root, "w").exists()
+
+
+def test_rows_of_several_queues_fill_their_own_chunks(store: Store, root: str) -> None:
+    folder = staging.folder_of(root, "w")
+    writer = PartWriter(folder, "p0-a")
+    for _ in range(5):
+        names = pa.array(["a", "b", "c"] * 300)
+        batch = pa.RecordBatch.from_pydict({"payload": [b"x"] * 900, "queue": names})
+        for queue, rows in incoming.check(batch, None).good:
+            writer.add(queue, rows)
+    part = writer.close()
+    assert (part.rows, part.chunks) == (4500, 6)
+    commit(store, "w", Manifest(root, [part]), Terms())
+    assert [store.queue(name).counts().ready for name in "abc"] == [1500] * 3
+
+
+def test_bad_rows_go_to_the_quarantine_once(store: Store, root: str, tmp_path: Path) -> None:
+    store.queue("work").enqueue(b"other", key="taken")
+    columns = {"priority": pa.array([0, 99, 0]), "key": pa.array([None, None, "taken"])}
+    part = stage(root, "w", "p0-a", [b"good", b"bad", b"refused"], **columns)
+    where = tmp_path / "quarantine"
+    done = commit(store, "w", Manifest(root, [part]), Terms(quarantine=str(where)))
+    assert (done.jobs, done.rejected) == (1, 2)
+    tables = [pq.read_table(file).to_pylist() for file in sorted(where.iterdir())]
+    rows = {row["payload"]: row["reason"] for table in tables for row in table}
+    assert set(rows) == {b"bad", b"refused"}
+    assert "priority=99" in rows[b"bad"]
+    assert "taken" in rows[b"refused"]
+
+
+def test_without_a_quarantine_a_conflict_fails_the_commit(store: Store, root: str) -> None:
+    store.queue("work").enqueue(b"other", key="taken")
+    part = stage(root, "w", "p0-a", [b"mine"], key=pa.array(["taken"]))
+    with pytest.raises(KeyConflict):
+        commit(store, "w", Manifest(root, [part]), Terms())
+    assert staging.folder_of(root, "w").exists(), "it may be repeated"
+
+
+def test_the_writer_is_held_back(store: Store, root: str) -> None:
+    queue = store.queue("work")
+    part = stage(root, "w", "p0-a", numbered(0, 3000))
+    seen: list[int] = []
+
+    def drain() -> None:
+        while queue.counts().removed < 3000:
+            seen.append(queue.counts().waiting)
+            queue.ack_many(queue.claim(limit=500))
+
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(drain)
+        assert commit(store, "w", Manifest(root, [part]), Terms(max_waiting=1200)).jobs == 3000
+        draining.result(60)
+    assert max(seen) <= 1200
+
+
+def test_held_back_for_too_long(store: Store, root: str) -> None:
+    part = stage(root, "w", "p0-a", numbered(0, 2000))
+    with pytest.raises(QueueFull):
+        commit(store, "w", Manifest(root, [part]), Terms(max_waiting=1500, patience=0.1))
+    with pytest.raises(InvalidArgument, match="less than a chunk"):
+        commit(store, "w", Manifest(root, [part]), Terms(max_waiting=10))
+    store.queue("work").configure(Policy(max_waiting=1500))
+    with pytest.raises(QueueFull):
+        commit(store, "w", Manifest(root, [part]), Terms())
+    assert store.queue("work").counts().enqueued == 1000
+
+
+def test_staged_files_that_are_gone_are_told(store: Store, root: str) -> None:
+    part = stage(root, "w", "p0-a", numbered(0, 10))
+    staging.discard(root, "w")
+    with pytest.raises(Unavailable, match="kept for a day"):
+        commit(store, "w", Manifest(root, [part]), Terms())
+
+
+def test_a_file_that_was_cut_short_is_told(store: Store, root: str) -> None:
+    part = stage(root, "w", "p0-a", numbered(0, 10))
+    with pytest.raises(Unavailable, match="instead of 2"):
+        commit(store, "w", Manifest(root, [Part(part.name, 2, 2000)]), Terms())
+
+
+def test_what_is_left_over_expires(root: str) -> None:
+    stage(root, "old", "p0-a", numbered(0, 10))
+    stage(root, "new", "p0-a", numbered(0, 10))
+    day_old = time.time() - staging.KEPT - 10
+    for file in staging.folder_of(root, "old").iterdir():
+        os.utime(file, (day_old, day_old))
+    assert staging.expire(root) == 1
+    assert staging.folder_of(root, "new").exists()
+    assert staging.expire(root + "-not-there") == 0
+
+
+def test_where_it_is_staged(tmp_path: Path) -> None:
+    assert staging.root_of(f"rocksdb:{tmp_path}") == str(tmp_path / "staging")
+    assert staging.root_of("memory:", str(tmp_path)) == str(tmp_path)
+    with pytest.raises(InvalidArgument, match="staging"):
+        staging.root_of("memory:")
+
+
+def test_every_field_arrives(store: Store, root: str) -> None:
+    columns = {
+        "priority": pa.array([7], pa.int32()),
+        "key": pa.array(["k"]),
+        "max_attempts": pa.array([2]),
+        "headers": pa.array([[("a", "b")]], incoming.STAGED["headers"]),
+        "ttl": pa.array([60]),
+    }
+    part = stage(root, "w", "p0-a", [b"x"], **columns)
+    commit(store, "w", Manifest(root, [part]), Terms())
+    delivery = store.queue("work").claim()[0]
+    assert (delivery.priority, delivery.key, delivery.max_attempts, delivery.headers) == (7, "k", 2, {"a": "b"})
