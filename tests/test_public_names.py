@@ -14,6 +14,7 @@ NAMES = {
     "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
     "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",
+    "App", "Retry", "Dead", "current_job", "TaskFailed",
     "__version__",
 }  # fmt: skip
 

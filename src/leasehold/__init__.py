@@ -9,8 +9,19 @@
         for delivery in claim:
             queue.ack(delivery)
 
+or, with tasks and workers:
+
+    app = leasehold.App("rocksdb:./data")
+
+    @app.task
+    def send(to: str) -> None: ...
+
+    send.delay("ada")             # leasehold worker tasks:app
+
 For asyncio, see `leasehold.aio`.
 """
+
+import typing as _typing
 
 from leasehold.clock import ManualClock, SystemClock
 from leasehold.errors import (
@@ -30,6 +41,7 @@ from leasehold.errors import (
     StoreClosed,
     StoreError,
     StoreLocked,
+    TaskFailed,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -45,13 +57,20 @@ from leasehold.stores.opening import open
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
 
+if _typing.TYPE_CHECKING:
+    from leasehold.worker.app import App
+    from leasehold.worker.context import current_job
+    from leasehold.worker.verdicts import Dead, Retry
+
 __version__ = "0.1.0"
 
 __all__ = [
     "AlreadySettled",
+    "App",
     "Backoff",
     "Claim",
     "Corrupt",
+    "Dead",
     "Delivery",
     "Enqueued",
     "Event",
@@ -69,6 +88,7 @@ __all__ = [
     "Policy",
     "Queue",
     "QueueFull",
+    "Retry",
     "SettingsError",
     "SnapshotExpired",
     "Store",
@@ -76,6 +96,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "SystemClock",
+    "TaskFailed",
     "TooLarge",
     "Unauthenticated",
     "Unavailable",
@@ -83,5 +104,27 @@ __all__ = [
     "WaitTimeout",
     "Where",
     "__version__",
+    "current_job",
     "open",
 ]
+
+#: Loaded when they are first asked for: a program that only enqueues bytes needs none of them.
+_LAZY = {
+    "App": "leasehold.worker.app",
+    "Dead": "leasehold.worker.verdicts",
+    "Retry": "leasehold.worker.verdicts",
+    "current_job": "leasehold.worker.context",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'leasehold' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -13,6 +13,7 @@
     ├── SnapshotExpired         a named snapshot was not used for its time to live, or dropped
     ├── Unauthenticated         a server does not know the caller: no token, or one it does not take
     ├── Forbidden               a server knows the caller, and the token does not allow this
+    ├── TaskFailed              the result asked for will not come: the job is dead, or was removed
     ├── StoreError              the store itself
     │   ├── OpenError           it could not be opened, and nothing on disk was changed
     │   │   ├── UnknownEngine
@@ -156,6 +157,23 @@ class SnapshotExpired(LeaseholdError):
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(f"snapshot {id!r} is no longer kept: it was not used for its time to live, or was dropped")
+
+
+class TaskFailed(LeaseholdError):
+    """A task's result will not come: its job is dead (`reason` failed or max_attempts, `error` the last one) or was removed.
+
+    A dead job can be replayed once its cause is mended; a removed one is gone.
+    """
+
+    code = "task_failed"
+
+    def __init__(self, job_id: str, task: str, reason: str, error: str | None) -> None:
+        self.job_id = job_id
+        self.task = task
+        self.reason = reason
+        self.error = error
+        what = {"removed": "was removed", "max_attempts": "failed at its last attempt"}.get(reason, "failed")
+        super().__init__(f"task {task} (job {job_id}) {what}" + (f": {error}" if error else ""))
 
 
 class StoreError(LeaseholdError):

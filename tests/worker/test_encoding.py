@@ -1,0 +1,170 @@
+"""Calls and results as bytes: by type hints, refused where they are made, never pickled."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import json
+import uuid
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from leasehold import InvalidArgument
+from leasehold.worker.encoding import Codec, is_json, open_envelope
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Order(msgspec.Struct):
+    id: uuid.UUID
+    total: Decimal
+
+
+def rich(
+    when: dt.datetime, blob: bytes, point: Point, order: Order, colour: Colour, several: dict[str, list[Point]]
+) -> tuple[int, dt.date]:
+    return 1, dt.date(2026, 1, 1)
+
+
+def variadic(first: int, /, second: int = 2, *rest: int, named: str = "n", **others: float) -> None: ...
+
+
+def untyped(a, b=1): ...
+
+
+@pytest.fixture(params=["json", "msgpack"])
+def encoding(request) -> Any:
+    return request.param
+
+
+def there_and_back(codec: Codec, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    payload = codec.encode_call(args, kwargs)
+    envelope = open_envelope(payload)
+    assert envelope.task == codec.name
+    assert is_json(payload) == (codec.encoding == "json")
+    return codec.decode_call(envelope.args, is_json(payload))
+
+
+def test_types_survive(encoding):
+    given = {
+        "when": dt.datetime(2026, 3, 29, 1, 30, tzinfo=dt.UTC),
+        "blob": b"\x00\xff",
+        "point": Point(1, 2),
+        "order": Order(uuid.UUID(int=7), Decimal("9.99")),
+        "colour": Colour.RED,
+        "several": {"a": [Point(3)]},
+    }
+    assert there_and_back(Codec(rich, "t.rich", encoding), **given) == ((), given)
+    assert there_and_back(Codec(rich, "t.rich", encoding), *given.values()) == ((), given)
+
+
+def test_a_payload_is_written_by_anyone():
+    assert json.loads(Codec(untyped, "t.untyped", "json").encode_call((1,), {})) == {
+        "task": "t.untyped",
+        "args": {"a": 1},
+    }
+    assert msgspec.msgpack.decode(Codec(untyped, "t.untyped", "msgpack").encode_call((1,), {"b": [2]})) == {
+        "task": "t.untyped",
+        "args": {"a": 1, "b": [2]},
+    }
+    assert open_envelope(b' { "task": "t" }').task == "t"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((1,), {}), ((1, 5), {}), ((1, 5, 6, 7), {"named": "x", "z": 0.5}), ((1,), {"second": 3}), ((1,), {"q": 1.0})],
+)
+def test_every_kind_of_parameter(encoding, args, kwargs):
+    seen = []
+
+    def variadic(first: int, /, second: int = 2, *rest: int, named: str = "n", **others: float) -> None:
+        seen.append((first, second, rest, named, others))
+
+    codec = Codec(variadic, "t.variadic", encoding)
+    variadic(*args, **kwargs)
+    again_args, again_kwargs = there_and_back(codec, *args, **kwargs)
+    variadic(*again_args, **again_kwargs)
+    assert seen[0] == seen[1]
+
+
+def test_what_was_not_given_is_left_to_the_worker():
+    assert b'"b"' not in Codec(untyped, "t.untyped", "json").encode_call((1,), {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ((), {}, "missing a required argument: 'a'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"a": 1}, "multiple values for argument 'a'"),
+        ((1,), {"c": 1}, "unexpected keyword argument 'c'"),
+    ],
+)
+def test_a_call_the_function_would_refuse_is_refused(args, kwargs, told):
+    with pytest.raises(TypeError, match=told):
+        Codec(untyped, "t.untyped", "json").encode_call(args, kwargs)
+
+
+def test_what_cannot_be_sent_is_named(encoding):
+    codec = Codec(untyped, "t.untyped", encoding)
+    with pytest.raises(InvalidArgument, match=r"task t\.untyped: b=object cannot be sent"):
+        codec.encode_call((1,), {"b": object()})
+    with pytest.raises(InvalidArgument, match="b=dict cannot be sent"):
+        codec.encode_call((1,), {"b": {"deep": [lambda: 0]}})
+
+
+def test_a_wrong_type_is_told_of_at_once(encoding):
+    codec = Codec(rich, "t.rich", encoding)
+    good: tuple[Any, ...] = (dt.datetime.now(dt.UTC), b"", Point(1), Order(uuid.uuid4(), Decimal(1)), Colour.RED, {})
+    codec.encode_call(good, {})
+    with pytest.raises(InvalidArgument, match=r"datetime.*\$\.when"):
+        codec.encode_call(("yesterday", *good[1:]), {})
+
+
+def test_a_worker_refuses_what_does_not_fit():
+    codec = Codec(variadic, "t.variadic", "json")
+    with pytest.raises(InvalidArgument, match=r"Expected 'int', got 'str'"):
+        codec.decode_call(b'{"first": "one"}', True)
+    with pytest.raises(InvalidArgument, match="unknown field"):
+        codec.decode_call(b'{"first": 1, "nonsense": 2}', True)
+    with pytest.raises(InvalidArgument, match="missing argument 'first'"):
+        codec.decode_call(b"{}", True)
+
+
+def test_types_that_no_bytes_can_carry_are_refused_by_name():
+    class Socket: ...
+
+    def handler(s: set[Socket]) -> None: ...
+
+    handler.__annotations__ = {"s": int | set[bytes] | list[int] | Socket}
+    with pytest.raises(InvalidArgument, match=r"task t\.handler"):
+        Codec(handler, "t.handler", "json")
+
+
+def test_results(encoding):
+    codec = Codec(rich, "t.rich", encoding)
+    assert codec.decode_result(codec.encode_result((1, dt.date(2026, 1, 1)))) == (1, dt.date(2026, 1, 1))
+    assert codec.encode_result(None) is None
+    assert codec.decode_result(None) is None
+    with pytest.raises(InvalidArgument, match="its result cannot be kept"):
+        codec.encode_result(object())
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"hello", b"{}", b"[1]", b"\x93\x01\x02\x03", b'{"task": 1}', b"\xff\xfe", b'{"task":']
+)
+def test_what_is_no_payload_of_a_task(payload):
+    with pytest.raises(InvalidArgument, match="not a task's payload"):
+        open_envelope(payload)
