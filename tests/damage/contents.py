@@ -10,8 +10,11 @@ from typing import Any
 import leasehold
 from leasehold import Backoff, NewJob, Policy, Where
 from leasehold.clock import ManualClock
+from leasehold.model.names import QueueName
+from leasehold.model.request import JobRequest
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
+from leasehold.testing.harness import backend_of
 
 START_MS = 1_800_000_000_000
 QUEUES = (("work", "default"), ("paused", "default"), ("work", "acme"))
@@ -48,6 +51,9 @@ def fill(store: Store, phase: int, known: Known) -> None:
         known.setdefault("keys", []).extend([name, tenant, job.key] for job in jobs if job.key is not None)
         ids.extend([name, tenant, answer.id] for answer in queue.enqueue_many(jobs))
         ids.extend([name, tenant, queue.enqueue(b"one by one %d" % n, priority=n).id] for n in range(3))
+    for name, tenant in QUEUES:
+        known.setdefault("requests", []).append([name, tenant, f"{tenant}/{name}/{phase}"])
+        _request(store, *known["requests"][-1])
     _work(store, phase, known)
 
 
@@ -124,6 +130,8 @@ def verbs(store: Store, known: Known) -> list[Question]:
         queue = store.queue(name, tenant=tenant)
         # With another payload it must be refused, and so tells of the key without adding a job in any case.
         asked.append((f"key {key}", partial(_conflict, queue, key)))
+    for name, tenant, request in known["requests"]:
+        asked.append((f"request {request}", partial(_request, store, name, tenant, request)))
     asked.append(("a new queue", lambda: _new_queue(store)))
     for name, tenant in QUEUES:
         queue = store.queue(name, tenant=tenant)
@@ -166,6 +174,11 @@ def _conflict(queue: Queue, key: str) -> object:
         return queue.enqueue(b"another payload", key=key).duplicate
     except leasehold.errors.KeyConflict as conflict:
         return conflict.existing
+
+
+def _request(store: Store, name: str, tenant: str, request: str) -> object:
+    """Asked again, it must not add a job."""
+    return backend_of(store).once(request.encode()).enqueue(QueueName(tenant, name), [JobRequest(request.encode())])
 
 
 def _new_queue(store: Store) -> object:

@@ -10,11 +10,13 @@ import leasehold
 from leasehold import Backoff, NewJob, Policy
 from leasehold.clock import ManualClock
 from leasehold.model.ids import job_id_bytes
+from leasehold.model.lease import Proof, Settle
+from leasehold.model.request import JobRequest
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Transaction
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
-from leasehold.testing.harness import engine_of
+from leasehold.testing.harness import backend_of, engine_of
 
 BIG = b"0123456789abcdef" * 10_000  # three parts
 Rows = dict[tuple[int, bytes], bytes]
@@ -59,6 +61,10 @@ class Garden:
         self._add("later", NewJob(b"later", delay=3600))
         self.other.enqueue_many([b"1", b"2", b"3"])
         self.other.claim(limit=1, lease=600)
+        backend = backend_of(self.store)
+        backend.once(b"small").enqueue(self.other.name, [JobRequest(b"4")])
+        unknown = Proof(bytes(16), bytes(16), 1)
+        backend.once(b"large").settle(self.other.name, [Settle("ack", unknown)] * 800)  # in parts
         self.clock.advance(1)
 
     def _add(self, name: str, job: NewJob) -> None:

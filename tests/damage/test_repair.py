@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import LeaseLost
+from leasehold.errors import Corrupt, LeaseLost
 from leasehold.model.report import Report
 from leasehold.storage import keyspace, records
 from leasehold.storage.keyspace import (
@@ -27,11 +27,13 @@ from leasehold.storage.keyspace import (
     PAYLOAD,
     QUEUES,
     READY,
+    REQUESTS,
     STATE,
     Counter,
     Due,
 )
 from leasehold.testing.conformance.world import assert_sound
+from leasehold.testing.harness import backend_of
 from tests.damage.planting import BIG, Garden, garden
 
 NOBODY = bytes(range(16))  # the id of no job and no lease
@@ -82,6 +84,12 @@ def _ended(grown: Garden, name: str) -> bytes:
 def _lease_due(grown: Garden) -> bytes:
     lease, _, record = grown.lease(grown.claim)
     return keyspace.due(Due.LEASE, record.expires_at_ms, grown.number, lease)
+
+
+def _request_due(grown: Garden, request: bytes) -> bytes:
+    key = keyspace.digest(request)
+    record = records.decode_request(grown.get(REQUESTS, keyspace.request(key, 0)))
+    return keyspace.due(Due.REQUEST, record.until_ms, record.parts, key)
 
 
 def _empty_lease(grown: Garden) -> None:
@@ -146,6 +154,15 @@ RESTORED: dict[str, tuple[str, str | None, Plant]] = {
     ),
     "a payload part past the last": (
         "orphan", "big", lambda g: g.put(PAYLOAD, keyspace.payload_part(g.number, g.job("big"), 9), records.seal(b"\1x")),
+    ),
+    "an outcome nothing forgets": ("due", None, lambda g: g.delete(DUE, _request_due(g, b"small"))),
+    "a large outcome nothing forgets": ("due", None, lambda g: g.delete(DUE, _request_due(g, b"large"))),
+    "a due row of no request": ("orphan", None, lambda g: g.put(DUE, keyspace.due(Due.REQUEST, 2**44, 0, NOBODY))),
+    "a part of no outcome": (
+        "orphan", None, lambda g: g.put(REQUESTS, keyspace.request(NOBODY, 1), records.seal(b"\1x")),
+    ),
+    "a part past an outcome's last": (
+        "orphan", None, lambda g: g.put(REQUESTS, keyspace.request(keyspace.digest(b"large"), 9), records.seal(b"\1x")),
     ),
     "a counter too high": (
         "counters", None, lambda g: g.write(lambda tx: tx.add(keyspace.counter(g.number, Counter.WAITING), 5)),
@@ -347,6 +364,23 @@ def test_a_damaged_claim_is_forgotten(grown: Garden) -> None:
     report = mended(grown)
     assert told(grown, report) == [("damaged", None)]
     assert changes(rows, grown.rows()) == {(CLAIMS, at)}
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
+@pytest.mark.parametrize(("request_id", "part"), [(b"small", 0), (b"large", 0), (b"large", 1)])
+def test_a_lost_outcome_is_forgotten_whole(grown: Garden, request_id: bytes, part: int, gone: bool) -> None:
+    key = keyspace.digest(request_id)
+    rows = grown.rows()
+    (grown.delete if gone else grown.spoil)(REQUESTS, keyspace.request(key, part))
+    if not gone:
+        with pytest.raises(Corrupt):
+            backend_of(grown.store).once(request_id).cancel(grown.other.name, bytes(16))
+    report = mended(grown)
+    assert {job for _, job in told(grown, report)} == {None}
+    changed = changes(rows, grown.rows())
+    assert {space for space, _ in changed} == {REQUESTS, DUE}
+    assert all(key in at for _, at in changed)
+    assert not any(key in at for _, at in grown.rows())
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])

@@ -79,6 +79,7 @@ zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(mi
 
 
 @given(st.integers(0, 4 * 10**12), zones)
+@example(2**40, UTC)
 def test_moments_of_any_zone(ms: int, zone: timezone) -> None:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     assert moment_ms("at", moment) == ms

@@ -161,6 +161,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     keys_forgotten: int = 0
     claims_forgotten: int = 0
     writes_forgotten: int = 0
+    requests_forgotten: int = 0
     events_trimmed: int = 0
     more: bool = False
 
@@ -173,5 +174,6 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
             + self.keys_forgotten
             + self.claims_forgotten
             + self.writes_forgotten
+            + self.requests_forgotten
             + self.events_trimmed
         )

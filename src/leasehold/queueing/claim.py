@@ -117,7 +117,7 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
     damaged: Corrupt | None = None
     for name in names:
         try:
-            leased = _try(core, name, request)
+            leased = _try(core, name, request, names)
         except Corrupt as exc:
             if len(names) == 1:
                 raise
@@ -130,7 +130,7 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
     return None
 
 
-def _try(core: Core, name: QueueName, request: ClaimRequest) -> Leased | None:
+def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
     if not core.only_writer and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
@@ -140,7 +140,7 @@ def _try(core: Core, name: QueueName, request: ClaimRequest) -> Leased | None:
         if not isinstance(leased, single.Unusual):
             return leased
     while True:
-        outcome = core.write(lambda ledger: _claim(core, ledger, name, request, lease))
+        outcome = core.write(lambda ledger: _claim(core, ledger, name, request, lease, names))
         if outcome is not _AGAIN:
             return outcome
 
@@ -157,19 +157,21 @@ def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
     return due is not None and due <= core.time.now_ms()
 
 
-def _claim(core: Core, ledger: Ledger, name: QueueName, request: ClaimRequest, lease: bytes) -> Leased | None:
+def _claim(
+    core: Core, ledger: Ledger, name: QueueName, request: ClaimRequest, lease: bytes, names: Sequence[QueueName]
+) -> Leased | None:
     tx = ledger.tx
-    queue = core.registry.find(tx, name)
-    if queue is None:
-        return None
     claim_key = asked = NO_ID
     if request.id is not None:
         claim_key = keyspace.digest(request.id.encode())
         asked = _asked(request)
-        seen = tx.get(keyspace.CLAIMS, keyspace.of_queue(queue.number, claim_key))
-        if seen is not None:
-            return _repeat(ledger, queue, records.decode_claim(seen), asked)
-    if queue.paused:
+        # A repeated claim over several queues may find jobs in one that had none: any of them may have served it.
+        for asked_of in (core.registry.find(tx, other) for other in names):
+            seen = None if asked_of is None else tx.get(keyspace.CLAIMS, keyspace.of_queue(asked_of.number, claim_key))
+            if asked_of is not None and seen is not None:
+                return _repeat(ledger, asked_of, records.decode_claim(seen), asked)
+    queue = core.registry.find(tx, name)
+    if queue is None or queue.paused:
         return None
     expired = sweep.expired_leases(tx, ledger.now)
     if expired and sweep.expire(core, ledger, expired)["leases"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from leasehold.clock import Clock
 from leasehold.model.ids import IdSource
@@ -15,6 +15,9 @@ from leasehold.queueing.tiers import Tiers
 from leasehold.queueing.timekeeping import StoreTime
 from leasehold.queueing.waiting import Waiters
 from leasehold.storage.engine import Engine, Reader, Transaction
+
+if TYPE_CHECKING:
+    from leasehold.queueing.once import Answer
 
 T = TypeVar("T")
 #: Where readers of the journal wait.
@@ -34,6 +37,9 @@ os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class Core:
+    #: Whether verbs may open transactions of their own (`single`), past `write`.
+    direct = True
+
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
@@ -48,8 +54,18 @@ class Core:
         self.only_writer = engine.traits.scope == "process"
         _cores.add(self)
 
-    def write(self, fn: Callable[[Ledger], T], now_ms: int | None = None) -> T:
-        """Run `fn` as one transaction; once it is durable, wake whom it concerns."""
+    def write(
+        self,
+        fn: Callable[[Ledger], T],
+        now_ms: int | None = None,
+        *,
+        answer: Answer[T] | None = None,
+        step: bytes = b"",
+    ) -> T:
+        """Run `fn` as one transaction; once it is durable, wake whom it concerns.
+
+        `answer` and `step` are for `OnceCore`: how the result is kept, and which of a verb's transactions this is.
+        """
         now = self.time.now_ms() if now_ms is None else now_ms
         ledger: Ledger | None = None
 

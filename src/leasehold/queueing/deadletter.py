@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from leasehold.model.ids import created_ms
 from leasehold.model.job import Replayed
@@ -13,6 +16,7 @@ from leasehold.queueing.core import Core
 from leasehold.queueing.enqueue import free_keys, hold_keys
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import read_notes
+from leasehold.queueing.once import NUMBER, YES_OR_NO, Answer
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import remove, remove_leased
 from leasehold.queueing.sweep import retire_due
@@ -24,74 +28,110 @@ from leasehold.storage.records import StateRecord
 CHUNK = 500
 Progress = Callable[[int, int | None], None]
 _DEAD = int(State.DEAD)
+_IDS = Answer[list[bytes]](list[bytes])
+_NUMBERS = Answer[list[int]](list[int])
+_REMOVED = Answer[tuple[int, bytes | None]](tuple[int, bytes | None])
 
 
 # ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """What one transaction of a replay did, and where the next goes on (None: it was the last)."""
+
+    replayed: list[bytes]
+    skipped: list[bytes]
+    last_visible_ms: int | None
+    after: bytes | None
+
+
+_CHUNK = Answer[_Chunk](_Chunk)
+
+
 def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
     """Dead jobs back to waiting: same id, the token goes on, attempts start again."""
-    queue = core.read(lambda reader: core.registry.find(reader, name))
     done: list[str] = []
     skipped: list[str] = []
     last_visible: int | None = None
-    expected = _expected(request)
-    start = core.time.now_ms() + request.delay_ms
-    for chunk, unknown in _chosen(core, queue, request):
-        skipped.extend(job.hex() for job in unknown)
-        if request.limit is not None:
-            chunk = chunk[: request.limit - len(done)]
-        if request.dry_run or queue is None:
-            done.extend(job.hex() for job in chunk)
-        else:
-            times = [start + round((len(done) + i) * request.spacing_ms) for i in range(len(chunk))]
-            replayed, missed, last_visible = core.write(
-                lambda ledger, q=queue, c=chunk, t=times, v=last_visible: _replay_chunk(ledger, q, c, t, v, expected)  # type: ignore[misc]
-            )
-            done.extend(job.hex() for job in replayed)
-            if request.ids is not None:
-                skipped.extend(job.hex() for job in missed)
+    wanted = _wanted(request)
+    # What dies while we replay is not replayed again.
+    start = core.write(lambda ledger: ledger.now, answer=NUMBER, step=b"begin")
+    after: bytes | None = b""
+    while after is not None and (request.limit is None or len(done) < request.limit):
+
+        def run(ledger: Ledger, at: bytes = after, before: int = len(done)) -> _Chunk:
+            return _replay_chunk(core, ledger, name, wanted, at, start, before)
+
+        # Chosen inside the transaction, so that a repeated request goes on from what was chosen the first time.
+        chunk = core.write(run, answer=_CHUNK, step=b"from" + after)
+        after = chunk.after
+        done.extend(job.hex() for job in chunk.replayed)
+        skipped.extend(job.hex() for job in chunk.skipped)
+        if chunk.last_visible_ms is not None:
+            last_visible = max(last_visible or 0, chunk.last_visible_ms)
         if progress is not None:
             progress(len(done), request.limit if request.ids is None else len(request.ids))
-        if request.limit is not None and len(done) >= request.limit:
-            break
     return Replayed(
         count=len(done), ids=done, skipped=skipped, dry_run=request.dry_run, last_visible_at_ms=last_visible
     )
 
 
-def _chosen(core: Core, queue: Registered | None, request: ReplayRequest) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Chunks of (dead jobs that fit the request, ids asked for that are not dead)."""
+class _Wanted(NamedTuple):
+    """What a replay asks for: its ids each once, and the token each must still have (one that died again has another)."""
+
+    request: ReplayRequest
+    ids: list[bytes]
+    tokens: dict[bytes, int]
+
+
+def _wanted(request: ReplayRequest) -> _Wanted:
+    ids = request.ids or ()
+    tokens = {} if request.tokens is None else dict(zip(ids, request.tokens, strict=True))
+    return _Wanted(request, list(dict.fromkeys(ids)), tokens)
+
+
+def _replay_chunk(
+    core: Core, ledger: Ledger, name: QueueName, wanted: _Wanted, at: bytes, start: int, before: int
+) -> _Chunk:
+    """The next jobs after position `at`; `before` have been replayed so far."""
+    request = wanted.request
+    queue = core.registry.find(ledger.tx, name)
     if queue is None:
-        if request.ids:
-            yield [], list(request.ids)
-        return
+        return _Chunk([], wanted.ids, None, None)
+    jobs, after = _candidates(ledger.tx, queue, wanted, at, start)
+    fit = _fitting(ledger.tx, queue, jobs, wanted)
+    chosen = set(fit)
+    skipped = [] if request.ids is None else [job for job in jobs if job not in chosen]
+    if request.limit is not None:
+        fit = fit[: request.limit - before]
+    if request.dry_run:
+        return _Chunk(fit, skipped, None, after)
+    begin = start + request.delay_ms
+    times = [begin + round((before + place) * request.spacing_ms) for place in range(len(fit))]
+    return _Chunk(fit, skipped, _replay(ledger, queue, fit, times), after)
+
+
+def _candidates(
+    reader: Reader, queue: Registered, wanted: _Wanted, at: bytes, start: int
+) -> tuple[list[bytes], bytes | None]:
+    """Up to `CHUNK` jobs that may fit, and the position after them."""
+    request = wanted.request
     if request.ids is not None:
-        unique = list(dict.fromkeys(request.ids))
-        for at in range(0, len(unique), CHUNK):
-            part = unique[at : at + CHUNK]
-            fit = core.read(lambda reader, p=part: _fitting(reader, queue, p, request))  # type: ignore[misc]
-            yield fit, [job for job in part if job not in set(fit)]
-        return
-    begin = keyspace.ended_from(queue.number, request.since_ms or 0)
-    end = keyspace.ended_from(queue.number, keyspace.MAX_TIME if request.before_ms is None else request.before_ms)
-    stop_ms = core.time.now_ms()  # what dies while we replay is not replayed again
-    end = min(end, keyspace.ended_from(queue.number, stop_ms + 1))
-    while True:
-        keys = core.read(lambda reader, b=begin: reader.keys(keyspace.DEAD, b, end, CHUNK))  # type: ignore[misc]
-        if not keys:
-            return
-        jobs = [keyspace.split_ended(key)[2] for key in keys]
-        fit = core.read(lambda reader, j=jobs: _fitting(reader, queue, j, request))  # type: ignore[misc]
-        yield fit, []
-        begin = keys[-1] + b"\0"
+        place = int.from_bytes(at, "big")
+        end = place + CHUNK
+        return wanted.ids[place:end], end.to_bytes(8, "big") if end < len(wanted.ids) else None
+    begin = at or keyspace.ended_from(queue.number, request.since_ms or 0)
+    last = start + 1 if request.before_ms is None else min(request.before_ms, start + 1)
+    keys = reader.keys(keyspace.DEAD, begin, keyspace.ended_from(queue.number, last), CHUNK)
+    jobs = [keyspace.split_ended(key)[2] for key in keys]
+    return jobs, keys[-1] + b"\0" if len(keys) == CHUNK else None
 
 
-def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], request: ReplayRequest) -> list[bytes]:
+def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], wanted: _Wanted) -> list[bytes]:
+    request = wanted.request
     fit = []
-    expected = _expected(request)
     for job, state in _states(reader, queue, jobs):
-        if state.state != _DEAD or state.token != expected.get(job, state.token):
+        if state.state != _DEAD or state.token != wanted.tokens.get(job, state.token):
             continue
         if request.reason is not None and Reason(state.reason).name.lower() != request.reason:
             continue
@@ -107,33 +147,14 @@ def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], request: 
     return fit
 
 
-def _expected(request: ReplayRequest) -> dict[bytes, int]:
-    """The token each job must still have: of one that died again since it was looked at, it is another."""
-    if request.ids is None or request.tokens is None:
-        return {}
-    return dict(zip(request.ids, request.tokens, strict=True))
-
-
-def _replay_chunk(
-    ledger: Ledger,
-    queue: Registered,
-    jobs: Sequence[bytes],
-    times: Sequence[int],
-    last_visible: int | None,
-    expected: dict[bytes, int],
-) -> tuple[list[bytes], list[bytes], int | None]:
+def _replay(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Sequence[int]) -> int | None:
+    """Make these dead jobs wait again, each from its time on; the last of those times."""
     tx, number = ledger.tx, queue.number
-    states = {
-        job: state
-        for job, state in _states(tx, queue, jobs)
-        if state.state == _DEAD and state.token == expected.get(job, state.token)
-    }
-    keys = free_keys(ledger, queue, [job for job, state in states.items() if state.flags & records.HAS_KEY])
-    done: list[bytes] = []
+    states = dict(_states(tx, queue, jobs))
+    keys = free_keys(ledger, queue, [job for job in jobs if states[job].flags & records.HAS_KEY])
+    last_visible: int | None = None
     for job, time_ms in zip(jobs, times, strict=True):
-        state = states.get(job)
-        if state is None:
-            continue
+        state = states[job]
         visible = max(ledger.now, time_ms)
         tx.delete(keyspace.DEAD, keyspace.ended(number, state.ended_at_ms, job))
         back = state._replace(
@@ -149,12 +170,10 @@ def _replay_chunk(
         tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
         ledger.ready(queue, state.priority, visible)
         last_visible = visible if last_visible is None else max(visible, last_visible)
-        done.append(job)
-    ledger.count(number, Counter.DEAD, -len(done))
-    ledger.count(number, Counter.WAITING, len(done))
+    ledger.count(number, Counter.DEAD, -len(jobs))
+    ledger.count(number, Counter.WAITING, len(jobs))
     hold_keys(ledger, queue, keys)
-    taken = set(done)
-    return done, [job for job in jobs if job not in taken], last_visible
+    return last_visible
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +195,7 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
             return False
         return True
 
-    return core.write(run)
+    return core.write(run, answer=YES_OR_NO)
 
 
 # ── removal of what was looked at ────────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +216,7 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
                 removed.append(job)
         return removed
 
-    return core.write(run)
+    return core.write(run, answer=_IDS)
 
 
 # ── purge and cleanup ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,10 +224,10 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
 
 def purge(core: Core, name: QueueName, state: str, progress: Progress | None = None) -> int:
     """Remove every job that was in this state when the purge began."""
+    now = core.write(lambda ledger: ledger.now, answer=NUMBER, step=b"begin")
     queue = core.read(lambda reader: core.registry.find(reader, name))
     if queue is None:
         return 0
-    now = core.time.now_ms()
     if state in ("done", "dead"):
         space = keyspace.DONE if state == "done" else keyspace.DEAD
         ranges = [(keyspace.ended_from(queue.number, 0), keyspace.ended_from(queue.number, now + 1))]
@@ -223,11 +242,14 @@ def purge(core: Core, name: QueueName, state: str, progress: Progress | None = N
 
 def cleanup(core: Core, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
     """Remove done jobs past their retention or, with `before_ms`, done and dead jobs that ended before then."""
-    queues = core.read(lambda reader: core.registry.all(reader))
-    removed = 0
     if before_ms is None:
         return _retire_due(core, limit, progress)
-    for queue in queues:
+    numbers = core.write(
+        lambda ledger: [queue.number for queue in core.registry.all(ledger.tx)], answer=_NUMBERS, step=b"queues"
+    )
+    queues = {queue.number: queue for queue in core.read(core.registry.all)}
+    removed = 0
+    for queue in [queues[number] for number in numbers]:
         for space in (keyspace.DONE, keyspace.DEAD):
             ranges = [(keyspace.ended_from(queue.number, 0), keyspace.ended_from(queue.number, before_ms))]
             removed += _remove_range(core, queue, space, ranges, limit - removed, progress)
@@ -239,7 +261,11 @@ def cleanup(core: Core, before_ms: int | None, limit: int, progress: Progress | 
 def _retire_due(core: Core, limit: int, progress: Progress | None) -> int:
     removed = 0
     while removed < limit:
-        count = core.write(lambda ledger, left=limit - removed: retire_due(ledger, min(CHUNK, left)))  # type: ignore[misc]
+        count = core.write(
+            lambda ledger, left=limit - removed: retire_due(ledger, min(CHUNK, left)),  # type: ignore[misc]
+            answer=NUMBER,
+            step=b"after %d" % removed,
+        )
         removed += count
         if progress is not None:
             progress(removed, limit)
@@ -263,7 +289,9 @@ def _remove_range(
         while limit is None or removed < limit:
             want = CHUNK if limit is None else min(CHUNK, limit - removed)
             count, after = core.write(
-                lambda ledger, b=begin, e=end, w=want: _remove_chunk(ledger, queue, space, b, e, w, made_by_ms)  # type: ignore[misc]
+                lambda ledger, b=begin, e=end, w=want: _remove_chunk(ledger, queue, space, b, e, w, made_by_ms),  # type: ignore[misc]
+                answer=_REMOVED,
+                step=bytes((space,)) + begin,
             )
             removed += count
             if progress is not None:

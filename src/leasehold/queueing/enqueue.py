@@ -15,6 +15,7 @@ from leasehold.queueing import single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import whole_payload
 from leasehold.queueing.ledger import ALL, Ledger
+from leasehold.queueing.once import ENQUEUED
 from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Row
@@ -29,12 +30,12 @@ Keyed = tuple[int, bytes, bytes]
 
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    if len(requests) == 1:
+    if len(requests) == 1 and core.direct:
         added = single.enqueue(core, name, requests[0])
         if not isinstance(added, single.Unusual):
             return [added]
     now, run = planned(core, name, requests)
-    return core.write(run, now)
+    return core.write(run, now, answer=ENQUEUED)
 
 
 def planned(

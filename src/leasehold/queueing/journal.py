@@ -17,6 +17,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.snapshot import JournalSlice
 from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.ledger import Ledger
+from leasehold.queueing.once import YES_OR_NO
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader
 from leasehold.storage.records import EventRecord, JournalRow
@@ -335,4 +336,4 @@ def forget_consumer(core: Core, consumer: str) -> bool:
         ledger.tx.delete(keyspace.META, at)
         return True
 
-    return core.write(run)
+    return core.write(run, answer=YES_OR_NO)

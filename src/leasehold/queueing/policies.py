@@ -11,6 +11,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
 from leasehold.queueing.core import Core
 from leasehold.queueing.ledger import ALL, Ledger
+from leasehold.queueing.once import NOTHING
 from leasehold.storage.records import QueueRecord
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -30,7 +31,7 @@ def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
                 ledger.save_queue(QueueRecord(queue.number, name.tenant, name.queue, policy, queue.paused))
                 ledger.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
 
-    core.write(run)
+    core.write(run, answer=NOTHING)
 
 
 def set_paused(core: Core, name: QueueName, paused: bool) -> None:
@@ -43,7 +44,7 @@ def set_paused(core: Core, name: QueueName, paused: bool) -> None:
         if not paused:
             ledger.woken[name] = ALL
 
-    core.write(run)
+    core.write(run, answer=NOTHING)
 
 
 def policy(core: Core, name: QueueName) -> Policy:

@@ -19,6 +19,7 @@ from leasehold.queueing.enqueue import JOB_OVERHEAD, holders
 from leasehold.queueing.leases import whole_payload
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import put_parts, write_notes
+from leasehold.queueing.once import Answer
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import COUNTED, due_row, index_row
 from leasehold.storage import keyspace, records
@@ -28,12 +29,14 @@ from leasehold.storage.records import PART_BYTES, Notes, StateRecord
 #: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
 _KEPT_MS = 86_400_000
 
+_RESTORED = Answer[Restored](Restored)
+
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
     size = sum([JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
     if size > core.engine.traits.atomic_bytes:
         raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
-    return core.write(lambda ledger: _restore(ledger, ledger.queue(name), images))
+    return core.write(lambda ledger: _restore(ledger, ledger.queue(name), images), answer=_RESTORED)
 
 
 def _restore(ledger: Ledger, queue: Registered, images: Sequence[JobImage]) -> Restored:

@@ -20,6 +20,7 @@ from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.notes import put_result, read_notes, write_notes
+from leasehold.queueing.once import NOTHING, OUTCOMES, Answer
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import delete_extras
 from leasehold.storage import keyspace, records
@@ -29,16 +30,17 @@ from leasehold.storage.records import LeaseRecord, Notes, StateRecord
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
+_EXTENDED = Answer[Extended](Extended)
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
-    if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
+    if len(items) == 1 and items[0].verb == "ack" and items[0].result is None and core.direct:
         outcome = single.ack(core, name, items[0].proof)
         if outcome is None:
             return [None]
     # Jitter is drawn outside the transaction, which may run again.
     rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
-    return core.write(lambda ledger: _settle(core, ledger, name, items, rolls))
+    return core.write(lambda ledger: _settle(core, ledger, name, items, rolls), answer=OUTCOMES)
 
 
 def _settle(
@@ -267,7 +269,7 @@ def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended
             ledger.event(Change.EXTENDED, queue.number, lease=lease, at_ms=until)
         return Extended(until, [job.hex() for job in lost])
 
-    return core.write(run)
+    return core.write(run, answer=_EXTENDED)
 
 
 def _remember_longer(ledger: Ledger, queue: int, record: LeaseRecord, until: int) -> None:
@@ -298,4 +300,4 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
                 records.encode_state(state._replace(flags=flags)),
             )
 
-    core.write(run)
+    core.write(run, answer=NOTHING)

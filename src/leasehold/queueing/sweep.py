@@ -30,6 +30,8 @@ from leasehold.storage.records import LeaseRecord, StateRecord
 BATCH = 200
 #: An expired lease may hold thousands of jobs: past this many, the transaction leaves the rest to the next.
 _JOBS = 2_000
+#: A server's requests are forgotten as fast as they came, thousands a second, and forgetting reads nothing.
+_REQUESTS = 1_000
 #: How soon to look again at a key or claim that outlives its time because its job or lease does.
 _LOOK_AGAIN_MS = 3_600_000
 
@@ -60,6 +62,8 @@ def _due(reader: Reader, kind: Due, now_ms: int, limit: int) -> list[DueKey]:
 
 def _sweep_kind(core: Core, ledger: Ledger, kind: Due) -> tuple[dict[str, int], bool]:
     """What was done to rows of one kind, and whether it is worth coming back at once."""
+    if kind is Due.REQUEST:
+        return _forget_requests(ledger)
     rows = _due(ledger.tx, kind, ledger.now, BATCH)
     if kind is Due.LEASE:
         counted = expire(core, ledger, rows)
@@ -222,6 +226,15 @@ def _forget_claim(ledger: Ledger, row: DueKey) -> int:
         return 0
     tx.delete(keyspace.CLAIMS, at)
     return 1
+
+
+def _forget_requests(ledger: Ledger) -> tuple[dict[str, int], bool]:
+    """Outcomes whose time has passed: told whole by their due rows, so nothing is read of them."""
+    rows = _due(ledger.tx, Due.REQUEST, ledger.now, _REQUESTS)
+    keys = [keyspace.request(row.reference, part) for row in rows for part in range(row.queue + 1)]
+    ledger.tx.delete_many(keyspace.REQUESTS, keys)
+    ledger.tx.delete_many(keyspace.DUE, [keyspace.due(*row) for row in rows])
+    return {"requests_forgotten": len(rows)}, len(rows) == _REQUESTS
 
 
 _HANDLERS = {

@@ -18,6 +18,7 @@
     dedup        queue u32, digest of the key 16                 job, digest of the payload, until when
     counters     queue u32, counter u8                           u64
     journal      commit u64                                      the events of one transaction
+    requests     digest of the request's id 16, part u16         its outcome, for ten minutes; further parts (1…)
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -47,11 +48,12 @@ DEAD: Space = 12
 DEDUP: Space = 13
 COUNTERS: Space = 14
 JOURNAL: Space = 15
+REQUESTS: Space = 16
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
-    "done", "dead", "dedup", "counters", "journal",
+    "done", "dead", "dedup", "counters", "journal", "requests",
 )  # fmt: skip
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
@@ -71,6 +73,7 @@ class Due(IntEnum):
     DEDUP = 4
     CLAIM = 5
     WRITE = 6
+    REQUEST = 7
 
 
 class Counter(IntEnum):
@@ -95,6 +98,7 @@ _ENDED = Struct(">IQ16s")
 _ENDED_TIME = Struct(">IQ")
 _COUNTER = Struct(">IB")
 _COMMIT = Struct(">Q")
+_REQUEST = Struct(">16sH")
 
 #: Part numbers of `payload`: a payload's further parts from 1, a result's from here.
 RESULT_PARTS = 0x8000
@@ -243,6 +247,11 @@ def write_range(write: bytes) -> tuple[bytes, bytes]:
     return write_row(write, 0), write_row(write, 0xFFFF)
 
 
+#: The digest of a request's id, and the part of its outcome: 0 is the outcome itself.
+request = _REQUEST.pack
+split_request = _REQUEST.unpack
+
+
 def digest(text: bytes) -> bytes:
-    """16 bytes that stand for an idempotency key, a claim's id or a payload."""
+    """16 bytes that stand for an idempotency key, the id of a claim or a request, or a payload."""
     return blake2b(text, digest_size=16).digest()

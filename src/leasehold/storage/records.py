@@ -320,6 +320,36 @@ def decode_claim(value: bytes) -> ClaimRecord:
     return ClaimRecord._make(_CLAIM.unpack(body))
 
 
+# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_REQUEST = Struct(">BQ16sHB")
+
+
+class RequestRecord(NamedTuple):
+    """The outcome of a request made with an id. The answer's first part follows, if it has further ones."""
+
+    version: int
+    until_ms: int
+    #: Stands for the verb and its arguments.
+    asked: bytes
+    parts: int
+    failed: int
+    answer: bytes
+
+
+def encode_request(until_ms: int, asked: bytes, failed: bool, answer: bytes) -> tuple[bytes, list[bytes]]:
+    """The outcome's row, and the sealed further parts of a large answer."""
+    parts = split_parts(answer, PART_BYTES)
+    return seal(_REQUEST.pack(V1, until_ms, asked, len(parts), failed) + answer[:PART_BYTES]), parts
+
+
+def decode_request(value: bytes) -> RequestRecord:
+    body = unseal("a request's outcome", value)
+    if len(body) < _REQUEST.size:
+        raise damaged("a request's outcome", value)
+    return RequestRecord._make((*_REQUEST.unpack_from(body), body[_REQUEST.size :]))
+
+
 # ── dedup, counters ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DEDUP = Struct(">B16s16sQ")

@@ -50,6 +50,18 @@ class Backend(Protocol):
     def on_retry(self, told: Callable[[str], None]) -> None:
         """Whom to tell, with the reason, when a transaction has to run again."""
 
+    def once(self, request: bytes) -> Backend:
+        """This store, for one request whose id is `request`: its verb takes effect once, however often it is asked for.
+
+        The outcome of a verb that writes (a result, or an error of `failure.ANSWERS`) is kept for ten minutes, in the same
+        commit as its effect; asked again with the same id, it returns or raises the first outcome. The same id with
+        another verb or other arguments: InvalidArgument. Verbs that work in chunks go on where they were cut off.
+        `claim` takes the id for its own where its request has none, and staged writes have theirs. Reads, `sweep`,
+        `events`, `check` and snapshots are as ever, and `close` does nothing. One view, one verb: an id stands for one request.
+
+        Ids are the caller's to scope: whoever serves several tenants puts the tenant into the id.
+        """
+
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         """All of them, in one transaction, answers in order; the queue is made if it is not there.
 

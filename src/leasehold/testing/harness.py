@@ -11,6 +11,7 @@ from leasehold.clock import Clock
 from leasehold.model.ids import job_id_bytes
 from leasehold.storage import keyspace
 from leasehold.storage.engine import Reader, Transaction
+from leasehold.stores.contract import Backend
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
 
@@ -85,6 +86,11 @@ class EngineHarness(Harness):
 
         engine.transact(write)
         return True
+
+
+def backend_of(store: Store) -> Backend:
+    """What the store is a façade of: for tests of the contract beneath it."""
+    return store._backend
 
 
 def engine_of(store: Store) -> Any:

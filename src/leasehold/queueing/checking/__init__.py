@@ -6,12 +6,13 @@
 4. Counters equal a recount.                                                                      `numbers`
 5. Conservation, per queue: enqueued = waiting + leased + done + dead + removed.                  `numbers`
 6. The journal, as far back as it is kept, leads to the same states as the tables.                `journal`
+7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
 """
 
 from __future__ import annotations
 
 from leasehold.model.report import Finding, Report
-from leasehold.queueing.checking import jobs, journal, leases, numbers, small, strays
+from leasehold.queueing.checking import jobs, journal, leases, numbers, requests, small, strays
 from leasehold.queueing.checking.repair import mend
 from leasehold.queueing.checking.survey import Fault, Progress, Survey
 from leasehold.queueing.core import Core
@@ -56,6 +57,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         small.check_queues(survey)
         jobs.check(survey)
         leases.check(survey)
+        requests.check(survey)
         strays.check(survey)
         numbers.check(survey)
         small.check(survey)

@@ -25,7 +25,7 @@ from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.registry import NEXT_QUEUE
 from leasehold.queueing.removal import due_row, index_row, remove, remove_leased
 from leasehold.storage import keyspace, records
-from leasehold.storage.engine import Reader, iterate
+from leasehold.storage.engine import Reader, iterate, iterate_keys
 from leasehold.storage.keyspace import Counter, Due
 from leasehold.storage.records import StateRecord
 
@@ -61,6 +61,11 @@ def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> st
         state = read_state(tx, fault.queue, fault.job)
         if state is None or fault.key not in (due_row(fault.queue, fault.job, state), _index_key(fault, state)):
             return "nothing to do any more: the job has moved on"
+    elif fault.space == keyspace.DUE and fault.key[0] == Due.REQUEST:
+        row = keyspace.split_due(fault.key)
+        outcome = tx.get(keyspace.REQUESTS, keyspace.request(row.reference, 0))
+        if outcome is None or records.decode_request(outcome).until_ms != row.time_ms:
+            return "nothing to do any more: the request is forgotten"
     elif fault.space == keyspace.DUE:
         lease = read_lease(tx, fault.queue, fault.key[-16:])
         if lease is None or lease.expires_at_ms != keyspace.split_due(fault.key).time_ms:
@@ -71,6 +76,17 @@ def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> st
         ready = keyspace.split_ready(fault.key)
         ledger.ready(queue, ready.priority, ready.visible_at_ms)
     return f"put the row back into {keyspace.NAMES[fault.space]}"
+
+
+def _forget_request(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    tx, request = ledger.tx, fault.key[:16]
+    keys = tx.keys(keyspace.REQUESTS, keyspace.request(request, 0), keyspace.request(request, 0xFFFF), 1 << 16)
+    due: list[bytes] = []
+    for rows in iterate_keys(tx, keyspace.DUE, keyspace.due_prefix(Due.REQUEST), keyspace.due_end(Due.REQUEST)):
+        due.extend(key for key in rows if key[-16:] == request)
+    tx.delete_many(keyspace.REQUESTS, [fault.key, *keys])
+    tx.delete_many(keyspace.DUE, due)
+    return "forgot the request's outcome: asked again, it would be done again"
 
 
 def _index_key(fault: Fault, state: StateRecord) -> bytes | None:
@@ -239,6 +255,7 @@ MENDERS: dict[str, Mender] = {
     "next_queue": _next_queue,
     "rebuild_state": rebuild_state,
     "delete_row": _delete_row,
+    "forget_request": _forget_request,
     "drop_notes": _drop_notes,
     "put_row": _put_row,
     "remove_job": _remove_job,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import Corrupt
+from leasehold.queueing.checking import requests
 from leasehold.queueing.checking.survey import Fault, Survey
 from leasehold.queueing.removal import due_row, index_row
 from leasehold.storage import keyspace, records
@@ -10,6 +11,7 @@ from leasehold.storage.engine import Space, get_each
 from leasehold.storage.keyspace import Due
 from leasehold.storage.records import StateRecord
 
+_TOLD = (Due.LEASE, Due.TTL, Due.RETENTION, Due.REQUEST)
 _INDEXES = (keyspace.READY, keyspace.DONE, keyspace.DEAD)
 
 
@@ -32,7 +34,7 @@ def _look(survey: Survey, space: Space) -> None:
 
 def _judged(space: Space, key: bytes) -> bool:
     """Due rows of keys and claims may be left over from a key that was taken anew: the sweeper clears them."""
-    return space != keyspace.DUE or key[0] in (Due.LEASE, Due.TTL, Due.RETENTION)
+    return space != keyspace.DUE or key[0] in _TOLD
 
 
 def _check_index(survey: Survey, space: Space, key: bytes) -> None:
@@ -84,6 +86,11 @@ def _check_lease_jobs(survey: Survey, space: Space, key: bytes) -> None:
 
 def _check_due(survey: Survey, space: Space, key: bytes) -> None:
     due = keyspace.split_due(key)
+    if due.kind == Due.REQUEST:
+        if not requests.fits(survey, due):
+            why = f"request {due.reference.hex()} has no outcome to forget then"
+            _stray(survey, "orphan", space, key, 0, b"", why)
+        return
     if due.kind != Due.LEASE:
         state = _state(survey, due.queue, due.reference)
         known = not survey.excused(due.queue, due.reference)

@@ -19,6 +19,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     enqueue order ttl dedup staging          what goes in
     claim waiting                            what comes out, and when
     settle extend retries                    what becomes of it
+    requests                                 what is asked for again
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
     look events policies snapshots           what can be seen
@@ -34,8 +35,8 @@ import pytest
 
 THEMES = (
     "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "look",
-    "opening", "order", "policies", "processes", "races", "restore", "retention", "retries", "settle", "snapshots",
-    "staging", "sweeping", "ttl", "waiting",
+    "opening", "order", "policies", "processes", "races", "requests", "restore", "retention", "retries", "settle",
+    "snapshots", "staging", "sweeping", "ttl", "waiting",
 )  # fmt: skip
 FIXTURES = ("broken", "clock", "foldered", "live", "ordered", "queue", "shared", "store", "world")
 

@@ -9,12 +9,12 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 
 from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, Unavailable
 from leasehold.storage.engine import Space
-from leasehold.storage.keyspace import DEDUP, JOBS, NAMES, STATE
+from leasehold.storage.keyspace import DEDUP, JOBS, NAMES, REQUESTS, STATE
 
 Mode = Literal["low_space", "high_throughput"]
 
 #: Looked up by key more than scanned: a filter saves the read of a key that is not there.
-_POINT_SPACES = (JOBS, STATE, DEDUP)
+_POINT_SPACES = (JOBS, STATE, DEDUP, REQUESTS)
 
 
 def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
