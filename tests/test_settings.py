@@ -96,6 +96,15 @@ def test_every_setting_has_a_variable():
         "LEASEHOLD_SERVER_AUTH_AUDIENCE": "a",
         "LEASEHOLD_SERVER_AUTH_TENANT_CLAIM": "t",
         "LEASEHOLD_SERVER_AUTH_LEEWAY": "0",
+        "LEASEHOLD_SERVER_LIMITS_BODY": "1MB",
+        "LEASEHOLD_SERVER_LIMITS_INFLATED": "1MB",
+        "LEASEHOLD_SERVER_LIMITS_HEAD": "8KB",
+        "LEASEHOLD_SERVER_LIMITS_BATCH": "100",
+        "LEASEHOLD_SERVER_LIMITS_CLAIM": "100",
+        "LEASEHOLD_SERVER_LIMITS_LEASE": "60",
+        "LEASEHOLD_SERVER_LIMITS_WAIT": "60",
+        "LEASEHOLD_SERVER_TLS_CERT": "cert.pem",
+        "LEASEHOLD_SERVER_TLS_KEY": "key.pem",
     }
     assert set(environ) == {variable(name) for name in SETTINGS}
     settings = load(environ=environ)

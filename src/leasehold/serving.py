@@ -12,6 +12,8 @@ from msgspec import Meta, Struct
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
 Leeway = Annotated[float, Meta(ge=0, le=60, extra={"seconds": True})]
 Text = Annotated[str, Meta(min_length=1)]
+Size = Annotated[int, Meta(ge=1024, le=2**40, extra={"size": True})]
+Number = Annotated[int, Meta(ge=1, le=1_000_000, extra={"number": True})]
 
 
 class Secret:
@@ -63,5 +65,33 @@ class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     leeway: Leeway = 5.0
 
 
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one request may ask for. Past it: a problem of its own, and nothing is done."""
+
+    #: A request's body, as it is sent.
+    body: Size = 64 * 1024**2
+    #: The same where it is compressed, once it is opened.
+    inflated: Size = 64 * 1024**2
+    #: Its line and headers.
+    head: Size = 32 * 1024
+    #: Jobs enqueued, receipts settled or ids named by one request.
+    batch: Number = 10_000
+    #: Jobs of one claim.
+    claim: Number = 10_000
+    #: The longest lease.
+    lease: Seconds = 43_200.0
+    #: The longest wait; who asks for more is answered then, and may ask again.
+    wait: Seconds = 60.0
+
+
+class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    #: A certificate with its chain, in PEM; `key` goes with it.
+    cert: Text | None = None
+    #: Its private key, in PEM.
+    key: Text | None = None
+
+
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
+    limits: Limits = Limits()
+    tls: Tls = Tls()

@@ -258,7 +258,7 @@ def _checked(name: str, given: _Given) -> object:
     elif "size" in extra and isinstance(value, str):
         value = _bytes_of(value)
     # Text stands for a number or a switch; a path of the name "null" stays one.
-    lax = given.text and (kind is bool or "seconds" in extra)
+    lax = given.text and (kind is bool or "seconds" in extra or "number" in extra)
     try:
         return msgspec.convert(value, kind, strict=not lax)
     except msgspec.ValidationError as exc:
