@@ -1,1 +1,24 @@
-"""The keyspace as Arrow tables. Needs pyarrow and numpy (`pip install 'leasehold[spark]'`); nothing below imports it."""
+"""The keyspace as Arrow tables. Needs pyarrow and numpy (`pip install 'leasehold[spark]'`); nothing below imports it.
+
+store ── take_snapshot ──▶ a moment ── plan ──▶ parts (key ranges) ── read ──▶ record batches
+
+query.py   what is asked           plan.py     parts, and who reads them     arrays.py  checks and columns at once
+jobs.py events.py small.py         the tables  schemas.py                    layouts.py the records as numpy sees them
+moments.py opening a moment, by folder or in the process
+"""
+
+from __future__ import annotations
+
+try:
+    import numpy as _numpy
+    import pyarrow as _pyarrow
+except ImportError as exc:  # pragma: no cover - where the extra is not installed
+    raise ImportError(f"leasehold.bulk needs pyarrow and numpy ({exc}): pip install 'leasehold[spark]'") from exc
+
+from leasehold.bulk.moments import batches, read
+from leasehold.bulk.query import Query
+from leasehold.bulk.schemas import TABLES, schema
+
+del _numpy, _pyarrow
+
+__all__ = ["TABLES", "Query", "batches", "read", "schema"]

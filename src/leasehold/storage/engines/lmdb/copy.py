@@ -62,6 +62,10 @@ class LmdbCopy(Rows):
             self._txn.abort()
             self._leave()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_txn"):
+            self.close()
+
     def _leave(self) -> None:
         with _sharing:
             _, users = _shared[self._path]

@@ -1,0 +1,358 @@
+"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), and notes and leases where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from leasehold.bulk import arrays, layouts
+from leasehold.bulk.arrays import Block, Bools, Fields
+from leasehold.bulk.query import Moment, Query
+from leasehold.errors import Corrupt
+from leasehold.model.lifecycle import State
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Row
+
+#: Columns that need more than the state's row.
+FROM_JOBS = ("created_at", "key", "headers", "payload")
+FROM_NOTES = ("error", "result", "progress", "progress_note")
+FROM_LEASES = ("lease_until", "worker")
+
+_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 16_384, 16 * 1024 * 1024
+#: Below this share of rows that are wanted, the others' payloads are not worth reading past.
+_SPARSE = 0.2
+_SHOWN = ("gone", "ready", "leased", "done", "dead", "scheduled")
+_REASONS = (None, "max_attempts", "failed")
+
+
+def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+    size = _FIRST_ROWS
+    while True:
+        rows = moment.reader.scan(keyspace.STATE, begin, end, size)
+        last = len(rows) < size
+        stop = end if last else rows[-1][0] + b"\0"
+        chunk = _Chunk(moment, query, rows, begin, stop)
+        if len(rows):
+            yield from chunk.batches()
+        elif query.wants(FROM_JOBS):
+            chunk.nothing_there()
+        if last:
+            return
+        begin = stop
+        size = int(max(_FIRST_ROWS, min(_MOST_ROWS, 4 * size, size * _BATCH_BYTES // max(1, chunk.bytes_seen))))
+
+
+class _Chunk:
+    """Some rows of `state`, and one method a column."""
+
+    def __init__(self, moment: Moment, query: Query, rows: Sequence[Row], begin: bytes, end: bytes) -> None:
+        self._moment = moment
+        self._query = query
+        self._range = begin, end
+        self._rows = arrays.block(rows)
+        self.bytes_seen = len(self._rows.data)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        rows, query = self._rows, self._query
+        arrays.check(rows, layouts.STATE.itemsize - 4, self._damage)
+        if rows.lengths.max() != layouts.STATE.itemsize:
+            self._damage(int((rows.lengths != layouts.STATE.itemsize).argmax()))
+        self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE, "state")
+        self._all_states = arrays.fields(rows.data, layouts.STATE, "state")
+        if self._all_states["state"].max() > State.DEAD:
+            at = int(self._all_states["state"].argmax())
+            raise Corrupt(f"its state is {self._all_states['state'][at]}, which is none", self._hex(at))
+        keep = self._wanted()
+        if keep is not None and not keep.any():
+            return
+        self._keep = keep
+        self._keys: Fields = self._all_keys if keep is None else self._all_keys[keep]
+        self._states: Fields = self._all_states if keep is None else self._all_states[keep]
+        columns = [getattr(self, f"column_{name}")() for name in query.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=query.schema)
+        yield arrays.filtered(batch, self._in_time())
+
+    def nothing_there(self) -> None:
+        """No state in this range: then there must be no job either."""
+        stray = self._moment.reader.keys(keyspace.JOBS, *self._range, 1)
+        if stray:
+            raise Corrupt("its state is missing", stray[0][4:].hex(), key=stray[0])
+
+    # ── which rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wanted(self) -> Bools | None:
+        if not self._query.states:
+            return None
+        numbers = [_SHOWN.index(state) for state in self._query.states]
+        return np.isin(self._shown(self._all_states), numbers)
+
+    def _in_time(self) -> Bools | None:
+        query = self._query
+        if query.since_ms is None and query.until_ms is None:
+            return None
+        created = self._heads["created_at_ms"].astype(np.int64)
+        return np.asarray(
+            (created >= (query.since_ms or 0)) & (created < (2**62 if query.until_ms is None else query.until_ms))
+        )
+
+    def _shown(self, states: Fields) -> arrays.Ints:
+        number = states["state"].astype(np.int64)
+        scheduled = (number == State.WAITING) & (states["visible_at_ms"] > self._moment.now_ms)
+        return np.where(scheduled, _SHOWN.index("scheduled"), number)
+
+    def _hex(self, at: int) -> str:
+        return bytes(self._rows.keys[at][4:]).hex()
+
+    def _damage(self, at: int) -> None:
+        records.decode_state(self._rows.values[at], self._rows.keys[at][4:])
+
+    # ── of the state ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _names(self) -> tuple[pa.Array, pa.Array]:
+        return self._moment.names.columns(self._keys["queue"])
+
+    def column_tenant(self) -> pa.Array:
+        return self._names[0]
+
+    def column_queue(self) -> pa.Array:
+        return self._names[1]
+
+    def column_queue_number(self) -> pa.Array:
+        return arrays.longs(self._keys["queue"])
+
+    def column_id(self) -> pa.Array:
+        return arrays.hex_ids(self._keys["id"])
+
+    def column_state(self) -> pa.Array:
+        return arrays.texts(_SHOWN, self._shown(self._states))
+
+    def column_priority(self) -> pa.Array:
+        return arrays.ints(self._states["priority"])
+
+    def column_attempt(self) -> pa.Array:
+        return arrays.longs(self._states["attempt"])
+
+    def column_max_attempts(self) -> pa.Array:
+        return arrays.longs(self._states["max_attempts"])
+
+    def column_replays(self) -> pa.Array:
+        return arrays.longs(self._states["replays"])
+
+    def column_token(self) -> pa.Array:
+        return arrays.longs(self._states["token"])
+
+    def column_visible_at(self) -> pa.Array:
+        return arrays.times(self._states["visible_at_ms"])
+
+    def column_ended_at(self) -> pa.Array:
+        return arrays.times(self._states["ended_at_ms"], self._states["ended_at_ms"] == 0)
+
+    def column_due_at(self) -> pa.Array:
+        return arrays.times(self._states["due_at_ms"], self._states["due_at_ms"] == 0)
+
+    def column_reason(self) -> pa.Array:
+        dead = self._states["state"] == State.DEAD
+        return arrays.texts(_REASONS, np.where(dead, np.minimum(self._states["reason"], 2), 0))
+
+    def column_lease_id(self) -> pa.Array:
+        return arrays.hex_ids(self._states["lease"], ~self._leased)
+
+    def column_last_lease_id(self) -> pa.Array:
+        return arrays.hex_ids(self._states["lease"], arrays.no_id(self._states["lease"]))
+
+    def column_last_commit(self) -> pa.Array:
+        return arrays.longs(self._states["last_event"] >> np.uint64(records.REF_BITS))
+
+    def column_last_index(self) -> pa.Array:
+        return arrays.ints(self._states["last_event"] & np.uint64((1 << records.REF_BITS) - 1))
+
+    # ── of the lease ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _leased(self) -> Bools:
+        return np.asarray(self._states["state"] == State.LEASED)
+
+    @cached_property
+    def _leases(self) -> tuple[Fields, arrays.Ints]:
+        """The leases that hold jobs here, and for each leased job which of them it is."""
+        held = np.zeros(int(self._leased.sum()), layouts.OF_QUEUE)
+        held["queue"] = self._keys["queue"][self._leased]
+        held["id"] = self._states["lease"][self._leased]
+        unique, which = np.unique(held.view("V20"), return_inverse=True)
+        keys = [bytes(key) for key in unique]
+        values = self._moment.reader.get_many(keyspace.LEASES, keys)
+        for at, value in enumerate(values):
+            if value is None:
+                job = int(np.flatnonzero(self._leased)[int((which == at).argmax())])
+                raise Corrupt(
+                    f"its lease {keys[at][4:].hex()} is missing", self._keys["id"][job].tobytes().hex(), key=keys[at]
+                )
+        rows = arrays.block([(key, value or b"") for key, value in zip(keys, values, strict=True)])
+        arrays.check(
+            rows, layouts.LEASE.itemsize - 4, lambda at: _ignore(records.decode_lease(rows.values[at], keys[at][4:]))
+        )
+        return arrays.fields(rows.data, layouts.LEASE, "leases"), which
+
+    def column_lease_until(self) -> pa.Array:
+        until = np.zeros(len(self._states), np.uint64)
+        leases, which = self._leases
+        until[self._leased] = leases["expires_at_ms"][which]
+        return arrays.times(until, ~self._leased)
+
+    def column_worker(self) -> pa.Array:
+        leases, which = self._leases
+        words: list[str | None] = [worker(raw) for raw in leases["worker"]]
+        at = np.full(len(self._states), len(words), np.int64)
+        at[self._leased] = which
+        return arrays.texts([*words, None], at)
+
+    # ── of the job ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _jobs(self) -> Block:
+        """The rows of `jobs` that go with those wanted of `state`."""
+        keys, keep, reader = self._rows.keys, self._keep, self._moment.reader
+        if keep is not None:
+            wanted = [keys[at] for at in np.flatnonzero(keep).tolist()]
+            if len(wanted) < _SPARSE * len(keys):
+                found = reader.get_many(keyspace.JOBS, wanted)
+                rows = [(key, value) for key, value in zip(wanted, found, strict=True) if value is not None]
+                return self._matched(rows, wanted)
+            every = dict(reader.scan(keyspace.JOBS, *self._range, len(keys) + 1))
+            return self._matched([(key, every[key]) for key in wanted if key in every], wanted)
+        return self._matched(reader.scan(keyspace.JOBS, *self._range, len(keys) + 1), keys)
+
+    def _matched(self, rows: Sequence[Row], keys: Sequence[bytes]) -> Block:
+        made = arrays.block(rows)
+        if list(made.keys) != list(keys):
+            lacking, stray = set(keys) - set(made.keys), set(made.keys) - set(keys)
+            if lacking:
+                key = min(lacking)
+                raise Corrupt("its payload is missing", key[4:].hex(), key=key)
+            key = min(stray)
+            raise Corrupt("its state is missing", key[4:].hex(), key=key)
+        arrays.check(
+            made, layouts.JOB.itemsize, lambda at: _ignore(records.decode_job(made.values[at], made.keys[at][4:]))
+        )
+        self.bytes_seen += len(made.data)
+        return made
+
+    @cached_property
+    def _heads(self) -> Fields:
+        return arrays.heads(self._jobs, layouts.JOB)
+
+    def column_created_at(self) -> pa.Array:
+        return arrays.times(self._heads["created_at_ms"])
+
+    def column_key(self) -> pa.Array:
+        sizes = self._heads["key_bytes"].astype(np.int64)
+        return arrays.as_text(arrays.cut(self._jobs.data, self._jobs.starts + layouts.JOB.itemsize, sizes, sizes == 0))
+
+    def column_headers(self) -> pa.Array:
+        sizes = self._heads["headers_bytes"].astype(np.int64)
+        offsets = np.zeros(len(sizes) + 1, np.int32)
+        names: list[str] = []
+        values: list[str] = []
+        starts = self._jobs.starts + layouts.JOB.itemsize + self._heads["key_bytes"].astype(np.int64)
+        counts = np.zeros(len(sizes), np.int32)
+        for at in np.flatnonzero(sizes).tolist():
+            raw = self._jobs.data[starts[at] : starts[at] + sizes[at]]
+            found = records.decode_headers(raw, self._jobs.keys[at][4:])
+            names += found.keys()
+            values += found.values()
+            counts[at] = len(found)
+        np.cumsum(counts, out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()), pa.array(values, pa.string()))
+
+    def column_payload(self) -> pa.Array:
+        heads, rows = self._heads, self._jobs
+        before = layouts.JOB.itemsize + heads["key_bytes"].astype(np.int64) + heads["headers_bytes"].astype(np.int64)
+        sizes = rows.lengths - before - 4
+        whole = heads["payload_bytes"].astype(np.int64)
+        split = heads["parts"] > 0
+        wrong = (sizes < 0) | (~split & (sizes != whole))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise Corrupt("its payload is not as long as it says", rows.keys[at][4:].hex(), key=rows.keys[at])
+        pieces = arrays.cut(rows.data, rows.starts + before, sizes)
+        if not split.any():
+            return pieces
+        payloads = pieces.to_pylist()
+        for at in np.flatnonzero(split).tolist():
+            payloads[at] = self._joined(
+                rows.keys[at], payloads[at], 1, int(heads["parts"][at]), int(whole[at]), "payload"
+            )
+            self.bytes_seen += len(payloads[at])
+        return pa.array(payloads, pa.binary())
+
+    def _joined(self, key: bytes, first: bytes, part: int, count: int, total: int, what: str) -> bytes:
+        queue, job = keyspace.split_of_queue(key)
+        rows = self._moment.reader.scan(keyspace.PAYLOAD, *keyspace.payload_range(queue, job, part, count), count)
+        if len(rows) != count:
+            raise Corrupt(f"a part of its {what} is missing", job.hex(), key=key)
+        return records.join_parts(first, [value for _, value in rows], total, job, what)
+
+    # ── of the notes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _notes(self) -> dict[int, records.Notes]:
+        """Decoded one by one: few jobs have any."""
+        at = np.flatnonzero(self._states["flags"] & records.HAS_NOTES)
+        if not len(at):
+            return {}
+        keys = [self._keys[i].tobytes() for i in at.tolist()]
+        if len(at) < _SPARSE * len(self._rows):
+            values = self._moment.reader.get_many(keyspace.NOTES, keys)
+        else:
+            every = dict(self._moment.reader.scan(keyspace.NOTES, *self._range, len(self._rows) + 1))
+            values = [every.get(key) for key in keys]
+        found = {}
+        for i, key, value in zip(at.tolist(), keys, values, strict=True):
+            if value is None:
+                raise Corrupt("its notes are missing", key[4:].hex(), key=key)
+            found[i] = records.decode_struct(records.Notes, value, "its notes", key[4:])
+        return found
+
+    def _noted(self, name: str, kind: pa.DataType) -> pa.Array:
+        if not self._notes:
+            return pa.nulls(len(self._states), kind)
+        made: list[object] = [None] * len(self._states)
+        for at, notes in self._notes.items():
+            made[at] = getattr(notes, name)
+        return pa.array(made, kind)
+
+    def column_error(self) -> pa.Array:
+        return self._noted("error", pa.string())
+
+    def column_progress(self) -> pa.Array:
+        return self._noted("progress", pa.float64())
+
+    def column_progress_note(self) -> pa.Array:
+        return self._noted("progress_note", pa.string())
+
+    def column_result(self) -> pa.Array:
+        made: list[bytes | None] = [None] * len(self._states)
+        for at, notes in self._notes.items():
+            if notes.result is None:
+                continue
+            missing = notes.result_bytes - len(notes.result)
+            if missing > 0:
+                parts = -(-missing // records.PART_BYTES)
+                key = self._keys[at].tobytes()
+                made[at] = self._joined(key, notes.result, keyspace.RESULT_PARTS, parts, notes.result_bytes, "result")
+                self.bytes_seen += notes.result_bytes
+            else:
+                made[at] = notes.result
+        return pa.array(made, pa.binary())
+
+
+def worker(raw: arrays.Bytes) -> str | None:
+    return raw.tobytes().rstrip(b"\0").decode("utf-8", "replace") or None
+
+
+def _ignore(_: object) -> None:
+    """A decoder was called for the error it raises."""
