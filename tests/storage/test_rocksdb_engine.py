@@ -166,8 +166,8 @@ def test_writes_of_a_transaction_are_applied_in_order(db: RocksEngine) -> None:
     assert whole(db, PAYLOAD) == [(b"a", b"second"), (b"b", b"back"), (b"cc", b"after the range")]
 
 
-def test_several_rows_in_one_call(db: RocksEngine, path: Path) -> None:
-    """The same as one by one: heads, remembered rows and counters included."""
+def test_the_straight_way_is_the_same_as_a_transaction(db: RocksEngine, path: Path) -> None:
+    """Heads, remembered rows, counters, journal and marks included."""
     keys = [ready(1, 5, time_ms, bytes(16)) for time_ms in (100, 200, 300)]
     put(db, READY, (keys[1], b""), (keys[2], b""))
     put(db, STATE, *LETTERS)
@@ -177,17 +177,27 @@ def test_several_rows_in_one_call(db: RocksEngine, path: Path) -> None:
         return reader.keys(READY, keys[0][:5], keys[0][:5] + b"\xff", 1)
 
     assert db.read(first) == [keys[1]]
-    db.transact(
-        lambda tx: tx.write(
-            [(READY, keys[0], b""), (STATE, b"a", b"new"), (JOBS, b"z", b"zzz")],
+    straight = db.straight
+    large = b"x" * 1000  # not remembered: the older, smaller value must not be either
+    with straight.lock:
+        assert straight.first(READY, keys[0][:5], keys[0][:5] + b"\xff") == keys[1]
+        assert straight.first(READY, keys[0][:5], keys[1]) is None
+        assert straight.get(STATE, b"a") == b"aaa"
+        number = straight.begin()
+        version = straight.commit(
+            [(READY, keys[0], b""), (STATE, b"a", b"new"), (STATE, b"c", large), (JOBS, b"z", b"zzz")],
             [(STATE, b"b"), (READY, keys[1]), (JOBS, b"not there")],
             [(b"n", -2), (b"m", 7), (b"n", 1)],
+            b"an event",
         )
-    )
+        assert straight.begin() == number + 1
+    straight.wait(version)
+    assert db.durable() in (None, number)
     for _ in range(2):
+        assert get(db, JOURNAL, commit(number)) == b"an event"
         assert db.read(first) == [keys[0]]
         assert [key for key, _ in whole(db, READY)] == [keys[0], keys[2]]
-        assert db.read(lambda reader: reader.get_many(STATE, [b"a", b"b", b"c"])) == [b"new", None, b"ccc"]
+        assert db.read(lambda reader: reader.get_many(STATE, [b"a", b"b", b"c"])) == [b"new", None, large]
         assert get(db, JOBS, b"z") == b"zzz"
         assert [decode_count(get(db, COUNTERS, name)) for name in (b"n", b"m")] == [4, 7]
         db.close()

@@ -14,6 +14,7 @@ from struct import Struct
 from leasehold.errors import InvalidArgument
 
 _QQ = Struct(">QQ")
+_pack = _QQ.pack
 _VARIANT = 1 << 63
 _LOW_START = (1 << 61) - 1
 
@@ -67,6 +68,13 @@ class IdSource:
         return int.from_bytes(self._pool[self._at - 14 : self._at], "big") >> 7
 
     def one(self, now_ms: int) -> bytes:
+        """As `take` of one, in fewer steps while the millisecond lasts."""
+        with self._lock:
+            at = self._at
+            if now_ms <= self._high >> 16 and at < len(self._pool) and not self._low >> 62 & 1:
+                self._at = at + 14
+                self._low = low = self._low + 1 + int.from_bytes(self._pool[at : at + 4], "big")
+                return _pack(self._high, low)
         return self.take(now_ms, 1)[0]
 
 

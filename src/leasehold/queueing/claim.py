@@ -52,7 +52,11 @@ def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
     """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
-    leased = _try_all(core, names, request)
+    if request.limit == 1 and len(names) == 1 and core.straight is not None:
+        straight = single.claim(core, names[0], request)
+        leased = _try_all(core, names, request) if isinstance(straight, single.Unusual) else straight
+    else:
+        leased = _try_all(core, names, request)
     if leased is not None or not request.wait_ms:
         return leased
     deadline = core.time.now_ms() + request.wait_ms
@@ -135,10 +139,6 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
-    if request.limit == 1:
-        leased = single.claim(core, name, request, lease, now)
-        if not isinstance(leased, single.Unusual):
-            return leased
     while True:
         outcome = core.write(lambda ledger: _claim(core, ledger, name, request, lease, names))
         if outcome is not _AGAIN:

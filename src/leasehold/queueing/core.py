@@ -50,6 +50,8 @@ class Core:
         self.tiers = Tiers(known=engine.traits.scope == "process")
         #: The journal's end as this process last wrote it; checked against the journal in each transaction.
         self.tail = Tail(-1, 0, 0)
+        #: The short way for one job, where the engine has one.
+        self.straight = engine.straight
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
         _cores.add(self)

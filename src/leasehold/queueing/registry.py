@@ -6,6 +6,7 @@ once stays true until this process changes it; elsewhere the row is read in ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from leasehold.model.durations import duration_ms
@@ -66,15 +67,17 @@ def _heads(queue: int, change: Change, state: State) -> tuple[bytes, ...]:
     return tuple(records.pack_event_head(change, state, priority, 0, queue) for priority in range(10))
 
 
+def _unknown(name: QueueName) -> None:
+    return None
+
+
 class Registry:
     def __init__(self, *, cached: bool) -> None:
         self._cached = cached
         self._known: dict[QueueName, Registered] = {}
+        #: The queue, if its row is known without reading (and so only where this process is the only writer).
+        self.known: Callable[[QueueName], Registered | None] = self._known.get if cached else _unknown
         self._by_number: dict[int, QueueName] = {}
-
-    def known(self, name: QueueName) -> Registered | None:
-        """The queue, if its row is known without reading (and so only where this process is the only writer)."""
-        return self._known.get(name) if self._cached else None
 
     def find(self, reader: Reader, name: QueueName) -> Registered | None:
         known = self._known.get(name)

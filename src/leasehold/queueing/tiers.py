@@ -33,6 +33,10 @@ class Tiers:
             prefixes = self._use(queue.number, found)
         return prefixes
 
+    def known(self, queue: int) -> tuple[bytes, ...] | None:
+        """As `of`, where nothing has to be read for it."""
+        return self._prefixes.get(queue)
+
     def add(self, queue: int, priorities: Iterable[int]) -> None:
         used = self._used.get(queue)
         if used is not None and not used.issuperset(priorities):

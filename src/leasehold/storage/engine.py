@@ -80,14 +80,6 @@ class Reader(Protocol):
 class Transaction(Reader, Protocol):
     """Looks and writes; nothing it writes is seen, by itself or by others, before it commits."""
 
-    def write(
-        self,
-        puts: Sequence[tuple[Space, bytes, bytes]],
-        deletes: Sequence[tuple[Space, bytes]],
-        adds: Sequence[tuple[bytes, int]],
-    ) -> None:
-        """Several rows of several spaces, and counters, in one call: for verbs whose cost is mostly calls."""
-
     def put(self, space: Space, key: bytes, value: bytes) -> None: ...
 
     def put_many(self, space: Space, rows: Sequence[Row]) -> None: ...
@@ -110,6 +102,37 @@ class Transaction(Reader, Protocol):
 
     def append(self, space: Space, value: bytes) -> int:
         """Write at the next number of the space (a big-endian u64 key); returns it."""
+
+
+class Straight(Protocol):
+    """One small commit at a time, with the fewest calls: for an engine whose only writer is this process.
+
+    Everything is done while holding `lock`; then, outside it, `wait`. Nothing is read after `commit`.
+    """
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """The writer's own."""
+
+    def begin(self) -> int:
+        """The number of the journal's next row. Raises if the engine is closed or has stopped."""
+
+    def get(self, space: Space, key: bytes) -> bytes | None: ...
+
+    def first(self, space: Space, prefix: bytes, end: bytes) -> bytes | None:
+        """The first key of a front (`keyspace.FRONTS`) that is less than `end`."""
+
+    def commit(
+        self,
+        puts: Sequence[tuple[Space, bytes, bytes]],
+        deletes: Sequence[tuple[Space, bytes]],
+        adds: Sequence[tuple[bytes, int]],
+        journal: bytes,
+    ) -> int:
+        """Rows, counters and the journal's next row; returns what to `wait` for."""
+
+    def wait(self, version: int) -> None:
+        """Return once that commit is as durable as the engine promises."""
 
 
 class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
@@ -135,6 +158,8 @@ class Engine(Protocol):
 
     #: What opening it found worth a warning, though it goes on.
     remarks: tuple[str, ...]
+    #: The short way for one small commit; None where others write too.
+    straight: Straight | None
     #: Told why, each time a transaction has to run again ("conflict", "map_full", …). Set by the store.
     retried: Callable[[str], None]
 

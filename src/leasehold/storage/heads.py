@@ -34,9 +34,10 @@ class Heads:
         """The front that begins with exactly this prefix, or None where nothing is remembered."""
         if FRONTS.get(space) != len(prefix):
             return None
-        front = self.fronts[space].get(prefix)
-        if front is None:
-            front = self.fronts[space][prefix] = Front(prefix)
+        return self.fronts[space].get(prefix) or self.made(space, prefix)
+
+    def made(self, space: Space, prefix: bytes) -> Front:
+        front = self.fronts[space][prefix] = Front(prefix)
         return front
 
     def lower(self, space: Space, rows: Sequence[Row]) -> None:

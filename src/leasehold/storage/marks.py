@@ -6,7 +6,8 @@ small mapped file after the fact. On opening, a log that ends before its mark ha
 serve. After a power cut only `durable` counts; within one boot of the machine (`boot_id`) nothing that was written can be
 missing, so `written` does.
 
-The file is two slots of 32 bytes, each with a CRC; it is not synced itself, which can only make the bound lower.
+The file is two slots of 32 bytes, each with a CRC, and a word that holds `written` alone with a check of its own, so that
+noting it costs one store; it is not synced itself, which can only make the bound lower.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from struct import Struct
 from zlib import crc32
 
 _SLOT = Struct("<8sQQ")  # boot, written, durable; a CRC follows
-_BYTES = 64
+_BYTES = 72
+_WORD = 8  # the ninth word: `written` << 16 | check
 _CRC = Struct("<I")
 
 
@@ -39,6 +41,7 @@ class Marks:
             if len(found) < _BYTES:  # written out whole: a mapped hole could meet a full disk later
                 os.pwrite(fd, found.ljust(_BYTES, b"\0"), 0)
             self._map = mmap.mmap(fd, _BYTES)
+            self._words = memoryview(self._map).cast("Q")
         finally:
             os.close(fd)
         self._load(found)
@@ -59,6 +62,14 @@ class Marks:
         for boot, written, durable in good:
             self.durable = max(self.durable, durable)
             self.required = max(self.required, durable, written if boot == self._boot else 0)
+        if any(boot == self._boot for boot, _, _ in good):
+            word = self._words[_WORD]
+            if word & 0xFFFF == _check(word >> 16):
+                self.required = max(self.required, word >> 16)
+            else:
+                self.damaged = True
+        else:
+            self._words[_WORD] = _check(0)
 
     def remarks(self) -> tuple[str, ...]:
         if not self.damaged:
@@ -75,5 +86,14 @@ class Marks:
         self._map[at : at + 28] = body + _CRC.pack(crc32(body))
         self._slot = 32 - at
 
+    def note_written(self, written: int) -> None:
+        """As `note`, of what was written alone: one store, so that it cannot be torn."""
+        self._words[_WORD] = written << 16 | written * 40_503 + 12_345 & 0xFFFF
+
     def close(self) -> None:
+        self._words.release()
         self._map.close()
+
+
+def _check(written: int) -> int:
+    return written * 40_503 + 12_345 & 0xFFFF

@@ -16,33 +16,37 @@ VALUE_BYTES = 512
 
 
 class RecentRows:
-    __slots__ = ("_old", "_young")
+    __slots__ = ("old", "young")
 
     def __init__(self) -> None:
-        self._young: dict[bytes, bytes] = {}
-        self._old: dict[bytes, bytes] = {}
+        self.young: dict[bytes, bytes] = {}
+        self.old: dict[bytes, bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
-        return self._young.get(key) or self._old.get(key)
+        return self.young.get(key) or self.old.get(key)
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows that are here; None says nothing about the rest."""
-        young, old = self._young.get, self._old.get
+        young, old = self.young.get, self.old.get
         return [young(key) or old(key) for key in keys]
 
     def put(self, rows: Sequence[Row]) -> None:
         """These rows are being written."""
-        if len(self._young) > ROWS:
-            self._old, self._young = self._young, {}
-        young = self._young
+        if len(self.young) > ROWS:
+            self.turn()
+        young = self.young
         for key, value in rows:
             if len(value) <= VALUE_BYTES:
                 young[key] = value
             else:
                 self.delete((key,))  # an older, smaller value must not outlive it
 
+    def turn(self) -> None:
+        """Begin a generation: for whoever puts rows into `young` by hand, when `ROWS` of them are there."""
+        self.old, self.young = self.young, {}
+
     def delete(self, keys: Sequence[bytes]) -> None:
-        young, old = self._young, self._old
+        young, old = self.young, self.old
         for key in keys:
             young.pop(key, None)
             old.pop(key, None)

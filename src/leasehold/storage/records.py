@@ -77,7 +77,10 @@ class StateRecord(NamedTuple):
     lease: bytes
 
 
-_pack_state = _STATE.pack
+#: For those who seal by hand, where a call more is felt.
+pack_crc = Struct(">I").pack
+unpack_crc = Struct(">I").unpack_from
+pack_state = _pack_state = _STATE.pack
 _unpack_state = _STATE.unpack_from
 _new = tuple.__new__  # what `_make` does, without a Python frame a record
 
@@ -93,7 +96,7 @@ def encode_state(record: StateRecord) -> bytes:
 
 
 def decode_state(value: bytes, job: bytes) -> StateRecord:
-    if len(value) == STATE_BYTES and crc32(value[:-4]) == int.from_bytes(value[-4:], "big") and value[0] == V1:
+    if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE.size)[0] and value[0] == V1:
         return _new(StateRecord, _unpack_state(value))
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
@@ -101,6 +104,7 @@ def decode_state(value: bytes, job: bytes) -> StateRecord:
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _JOB = Struct(">BQHHII")  # version, created, parts, key bytes, headers bytes, payload bytes in all
+_pack_job = _JOB.pack
 
 
 class JobRecord(NamedTuple):
@@ -112,6 +116,12 @@ class JobRecord(NamedTuple):
     headers: bytes
     payload_bytes: int
     payload: bytes
+
+
+def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
+    """As `encode_job`, of a job that has a payload of one part and nothing else."""
+    body = _pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
+    return body + pack_crc(crc32(body))
 
 
 def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
@@ -132,9 +142,11 @@ _unpack_job = _JOB.unpack_from
 
 def decode_job(value: bytes, job: bytes) -> JobRecord:
     body = value[:-4]
-    if len(value) < _JOB_BYTES + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] != V1:
+    if len(body) < _JOB_BYTES or crc32(body) != unpack_crc(value, len(body))[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
-    _, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
+    version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
+    if version != V1:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     if not key_bytes and not headers_bytes:
         return _new(JobRecord, (created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]))
     at_headers = _JOB_BYTES + key_bytes
@@ -250,6 +262,9 @@ def decode_struct(kind: type[R], value: bytes, what: str, job: bytes | None = No
 # ── leases and claims ────────────────────────────────────────────────────────────────────────────────────────────────
 
 _LEASE = Struct(">BQQIII16s64s")
+_pack_lease = _LEASE.pack
+_unpack_lease = _LEASE.unpack_from
+_LEASE_BYTES = _LEASE.size + 4
 
 
 class LeaseRecord(NamedTuple):
@@ -277,10 +292,16 @@ def encode_lease(record: LeaseRecord) -> bytes:
     return seal(_LEASE.pack(*record))
 
 
+def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: bytes) -> bytes:
+    """As `new_lease`, at once in bytes."""
+    body = _pack_lease(V1, expires_at_ms, now_ms, count, count, 0, claim, worker)
+    return body + pack_crc(crc32(body))
+
+
 def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
-    if len(value) != _LEASE.size + 4:
-        raise Corrupt(f"lease {lease.hex()} is damaged ({len(value)} bytes)")
-    return LeaseRecord._make(_LEASE.unpack(unseal(f"lease {lease.hex()}", value)))
+    if len(value) == _LEASE_BYTES and crc32(value[:-4]) == unpack_crc(value, _LEASE_BYTES - 4)[0] and value[0] == V1:
+        return _new(LeaseRecord, _unpack_lease(value))
+    raise damaged(f"lease {lease.hex()}", value)
 
 
 _LEASE_JOB = Struct(">16sQ")
@@ -289,6 +310,12 @@ _LEASE_JOB = Struct(">16sQ")
 def encode_lease_jobs(jobs: Sequence[tuple[bytes, int]]) -> bytes:
     pack = _LEASE_JOB.pack
     return seal(_V1 + b"".join([pack(job, token) for job, token in jobs]))
+
+
+def encode_lease_job(job: bytes, token: int) -> bytes:
+    """As `encode_lease_jobs`, of one."""
+    body = _V1 + _LEASE_JOB.pack(job, token)
+    return body + pack_crc(crc32(body))
 
 
 def decode_lease_jobs(value: bytes, lease: bytes) -> list[tuple[bytes, int]]:
@@ -373,11 +400,12 @@ def decode_dedup(value: bytes) -> DedupRecord:
     return DedupRecord._make(_DEDUP.unpack(body))
 
 
+COUNT_MASK = 2**64 - 1
 COUNT_BYTES = 12  # a u64 and its CRC: engines that add atomically keep the same shape
 
 
 def encode_count(value: int) -> bytes:
-    body = _COUNT.pack(value & (2**64 - 1))
+    body = _COUNT.pack(value & COUNT_MASK)
     return body + crc32(body).to_bytes(4, "big")
 
 
@@ -404,6 +432,10 @@ pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queu
 pack_event_middle = Struct(">QIIQQ").pack  # token, attempt, max_attempts, at, previous
 pack_event_text = Struct(">II").pack  # offset in the row's tail, bytes
 NO_TEXT = bytes(8)
+
+
+#: A journal row of one event: the row's header, the event's head, and its other fields; a tail of text and a CRC follow.
+pack_lone_event = Struct(">BBHQQ8s16s16sQIIQQII").pack
 
 
 class EventRecord(NamedTuple):

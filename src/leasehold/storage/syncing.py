@@ -17,7 +17,8 @@ class Syncer:
         self.grouped = grouped
         self.syncs = 0
         self._sync = sync
-        self._applied = 0
+        #: The newest commit that was written; set under the writer's lock.
+        self.applied_to = 0
         self._durable = 0
         self._leading = False
         self._failed: LeaseholdError | None = None
@@ -30,7 +31,7 @@ class Syncer:
 
     def applied(self, version: int) -> int:
         """Called under the writer's lock for each commit, in order; returns what to wait for (0: nothing)."""
-        self._applied = version
+        self.applied_to = version
         return version if self.grouped else 0
 
     def wait(self, version: int) -> None:
@@ -48,7 +49,7 @@ class Syncer:
         self._lead()
 
     def _lead(self) -> None:
-        target = self._applied  # everything up to here was written before this sync begins
+        target = self.applied_to  # everything up to here was written before this sync begins
         failed: LeaseholdError | None = None
         try:
             self._sync()
@@ -68,7 +69,7 @@ class Syncer:
     def _run(self, interval: float) -> None:
         synced = 0
         while not self._stopping.wait(interval):
-            target = self._applied
+            target = self.applied_to
             if target == synced:
                 continue
             try:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from logging import DEBUG
+from time import perf_counter
 from types import TracebackType
 
 from leasehold.errors import InvalidArgument, LeaseholdError
 from leasehold.model.durations import Duration, Moment, duration_ms
 from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
-from leasehold.model.lease import ClaimRequest, Delivery, Extended, Settle, Settled, proof_of
+from leasehold.model.lease import ClaimRequest, Delivery, Extended, Leased, Settle, Settled, proof_of
 from leasehold.model.lifecycle import SHOWN, checked_shown
 from leasehold.model.names import MAX_WORKER_BYTES, QueueName, short_text
 from leasehold.model.request import checked_bytes, job_image, job_request, number, replay_request
 from leasehold.model.retry import Policy, whole_number
 from leasehold.stores.claim import Claim
 from leasehold.stores.contract import Backend, Events, Progress
-from leasehold.stores.telemetry import Telemetry
+from leasehold.stores.telemetry import Meter, Telemetry, wanted
 
 MAX_CLAIM = 10_000
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
+_ONE = ClaimRequest(1)
 Settleable = Delivery | str
 """A delivery, or its receipt."""
 
@@ -34,6 +37,7 @@ class Queue:
         self._backend = backend
         self._telemetry = telemetry
         self._span = telemetry.spans(name)
+        self._enqueues, self._claims, self._acks = map(telemetry.meter, ("enqueue", "claim", "ack"))
         self.name = name
 
     @property
@@ -62,17 +66,24 @@ class Queue:
             if isinstance(payload, NewJob):
                 raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
-        return self._enqueue((payload,), "enqueue")[0]
+        request = job_request(payload)
+        began = perf_counter()
+        try:
+            added = self._backend.enqueue(self.name, (request,))
+        except BaseException as error:
+            self._enqueues.ended(began, type(error))
+            raise
+        self._enqueues.did(began, 1)
+        if wanted(DEBUG):
+            self._telemetry.debug("enqueued", queue=str(self.name), ids=[added[0].id])
+        return added[0]
 
     def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
         """Add jobs in one transaction: all or none, answers in order."""
-        return self._enqueue(jobs, "enqueue_many")
-
-    def _enqueue(self, jobs: Iterable[bytes | NewJob], verb: str) -> list[Enqueued]:
         requests = [job_request(job) for job in jobs]
         if not requests:
             return []
-        with self._span(verb) as span:
+        with self._span("enqueue_many") as span:
             added = self._backend.enqueue(self.name, requests)
             span.jobs(len(added))
         if self._telemetry.debugging:
@@ -95,15 +106,23 @@ class Queue:
 
         With an `id`, a repeated claim gives the same jobs, those still open, instead of taking more.
         """
-        return claim_from(
-            self._backend, self._telemetry, (self,), claim_request(limit, lease, wait, worker, max_bytes, id)
-        )
+        if limit == 1 and (lease, wait, worker, max_bytes, id) == (None, 0, "", None, None) and type(limit) is int:
+            request = _ONE  # the commonest, made already
+        else:
+            request = claim_request(limit, lease, wait, worker, max_bytes, id)
+        began = perf_counter()
+        try:
+            leased = self._backend.claim((self.name,), request)
+        except BaseException as error:
+            self._claims.ended(began, type(error))
+            raise
+        return claimed(self._telemetry, (self,), leased, began)
 
     def ack(self, delivery: Settleable, result: bytes | None = None) -> None:
         """Done. Raises LeaseLost if the job is no longer this delivery's."""
         if result is not None:
             result = checked_bytes("result", result)
-        self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery)
+        self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery, self._acks)
 
     def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:
         """It failed: the policy decides when it comes back, or that it is dead."""
@@ -156,14 +175,21 @@ class Queue:
             self._own(delivery)
             self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
 
-    def _settle_one(self, verb: str, item: Settle, delivery: Settleable) -> None:
-        self._own(delivery)
-        with self._span(verb) as span:
+    def _settle_one(self, verb: str, item: Settle, delivery: Settleable, meter: Meter | None = None) -> None:
+        if type(delivery) is not Delivery or delivery.name is not self.name:
+            self._own(delivery)
+        if meter is None:
+            meter = self._telemetry.meter(verb)
+        began = perf_counter()
+        try:
             outcome = self._backend.settle(self.name, (item,))[0]
             if outcome is not None:
                 raise outcome
-            span.jobs(1)
-        if self._telemetry.debugging:
+        except BaseException as error:
+            meter.ended(began, type(error))
+            raise
+        meter.did(began, 1)
+        if wanted(DEBUG):
             self._telemetry.debug(
                 "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
             )
@@ -346,14 +372,26 @@ def claim_from(
     request: ClaimRequest,
     cancel: threading.Event | None = None,
 ) -> Claim:
-    first = queues[0]
-    with first._span("claim") as span:
+    """The same from several queues, or so that it can be cancelled."""
+    began = perf_counter()
+    try:
         leased = backend.claim([queue.name for queue in queues], request, cancel)
-        if leased is None or not leased.deliveries:  # nothing there, or a repeated claim whose jobs are all settled
-            return Claim(first, None)
-        span.jobs(len(leased.deliveries))
-    queue = first if leased.name == first.name else next(q for q in queues if q.name == leased.name)
-    if telemetry.debugging:
+    except BaseException as error:
+        queues[0]._claims.ended(began, type(error))
+        raise
+    return claimed(telemetry, queues, leased, began)
+
+
+def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
+    """What a backend answered, counted and in the user's hands."""
+    queue = queues[0]
+    if leased is None or not leased.deliveries:  # nothing there, or a repeated claim whose jobs are all settled
+        queue._claims.ended(began, None)
+        return Claim(queue, None)
+    queue._claims.did(began, len(leased.deliveries))
+    if leased.name is not queue.name and leased.name != queue.name:
+        queue = next(q for q in queues if q.name == leased.name)
+    if wanted(DEBUG):
         telemetry.debug(
             "claimed", queue=str(queue.name), lease=leased.lease.hex(), ids=[d.id for d in leased.deliveries]
         )

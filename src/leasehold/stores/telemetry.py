@@ -41,20 +41,38 @@ if TYPE_CHECKING:
 BOUNDS = (*(step * 10.0**power for power in range(-5, 1) for step in (1, 2.5, 5)), 10.0)
 
 _standard = logging.getLogger("leasehold")
+wanted = _standard.isEnabledFor
 
 
-class _Meter:
+class Meter:
     """The numbers of one verb. Its lock may be taken again by a signal handler that runs a verb while it is held."""
 
-    __slots__ = ("counts", "errors", "jobs", "lock", "moves_jobs", "seconds")
+    __slots__ = ("counts", "errors", "jobs", "lock", "seconds")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
         self.jobs = 0
-        self.moves_jobs = False
         self.errors: dict[str, int] = {}
+
+    def did(self, began: float, jobs: int) -> None:
+        """A run that began then (by `perf_counter`) moved so many jobs."""
+        seconds = perf_counter() - began
+        with self.lock:
+            self.counts[bisect_left(BOUNDS, seconds)] += 1
+            self.seconds += seconds
+            self.jobs += jobs
+
+    def ended(self, began: float, kind: type[BaseException] | None) -> None:
+        """A run that began then ended, by this error if any, having moved nothing."""
+        seconds = perf_counter() - began
+        with self.lock:
+            self.counts[bisect_left(BOUNDS, seconds)] += 1
+            self.seconds += seconds
+            if kind is not None:
+                code = kind.code if issubclass(kind, LeaseholdError) else "unexpected"
+                self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class Span:
@@ -62,7 +80,7 @@ class Span:
 
     __slots__ = ("_jobs", "_meter", "_start")
 
-    def __init__(self, meter: _Meter) -> None:
+    def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._jobs = -1
 
@@ -77,24 +95,17 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = perf_counter() - self._start
-        meter = self._meter
-        with meter.lock:
-            meter.counts[bisect_left(BOUNDS, seconds)] += 1
-            meter.seconds += seconds
-            if self._jobs >= 0:
-                meter.jobs += self._jobs
-                meter.moves_jobs = True
-            if kind is not None:
-                code = kind.code if issubclass(kind, LeaseholdError) else "unexpected"
-                meter.errors[code] = meter.errors.get(code, 0) + 1
+        if self._jobs >= 0 and kind is None:
+            self._meter.did(self._start, self._jobs)
+        else:
+            self._meter.ended(self._start, kind)
 
 
-class _ByVerb(dict[str, _Meter]):
+class _ByVerb(dict[str, Meter]):
     """A verb's meter, made when it is first asked for."""
 
-    def __missing__(self, verb: str) -> _Meter:
-        return self.setdefault(verb, _Meter())
+    def __missing__(self, verb: str) -> Meter:
+        return self.setdefault(verb, Meter())
 
 
 class Meters:
@@ -133,7 +144,7 @@ class Meters:
         for verb, meter in sorted(self.by_verb.copy().items()):
             with meter.lock:
                 counts, total = list(meter.counts), meter.seconds
-                moved = meter.jobs if meter.moves_jobs else None
+                moved = meter.jobs or None
                 raised = sorted(meter.errors.items())
             buckets = zip([*map(_shown, BOUNDS), "+Inf"], accumulate(counts), strict=True)
             seconds.add_metric([verb], list(buckets), total)
@@ -189,6 +200,11 @@ class Telemetry:
     def span(verb: str) -> Span:
         return Span(_by_verb[verb])
 
+    @staticmethod
+    def meter(verb: str) -> Meter:
+        """For verbs so quick that a span would be felt: take the time, then tell `did` or `ended`."""
+        return _by_verb[verb]
+
     def spans(self, name: QueueName) -> Callable[[str], Span]:
         """The spans of one queue's verbs: the same ones, since queues are no label; the queue is in the log lines."""
         return self.span
@@ -203,7 +219,7 @@ class Telemetry:
     @property
     def debugging(self) -> bool:
         """Whether job lines are wanted: ask before gathering their facts."""
-        return _standard.isEnabledFor(logging.DEBUG)
+        return wanted(logging.DEBUG)
 
     def debug(self, event: str, **facts: object) -> None:
         if _standard.isEnabledFor(logging.DEBUG):

@@ -83,19 +83,6 @@ class _Transaction(_Tables):
             self._refuse(space, begin, end)
         return super().keys(space, begin, end, limit, reverse=reverse)
 
-    def write(
-        self,
-        puts: Sequence[tuple[Space, bytes, bytes]],
-        deletes: Sequence[tuple[Space, bytes]],
-        adds: Sequence[tuple[bytes, int]],
-    ) -> None:
-        for space, key, value in puts:
-            self.put(space, key, value)
-        for space, key in deletes:
-            self.delete(space, key)
-        for key, delta in adds:
-            self.add(key, delta)
-
     def put(self, space: Space, key: bytes, value: bytes) -> None:
         self._writes[space, key] = value
 
@@ -180,6 +167,7 @@ class MemoryEngine:
     alone = True
     home = None
     remarks: tuple[str, ...] = ()
+    straight = None
 
     def __init__(self) -> None:
         self.retried: Callable[[str], None] = lambda why: None

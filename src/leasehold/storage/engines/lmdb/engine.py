@@ -55,6 +55,7 @@ class LmdbEngine:
         self.alone, existed = take(folder)
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None
+        self.straight = None  # others write too
         self._rested = time.monotonic()
         self._gate = Gate()
         self._combiner = Combiner(self._commit, GROUP)

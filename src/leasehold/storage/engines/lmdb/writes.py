@@ -27,19 +27,6 @@ class Writes(Rows):
         self._adds: dict[bytes, int] = {}
         self._appended: dict[Space, list[bytes]] = {}
 
-    def write(
-        self,
-        puts: Sequence[tuple[Space, bytes, bytes]],
-        deletes: Sequence[tuple[Space, bytes]],
-        adds: Sequence[tuple[bytes, int]],
-    ) -> None:
-        for space, key, value in puts:
-            self.put(space, key, value)
-        for space, key in deletes:
-            self.delete(space, key)
-        for key, delta in adds:
-            self.add(key, delta)
-
     def put(self, space: Space, key: bytes, value: bytes) -> None:
         self._tables.setdefault(space, {})[key] = value
 

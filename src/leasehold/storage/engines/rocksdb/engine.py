@@ -18,6 +18,7 @@ from leasehold.storage.engine import Durability, Snapshot, Space, Traits
 from leasehold.storage.engines.rocksdb.iterators import check_status
 from leasehold.storage.engines.rocksdb.opening import Mode, open_db, translated
 from leasehold.storage.engines.rocksdb.snapshot import RocksSnapshot
+from leasehold.storage.engines.rocksdb.straight import RocksStraight
 from leasehold.storage.engines.rocksdb.transaction import RECENT_SPACES, Reader, RocksTransaction
 from leasehold.storage.folder import Folder
 from leasehold.storage.heads import Heads
@@ -36,7 +37,7 @@ _open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
 def _disown_in_child() -> None:
     """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
     for engine in list(_open_engines):
-        engine._lock = threading.Lock()
+        engine._lock = engine.straight.lock = threading.Lock()
         # Taken down in the child, the driver would wait for threads that a fork does not have: there they are never.
         for held in engine._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
@@ -116,6 +117,7 @@ class RocksEngine:
         )
         #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
+        self.straight = RocksStraight(self)
         _open_engines.add(self)
         self._marks_durable = self._sequence
         self._note_writes = durability != "disk"
@@ -206,6 +208,9 @@ class RocksEngine:
         marks = self.__dict__.pop("_marks", None)
         if marks is not None:
             marks.close()
+        straight = self.__dict__.get("straight")
+        if straight is not None:
+            straight.let_go()
         for name in ("_tables", "_handles"):
             # Emptied, not only dropped: a kept traceback may hold a transaction that shares them.
             self.__dict__.pop(name, []).clear()
@@ -243,9 +248,13 @@ class RocksEngine:
         if transaction.appended:
             self._next_append.update(transaction.appended)
             self._written = self._next_append[JOURNAL] - 1
+        return self._written_out()
+
+    def _written_out(self) -> int:
+        """A batch is in the log: note how far that reaches; returns the version to wait for."""
         self._sequence = self._db.latest_sequence_number()
         if self._note_writes:
-            self._marks.note(self._sequence, self._marks_durable)
+            self._marks.note_written(self._sequence)
         self._version += 1
         return self._syncer.applied(self._version)
 

@@ -104,24 +104,6 @@ class RocksTransaction(Reader):
         self.adds: dict[bytes, int] = {}
         self.appended: dict[Space, int] = {}
 
-    def write(
-        self,
-        puts: Sequence[tuple[Space, bytes, bytes]],
-        deletes: Sequence[tuple[Space, bytes]],
-        adds: Sequence[tuple[bytes, int]],
-    ) -> None:
-        put, delete, handles, noted = self._put, self._delete, self._handles, self.noted
-        for space, key, value in puts:
-            put(key, value, handles[space])
-            if space in NOTED:
-                noted.append((space, ((key, value),)))
-        for space, key in deletes:
-            delete(key, handles[space])
-            if space in COPIED:
-                self.gone.append((space, (key,)))
-        for key, delta in adds:
-            self.add(key, delta)
-
     def put(self, space: Space, key: bytes, value: bytes) -> None:
         self._put(key, value, self._handles[space])
         if space in NOTED:
