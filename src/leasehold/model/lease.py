@@ -16,7 +16,6 @@ from leasehold.errors import InvalidArgument
 from leasehold.model.durations import as_datetime
 from leasehold.model.names import QueueName
 
-
 _new = tuple.__new__  # a NamedTuple without a Python frame
 
 

@@ -158,14 +158,16 @@ class Engine(Protocol):
 
     #: What opening it found worth a warning, though it goes on.
     remarks: tuple[str, ...]
-    #: The short way for one small commit; None where others write too.
-    straight: Straight | None
     #: Told why, each time a transaction has to run again ("conflict", "map_full", …). Set by the store.
     retried: Callable[[str], None]
 
     @property
     def home(self) -> Path | None:
         """The folder it lives in; None if it has none."""
+
+    @property
+    def straight(self) -> Straight | None:
+        """The short way for one small commit; None where others write too."""
 
     @property
     def alone(self) -> bool:

@@ -93,7 +93,7 @@ class RocksStraight:
         front.head = here(iterator, front)
         return None
 
-    def commit(
+    def commit(  # noqa: C901 - one function is what it is for: each call it makes is felt
         self,
         puts: Sequence[tuple[Space, bytes, bytes]],
         deletes: Sequence[tuple[Space, bytes]],
@@ -124,10 +124,10 @@ class RocksStraight:
         handle = self._counters
         for key, delta in adds:
             if key in counts:
-                counts[key] = value = counts[key] + delta
+                counts[key] = count = counts[key] + delta
             else:
-                counts[key] = value = decode_count(self._tables[COUNTERS].get(key)) + delta
-            body = _count(value & COUNT_MASK)
+                counts[key] = count = decode_count(self._tables[COUNTERS].get(key)) + delta
+            body = _count(count & COUNT_MASK)
             put(key, body + _crc(crc32(body)), handle)
         number = engine._next_append[JOURNAL]
         key = commit(number)
