@@ -50,7 +50,8 @@ class RocksStraight:
 
     def let_go(self) -> None:
         """Of the driver's objects, which keep its lock for as long as they live."""
-        del self._table, self._counters, self._journal, self._tables
+        self._table.clear()
+        del self._counters, self._journal, self._tables
         self._until.clear()
 
     def wait(self, version: int) -> None:
@@ -142,7 +143,7 @@ class RocksStraight:
             engine._db.write(batch)
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
             engine._stop(exc)
-            del batch, put
+            del batch, put, handle  # whoever keeps the exception keeps this frame, and must not keep those
             raise Unavailable(str(engine._stopped)) from None
         engine._next_append[JOURNAL] = number + 1
         engine._written = number
