@@ -1,0 +1,224 @@
+"""DataFrames into queues: every column, every refusal, and each row once whatever fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import leasehold
+from leasehold import Policy
+from leasehold.bulk import staging
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"lmdb:{tmp_path / 'data'}"
+
+
+def save(df: DataFrame, url: str, **options: str | int) -> None:
+    writing = df.write.format("leasehold").mode("append").option("url", url)
+    for name, value in {"queue": "work", **options}.items():
+        writing = writing.option(name, value)
+    writing.save()
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions).select(F.col("id").cast("string").alias("payload"))
+
+
+def payloads(url: str, queue: str = "work") -> list[bytes]:
+    """The payloads of all ready jobs; every test ends with a check of the whole store."""
+    found: list[bytes] = []
+    with leasehold.open(url, sweep=False) as store:
+        while claim := store.queue(queue).claim(limit=10_000):
+            found += [delivery.payload for delivery in claim]
+        assert store.check().clean
+    return found
+
+
+def test_rows_become_jobs(spark: SparkSession, url: str) -> None:
+    save(numbers(spark, 2_345), url)
+    assert sorted(map(int, payloads(url))) == list(range(2_345))
+    assert not list(Path(staging.root_of(url)).iterdir()), "nothing is left behind"
+
+
+def test_every_column(spark: SparkSession, url: str) -> None:
+    row = {
+        "payload": b"p", "queue": "mail", "tenant": "acme", "priority": 7, "key": "k", "max_attempts": 2,
+        "headers": {"a": "b"}, "ttl": timedelta(days=1), "delay": None, "at": datetime(2020, 1, 1, tzinfo=UTC),
+    }  # fmt: skip
+    schema = (
+        "payload binary, queue string, tenant string, priority int, key string, max_attempts int, "
+        "headers map<string,string>, ttl interval day to second, delay double, at timestamp"
+    )
+    plain = {"payload": b"q", "queue": None}
+    names = [name.split()[0] for name in schema.split(", ")]
+    rows = [tuple(which.get(name) for name in names) for which in (row, plain)]
+    save(spark.createDataFrame(rows, schema), url)
+    with leasehold.open(url, sweep=False) as store:
+        delivery = store.queue("mail", tenant="acme").claim()[0]
+        assert (delivery.payload, delivery.priority, delivery.key, delivery.max_attempts) == (b"p", 7, "k", 2)
+        assert delivery.headers == {"a": "b"}
+        assert [d.payload for d in store.queue("work").claim(limit=9)] == [b"q"]
+
+
+def test_a_struct_is_json_and_a_delay_delays(spark: SparkSession, url: str) -> None:
+    df = spark.sql("select struct(1 as n, 'x' as t) as payload, 3600 as delay")
+    save(df, url)
+    with leasehold.open(url, sweep=False) as store:
+        job = store.queue("work").list("scheduled").jobs[0]
+        assert job.payload == b'{"n":1,"t":"x"}'
+        assert 3_500_000 < job.visible_at_ms - job.created_at_ms <= 3_600_000
+
+
+def test_the_same_write_id_writes_once(spark: SparkSession, url: str) -> None:
+    for _ in range(2):
+        save(numbers(spark, 1_500), url, writeId="nightly")
+    save(numbers(spark, 10), url, writeId="another")
+    assert len(payloads(url)) == 1_510
+
+
+def test_bad_rows_fail_the_write(spark: SparkSession, url: str) -> None:
+    df = numbers(spark, 100).withColumn("priority", F.when(F.col("payload") == "77", 12).otherwise(1))
+    with pytest.raises(Exception, match="priority=12 must be a whole number from 0 to 9"):
+        save(df.coalesce(1), url)
+    assert payloads(url) == []
+
+
+def test_bad_rows_go_to_the_quarantine(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    df = numbers(spark, 100).withColumn("priority", F.when(F.col("payload") == "77", 12).otherwise(1))
+    save(df, url, onInvalid="quarantine", quarantinePath=str(tmp_path / "bad"))
+    assert len(payloads(url)) == 99
+    bad = [row for file in (tmp_path / "bad").iterdir() for row in pq.read_table(file).to_pylist()]
+    assert [(row["payload"], row["priority"]) for row in bad] == [("77", 12)]
+    assert "priority=12" in bad[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"colour": "red"}, "unknown option"),
+        ({"mode": "quick"}, "ordinary or bulk"),
+        ({"onInvalid": "quarantine"}, "go together"),
+        ({"maxWaiting": "-1"}, "maxWaiting"),
+        ({"queue": "No Such Name"}, "a name has"),
+        ({"table": "events"}, "cannot be written"),
+    ],
+)
+def test_options_are_checked(spark: SparkSession, url: str, options: dict[str, str], error: str) -> None:
+    with pytest.raises(Exception, match=error):
+        save(numbers(spark, 1), url, **options)
+
+
+def test_what_cannot_be_written(spark: SparkSession, url: str) -> None:
+    with pytest.raises(Exception, match="no column 'payload'"):
+        save(spark.range(1), url)
+    with pytest.raises(Exception, match="only ever added"):
+        numbers(spark, 1).write.format("leasehold").mode("overwrite").option("url", url).option("queue", "q").save()
+    with pytest.raises(Exception, match="no queue is named"):
+        numbers(spark, 1).write.format("leasehold").mode("append").option("url", url).save()
+
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def failing_first(df: DataFrame, marks: Path) -> DataFrame:
+    """The same rows, but the first attempt of every partition fails once it has handed out all of them."""
+    folder = str(marks)
+
+    def once(batches):
+        yield from batches
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        try:
+            os.close(os.open(f"{folder}/{context.partitionId()}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        raise RuntimeError("the first attempt of this partition fails")
+
+    marks.mkdir(exist_ok=True)
+    return df.mapInArrow(once, df.schema)
+
+
+def disturbed(spark: SparkSession, url: str, tmp_path: Path, rows: int, limit: int, **options: str) -> None:
+    """Every partition's first attempt fails after staging, the commit fails in its middle, and the whole job is run again."""
+    with leasehold.open(url, sweep=False) as store:
+        store.queue("work").configure(Policy(max_waiting=limit))
+    df = numbers(spark, rows, 4)
+    with pytest.raises(Exception, match="waiting jobs and takes"):
+        save(failing_first(df, tmp_path / "first"), url, writeId="nightly", **options)
+    assert len(list((tmp_path / "first").iterdir())) == 4
+    with leasehold.open(url, sweep=False) as store:
+        assert store.queue("work").counts().enqueued <= limit
+        store.queue("work").configure(Policy())
+    for _ in range(2):
+        save(failing_first(df, tmp_path / "second"), url, writeId="nightly", **options)
+    with leasehold.open(url, sweep=False) as store:
+        assert store.queue("work").counts().enqueued == rows
+    found = payloads(url)
+    assert len(found) == rows
+    assert len(set(found)) == rows
+
+
+def test_each_row_once_whatever_fails(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    disturbed(spark, url, tmp_path, 20_000, 10_500)
+
+
+def test_the_writer_is_held_back(spark: SparkSession, url: str) -> None:
+    with leasehold.open(url, sweep=False) as store:
+        queue, seen = store.queue("work"), []
+        done = threading.Event()
+
+        def drain() -> None:
+            while not done.is_set() or queue.counts().waiting:
+                seen.append(queue.counts().waiting)
+                queue.ack_many(queue.claim(limit=1_000, wait=0.05))
+
+        draining = threading.Thread(target=drain)
+        draining.start()
+        try:
+            save(numbers(spark, 5_000), url, maxWaiting=1_500)
+        finally:
+            done.set()
+            draining.join(60)
+        assert queue.counts().removed == 5_000
+        assert max(seen) <= 1_500
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def source(spark: SparkSession, folder: Path, rows: int, files: int) -> DataFrame:
+    numbers(spark, rows, files).write.mode("append").parquet(str(folder))
+    return spark.readStream.schema("payload string").option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def stream(df: DataFrame, url: str, checkpoint: Path) -> None:
+    writing = df.writeStream.format("leasehold").option("url", url).option("queue", "work")
+    query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+
+
+def test_a_stream_goes_in_batch_by_batch(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    df = source(spark, tmp_path / "in", 3_000, 3)
+    stream(df, url, tmp_path / "checkpoint")
+    # Spark forgets that it committed the last batch, and does it again: as after a kill just before its log.
+    last = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))[-1]
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink()
+    stream(df, url, tmp_path / "checkpoint")
+    assert sorted(map(int, payloads(url))) == list(range(3_000))
+    with leasehold.open(url, sweep=False) as store:
+        query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+        kept = [number for number in range(4) if store.staged(f"{query}/{number}").state() is not None]
+        assert kept == [int(last.name)], "only the last batch need be remembered"
