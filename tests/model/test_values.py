@@ -37,7 +37,7 @@ def test_whole_milliseconds_are_kept(ms: int) -> None:
 def test_a_duration_is_rounded_up_and_never_by_a_whole_millisecond(seconds: float) -> None:
     exact = Fraction(seconds) * 1000
     ms = duration_ms("delay", seconds)
-    assert exact - Fraction(1, 10**5) <= ms < exact + 1
+    assert exact - Fraction(1, 10**3) <= ms < exact + 1  # to the microsecond
 
 
 @given(st.integers(0, 10**8))

@@ -27,7 +27,8 @@ def duration_ms(name: str, value: object, *, minimum_ms: int = 0) -> int:
         raise InvalidArgument(f"{name} must be seconds or a timedelta, not {value!r}")
     if not -MAX_MS / 1000 <= seconds <= MAX_MS / 1000:  # also refuses NaN
         raise InvalidArgument(f"{name}={value!r} is not a usable duration (at most 100 years)")
-    ms = math.ceil(round(seconds * 1000, 6))
+    # Rounded up, and a timedelta exactly: a float of so many milliseconds is not.
+    ms = -(-value // _MS) if isinstance(value, timedelta) else math.ceil(round(seconds * 1000, 3))
     if ms < minimum_ms:
         raise InvalidArgument(f"{name}={value!r} must be {'more than 0' if minimum_ms else '0 or more'}")
     return ms
