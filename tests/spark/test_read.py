@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -29,16 +30,16 @@ def load(spark: SparkSession, url: str, table: str = "jobs", **options: object) 
     return reader.load()
 
 
-def truth(url: str, table: str, **which: object) -> list[dict[str, object]]:
+def truth(url: str, table: str, **which: object) -> list[dict[str, Any]]:
     with leasehold.open(url, sweep=False) as store:
         return [_plain(row) for row in bulk.read(store, table, **which).to_pylist()]
 
 
-def _plain(row: dict[str, object]) -> dict[str, object]:
-    return row | ({"headers": dict(row["headers"])} if "headers" in row else {})  # type: ignore[call-overload]
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return row | ({"headers": dict(row["headers"])} if "headers" in row else {})
 
 
-def seen(frame: DataFrame) -> list[dict[str, object]]:
+def seen(frame: DataFrame) -> list[dict[str, Any]]:
     """By Arrow, whose times have a zone, as `bulk`'s have."""
     return [_plain(row) for row in frame.toArrow().to_pylist()]
 
@@ -58,9 +59,9 @@ def test_options_choose_rows_and_columns(spark: SparkSession, url: str):
     assert seen(frame) == expected
     assert len(expected) == 16
     times = truth(url, "events", columns=["time"])
-    middle = sorted(row["time"] for row in times)[len(times) // 2]  # type: ignore[type-var]
-    since = load(spark, url, "events", since=middle.isoformat(), columns="time")  # type: ignore[attr-defined]
-    assert since.count() == sum(row["time"] >= middle for row in times)  # type: ignore[operator]
+    middle = sorted(row["time"] for row in times)[len(times) // 2]
+    since = load(spark, url, "events", since=middle.isoformat(), columns="time")
+    assert since.count() == sum(row["time"] >= middle for row in times)
 
 
 def test_pushed_filters_are_taken(spark: SparkSession, url: str):
@@ -69,16 +70,15 @@ def test_pushed_filters_are_taken(spark: SparkSession, url: str):
     expected = [
         (row["id"], row["priority"])
         for row in truth(url, "jobs", tenant="acme", state=["dead", "done"])
-        if row["priority"] > 3  # type: ignore[operator]
+        if row["priority"] > 3
     ]
     assert sorted(map(tuple, chosen.collect())) == sorted(expected)
     plan = chosen._jdf.queryExecution().executedPlan().toString()
     assert "tenant" not in plan.split("PythonDataSource")[0].split("Filter")[-1].split("\n")[0]
-    times = sorted(row["created_at"] for row in truth(url, "jobs"))  # type: ignore[type-var]
-    middle = times[len(times) // 2].isoformat()  # type: ignore[attr-defined]
+    times = sorted(row["created_at"] for row in truth(url, "jobs"))
+    middle = times[len(times) // 2].isoformat()
     assert load(spark, url, pushdown="true").where(f"created_at >= timestamp'{middle}'").count() == sum(
-        time.isoformat() >= middle
-        for time in times  # type: ignore[attr-defined]
+        time.isoformat() >= middle for time in times
     )
     assert frame.where("tenant = 'Not A Name'").count() == 0
 
