@@ -63,6 +63,7 @@ class ManualClock:
 
     def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
         self._wall = start_ms
+        self._unset = start_ms
         self._steady = 1_000_000
         self._boot = "manual-1"
         self._moved = threading.Condition()
@@ -73,6 +74,10 @@ class ManualClock:
     def steady_ms(self) -> int:
         return self._steady
 
+    def unset_ms(self) -> int:
+        """The calendar as it would be had nobody set it: what another machine's clock shows."""
+        return self._unset
+
     def boot_id(self) -> str:
         return self._boot
 
@@ -80,6 +85,7 @@ class ManualClock:
         """Let real time pass."""
         with self._moved:
             self._wall += round(seconds * 1000)
+            self._unset += round(seconds * 1000)
             self._steady += round(seconds * 1000)
             self._moved.notify_all()
 

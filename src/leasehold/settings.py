@@ -24,16 +24,17 @@ from msgspec import Meta, Struct
 from leasehold.errors import OpenError, SettingsError, UnknownEngine
 from leasehold.serving import Secret, Server
 
-EngineName = Literal["rocksdb", "lmdb", "memory"]
+EngineName = Literal["rocksdb", "lmdb", "memory", "redis"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
 #: Planned, and asked for by name already: better told apart from a misspelling.
-_LATER = {"redis", "rediss", "valkey", "valkeys", "http", "https", "foundationdb", "fdb"}
+_LATER = {"http", "https", "foundationdb", "fdb"}
 
 #: What a store of that engine promises when nothing is asked for.
 _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
     "rocksdb": "disk",
     "lmdb": "disk",
     "memory": "memory",
+    "redis": "memory",  # what the server has is taken, and told of
 }
 
 PREFIX = "LEASEHOLD_"
@@ -60,6 +61,27 @@ class Lmdb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     map_size: Size = 1024**3
 
 
+class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    #: What every key begins with: two stores of one server have two prefixes.
+    prefix: Annotated[str, Meta(min_length=1, max_length=64)] = "leasehold"
+    #: Into how many partitions queues are split that are made from now on; with more than one, order is approximate.
+    partitions: Annotated[int, Meta(ge=1, le=64, extra={"number": True})] = 1
+    #: How many replicas must have a write before it is acknowledged (WAIT).
+    wait_replicas: Annotated[int, Meta(ge=0, le=16, extra={"number": True})] = 0
+    #: Whether the primary's disk must have it too (WAITAOF).
+    wait_aof: bool = False
+    #: For an answer, and for WAIT's.
+    timeout: Seconds = 5.0
+    #: For how long a request is sent again before it is given up as Unavailable.
+    patience: Seconds = 15.0
+
+    def with_options(self, options: Mapping[str, str], url: str) -> Redis:
+        """These, with what a URL says after its `?`."""
+        said = {name: _checked(f"storage.redis.{name}", _Given(value, f"from the URL {url!r}", text=True))
+                for name, value in options.items()}  # fmt: skip
+        return msgspec.structs.replace(self, **said)
+
+
 class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: EngineName = "rocksdb"
     #: A folder of its own; `~` and variables are expanded. Not for `memory`.
@@ -68,6 +90,7 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     durability: Literal["disk", "os", "memory"] | None = None
     rocksdb: RocksDb = RocksDb()
     lmdb: Lmdb = Lmdb()
+    redis: Redis = Redis()
 
     @property
     def promised(self) -> Literal["disk", "os", "memory"]:
@@ -302,6 +325,7 @@ def _choices(kind: Any) -> list[str]:
 
 # ── URLs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+_REDIS = re.compile(r"(redis|valkey)s?(\+(unix|cluster|sentinel))?\Z")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
 
@@ -315,6 +339,8 @@ def parse_url(url: object) -> tuple[str, str | None]:
     if match is None:
         raise UnknownEngine(f"{url!r} does not say which engine: {_meant(url)}")
     engine, rest = match[1].lower(), match[2]
+    if _REDIS.match(engine):
+        return "redis", url  # who and where, for its own reader
     if engine in _LATER:
         raise UnknownEngine(f"{url!r}: this release does not have {engine} yet. It has {_known()}")
     if engine not in ENGINES:
@@ -342,7 +368,8 @@ def _path_of(url: str, engine: str, rest: str) -> str | None:
 
 
 def _known() -> str:
-    return ", ".join(f"'{engine}:'" if engine == "memory" else f"'{engine}:<path>'" for engine in ENGINES)
+    forms = {"memory": "'memory:'", "redis": "'redis://<host>'"}
+    return ", ".join(forms.get(engine, f"'{engine}:<path>'") for engine in ENGINES)
 
 
 def _meant(url: str) -> str:

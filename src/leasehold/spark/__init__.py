@@ -20,8 +20,7 @@ except ImportError as exc:  # pragma: no cover - where the extra is not installe
 
 from leasehold.spark.datasource import LeaseholdSource, register
 from leasehold.spark.session import session
-from leasehold.spark.snapshots import snapshot
 
 del _numpy, _pyarrow, _pyspark
 
-__all__ = ["LeaseholdSource", "register", "session", "snapshot"]
+__all__ = ["LeaseholdSource", "register", "session"]

@@ -56,6 +56,8 @@ class Traits:
     value_bytes: int
     #: How often to look for other processes' commits, in seconds; None where this process sees every commit.
     poll: float | None = None
+    #: Whether events have one order and one count for the whole store, or each queue its own.
+    journal: Literal["store", "queue"] = "store"
 
 
 class Reader(Protocol):

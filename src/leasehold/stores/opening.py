@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.errors import OpenError, SettingsError
+from leasehold.extras import needs
 from leasehold.settings import SETTINGS, Settings, Storage, variable
 from leasehold.storage.engine import DURABILITIES, Durability, Engine
 from leasehold.storage.folder import expand
 from leasehold.storage.keyspace import FORMAT
+from leasehold.stores.contract import Backend
 from leasehold.stores.store import Store
 from leasehold.stores.sweeper import Sweeper
 
 #: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
-OPTIONS = {name.rsplit(".", 1)[1]: name for name in SETTINGS if name.count(".") == 2}
+OPTIONS = {name.rsplit(".", 1)[1]: name for name in SETTINGS if name.startswith("storage.") and name.count(".") == 2}
 
 
 def open(
@@ -28,12 +30,12 @@ def open(
     config: str | os.PathLike[str] | None = None,
     **options: object,
 ) -> Store:
-    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`.
+    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`.
 
     What is not said here comes from the environment, a TOML file (`config`, or ./leasehold.toml) or the defaults: see
     docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
     how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
-    (rocksdb), map_size (lmdb).
+    (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, timeout, patience (redis).
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
     """
@@ -53,19 +55,11 @@ def open_with(settings: Settings, clock: Clock | None = None, *, asked: frozense
             raise SettingsError(
                 f"{option!r} is a setting of {OPTIONS[option].split('.')[1]}, and this is a {storage.engine} store"
             )
-    from leasehold.stores.kv import KvBackend  # here, so that `import leasehold` does not load what it may never use
-
     clock = SystemClock() if clock is None else clock
-    engine, url = _ENGINES[storage.engine](storage, clock)
-    try:
-        _refuse_less(engine.traits.durability, storage.promised, url)
-        backend = KvBackend(engine, url, clock)
-    except BaseException:
-        engine.close()
-        raise
+    backend, remarks = (_redis if storage.engine == "redis" else _embedded)(storage, clock)
     sweep = settings.sweep
     store = Store(backend, sweeper=Sweeper(clock, sweep.interval) if sweep.enabled else None)
-    for remark in engine.remarks:
+    for remark in remarks:
         store._telemetry.warning("opened_with_a_remark", remark=remark)
     store._telemetry.info(
         "opened",
@@ -86,6 +80,34 @@ def _options(options: dict[str, object]) -> dict[str, object]:
             )
         overrides[OPTIONS[option]] = value
     return overrides
+
+
+def _embedded(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    from leasehold.stores.kv import KvBackend  # here, so that `import leasehold` does not load what it may never use
+
+    engine, url = _ENGINES[storage.engine](storage, clock)
+    try:
+        _refuse_less(engine.traits.durability, storage.promised, url)
+        return KvBackend(engine, url, clock), engine.remarks
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    if storage.path is None:
+        raise SettingsError(
+            f"no server is named: give open a URL ('redis://<host>'), or set {variable('storage.path')}"
+        )
+    with needs("redis", "Redis and Valkey stores"):
+        from leasehold.stores.redis.opening import open_redis
+    backend, remarks = open_redis(storage.path, storage.redis, clock)
+    try:
+        _refuse_less(backend.traits.durability, storage.promised, backend.url)
+    except BaseException:
+        backend.close()
+        raise
+    return backend, remarks
 
 
 # ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────

@@ -1,0 +1,227 @@
+"""`contract.Backend` on Redis or Valkey: every method is one call into the verbs beside this file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from leasehold.errors import InvalidArgument, LeaseholdError, SnapshotExpired
+from leasehold.model.event import EventPage
+from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from leasehold.model.names import QueueName
+from leasehold.model.report import Report
+from leasehold.model.request import JobImage, JobRequest, ReplayRequest
+from leasehold.model.retry import Policy
+from leasehold.model.snapshot import JournalSlice, SnapshotInfo
+from leasehold.model.write import Published, WriteState
+from leasehold.queueing.once import asked
+from leasehold.storage.engine import Traits
+from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos
+from leasehold.stores.redis import checking, consume, history, look, mend, produce, restore
+from leasehold.stores.redis.core import Core, OnceCore
+
+
+class RedisBackend:
+    def __init__(self, core: Core, url: str, traits: Traits) -> None:
+        self._core = core
+        self.url = url
+        self.traits = traits
+
+    def once(self, request: bytes) -> RedisBackend:
+        return _Once(self, request)
+
+    def on_retry(self, told: Callable[[str], None]) -> None:
+        self._core.wire.told = told
+
+    def now_ms(self) -> int:
+        return self._core.now_ms()
+
+    def clock_drift_ms(self) -> int:
+        return self._core.drift_ms()
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        return produce.enqueue(self._core, name, jobs)
+
+    def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+        return produce.begin_write(self._core, write_id, manifest, keep_ms)
+
+    def write_state(self, write_id: str) -> WriteState | None:
+        return produce.write_state(self._core, write_id)
+
+    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+        return produce.publish(self._core, write_id, chunk, name, jobs)
+
+    def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
+        return produce.finish_write(self._core, write_id, forget)
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        return consume.claim(self._core, names, request, cancel)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+        return consume.settle(self._core, name, items)
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        return consume.extend(self._core, name, lease, lease_ms)
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        consume.progress(self._core, name, proof, fraction, note)
+
+    def get(self, name: QueueName, job: bytes) -> Job | None:
+        return look.get(self._core, name, job)
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        return look.wait_for(self._core, name, job, timeout_ms)
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+        return look.list_jobs(self._core, name, state, limit, cursor)
+
+    def counts(self, name: QueueName) -> Counts:
+        return look.counts(self._core, name)
+
+    def timeline(self, name: QueueName, job: bytes) -> Events:
+        return history.timeline(self._core, name, job)
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        return mend.replay(self._core, name, self._replay_request(request), progress)
+
+    def _replay_request(self, request: ReplayRequest) -> ReplayRequest:
+        since, before = (self._core.of_calendar(moment) for moment in (request.since_ms, request.before_ms))
+        return request._replace(since_ms=since, before_ms=before)
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        return restore.restore(self._core, name, jobs)
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        return mend.discard(self._core, name, state, tokens)
+
+    def cancel(self, name: QueueName, job: bytes) -> bool:
+        return mend.cancel(self._core, name, job)
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        return mend.purge(self._core, name, state, progress)
+
+    def set_paused(self, name: QueueName, paused: bool) -> None:
+        mend.set_paused(self._core, name, paused)
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        mend.configure(self._core, policies)
+
+    def policy(self, name: QueueName) -> Policy:
+        return look.policy(self._core, name)
+
+    def queues(self, tenant: str | None) -> QueueInfos:
+        return look.queues(self._core, tenant)
+
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+        return look.upcoming(self._core, before_ms, limit)
+
+    def sweep(self) -> Swept:
+        return mend.sweep(self._core)
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        return mend.cleanup(self._core, self._core.of_calendar(before_ms), limit, progress)
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        return history.events(self._core, after, limit, wait_ms, consumer)
+
+    def forget_consumer(self, consumer: str) -> bool:
+        return history.forget_consumer(self._core, consumer)
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report:
+        return checking.check(self._core, repair, progress)
+
+    def snapshot(self, path: str) -> None:
+        raise InvalidArgument(
+            "the data of a Redis store is the server's: save it there (BGSAVE), or copy it with leasehold migrate"
+        )
+
+    def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
+        raise _no_snapshots()
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        raise SnapshotExpired(id)
+
+    def drop_snapshot(self, id: str) -> bool:
+        return False
+
+    def snapshots(self) -> SnapshotInfos:
+        return []
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        raise InvalidArgument("here every queue has a journal of its own: read them together with events")
+
+    def close(self) -> None:
+        self._core.listening.close()
+        self._core.wire.close()
+
+
+class _Once(RedisBackend):
+    """The same store, for one request. What writes runs on a core that is answered as the first time."""
+
+    def __init__(self, backend: RedisBackend, request: bytes) -> None:
+        vars(self).update(vars(backend))
+        self._request = request
+
+    def _once(self, verb: str, *arguments: object) -> Core:
+        return OnceCore(self._core, self._request, asked(verb, *arguments))
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        return produce.enqueue(self._once("enqueue", name, jobs), name, jobs)
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        if request.id is None:
+            request = msgspec.structs.replace(request, id=self._request.hex())
+        return consume.claim(self._core, names, request, cancel)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+        return consume.settle(self._once("settle", name, items), name, items)
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        return consume.extend(self._once("extend", name, lease, lease_ms), name, lease, lease_ms)
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        consume.progress(self._once("progress", name, proof, fraction, note), name, proof, fraction, note)
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        return mend.replay(self._once("replay", name, request), name, self._replay_request(request), progress)
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        return restore.restore(self._once("restore", name, jobs), name, jobs)
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        return mend.discard(self._once("discard", name, state, sorted(tokens.items())), name, state, tokens)
+
+    def cancel(self, name: QueueName, job: bytes) -> bool:
+        return mend.cancel(self._once("cancel", name, job), name, job)
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        return mend.purge(self._once("purge", name, state), name, state, progress)
+
+    def set_paused(self, name: QueueName, paused: bool) -> None:
+        mend.set_paused(self._once("set_paused", name, paused), name, paused)
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        mend.configure(self._once("configure", sorted(policies.items(), key=lambda item: item[0])), policies)
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        core = self._once("cleanup", before_ms, limit)
+        return mend.cleanup(core, self._core.of_calendar(before_ms), limit, progress)
+
+    def forget_consumer(self, consumer: str) -> bool:
+        return history.forget_consumer(self._once("forget_consumer", consumer), consumer)
+
+    def close(self) -> None:
+        """The store is not the view's to close."""
+
+
+def _no_snapshots() -> InvalidArgument:
+    return InvalidArgument(
+        "this store has no moment of its whole to keep: copy it with leasehold migrate, and read that"
+    )

@@ -1,0 +1,45 @@
+"""Lanes: how a request that was sent twice acts once.
+
+A client has as many lanes as requests under way at once. A lane carries one request at a time, each with the next
+number, and beside what the request wrote the server keeps, in the same step, the lane's last number and its answer. A
+request whose answer was lost is sent again with the same number, and answered from there. So what is kept grows with
+the number of threads, not with the number of requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+
+class Turn(NamedTuple):
+    """One request's place: which lane, and which number in it."""
+
+    lane: bytes
+    number: int
+
+
+class Lanes:
+    def __init__(self) -> None:
+        self._client = os.urandom(9)
+        self._made = itertools.count()
+        self._lock = threading.Lock()
+        self._free: list[Turn] = []
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        with self._lock:
+            last = self._free.pop() if self._free else Turn(self._client + next(self._made).to_bytes(3, "big"), 0)
+        turn = Turn(last.lane, last.number + 1)
+        try:
+            yield turn
+        except BaseException:
+            # The request may still be on its way, and arrive after a later one: nobody goes on in this lane.
+            raise
+        else:
+            with self._lock:
+                self._free.append(turn)

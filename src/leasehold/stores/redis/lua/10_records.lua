@@ -1,0 +1,67 @@
+-- ── what is kept, as bytes: fixed width, sealed by the first 8 digits of a SHA-1 over the job's id and the bytes ─────
+
+-- version state priority reason flags attempt max_attempts replays token created visible ended due last_event lease
+L.STATE = '>BBBBBI4I4I4I8I8I8I8I8I8c16'
+L.STATE_BYTES = struct.size(L.STATE)
+-- expires granted given open lost claim
+L.LEASE = '>I8I8I4I4I4c16'
+L.LEASE_BYTES = struct.size(L.LEASE)
+-- commit events time id_time id_seq tiers waiting leased done dead enqueued removed
+L.BOOKS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
+L.BOOKS_BYTES = struct.size(L.BOOKS)
+-- paused max_attempts lease retention result_retention dedup max_waiting backoff_on_expiry kind jitter base factor cap
+L.RULES = '>BI4I8I8I8I8I8BBBddd'
+
+function L.state_row(id, s)
+  local row = pack(L.STATE, 1, s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token,
+    s.created, s.visible, s.ended, s.due, s.last, s.lease)
+  return row .. sub(sha(id .. row), 1, 8)
+end
+
+-- nil: damaged
+function L.state_of(id, value)
+  if #value ~= L.STATE_BYTES + 8 then return nil end
+  local row = sub(value, 1, L.STATE_BYTES)
+  if sub(sha(id .. row), 1, 8) ~= sub(value, -8) then return nil end
+  local v, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
+    lease = unpack_(L.STATE, row)
+  if v ~= 1 then return nil end
+  return {state = state, priority = priority, reason = reason, flags = flags, attempt = attempt,
+    max_attempts = max_attempts, replays = replays, token = token, created = created, visible = visible,
+    ended = ended, due = due, last = last, lease = lease}
+end
+
+function L.lease_row(id, l)
+  local row = pack(L.LEASE, l.expires, l.granted, l.given, l.open, l.lost, l.claim) .. l.worker
+  return row .. sub(sha(id .. row), 1, 8)
+end
+
+-- nil: none; false: damaged
+function L.lease_of(base, id)
+  local value = call('HGET', base .. ':lease', id)
+  if not value then return nil end
+  local row = sub(value, 1, -9)
+  if #row < L.LEASE_BYTES or sub(sha(id .. row), 1, 8) ~= sub(value, -8) then return false end
+  local expires, granted, given, open, lost, claim = unpack_(L.LEASE, row)
+  return {expires = expires, granted = granted, given = given, open = open, lost = lost, claim = claim,
+    worker = sub(row, L.LEASE_BYTES + 1)}
+end
+
+function L.rules_of(value)
+  local paused, max_attempts, lease, retention, result_retention, dedup, max_waiting, on_expiry, kind, jitter, base,
+    factor, cap = unpack_(L.RULES, value)
+  return {paused = paused == 1, max_attempts = max_attempts, lease = lease, retention = retention,
+    result_retention = result_retention, dedup = dedup, max_waiting = max_waiting, on_expiry = on_expiry == 1,
+    kind = kind, jitter = jitter, base = base, factor = factor, cap = cap}
+end
+
+-- the wait after failed delivery number `attempt`, as model/retry.py decides it
+function L.backoff(rules, attempt, roll)
+  local seconds = rules.base
+  if rules.kind == 1 then seconds = rules.base * attempt end
+  if rules.kind == 2 then seconds = rules.base == 0 and 0 or rules.base * rules.factor ^ (attempt - 1) end
+  seconds = min(seconds, rules.cap)
+  if rules.jitter == 1 then seconds = seconds / 2 + seconds / 2 * roll end
+  if rules.jitter == 2 then seconds = seconds * roll end
+  return min(ceil(floor(seconds * 1000 * 1e6 + 0.5) / 1e6), MAX_MS)
+end

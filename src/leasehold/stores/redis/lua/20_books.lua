@@ -1,0 +1,111 @@
+-- ── one step's books: its time, its events, its counters; opened before anything is read, closed by one write ────────
+
+function L.now(given, stored)
+  local now
+  if given ~= '' then
+    now = tonumber(given) -- a test's clock: sent by clients that were opened on a ManualClock, and by no others
+  else
+    local time = call('TIME')
+    now = time[1] * 1000 + floor(time[2] / 1000)
+  end
+  return max(now, stored or 0)
+end
+
+-- Every request begins with: a test's time or '', its lane, its number there, then the verb's own (95_once.lua).
+function L.begin(keys, args)
+  local base = keys[1]
+  local found = call('MGET', base .. ':books', base .. ':rules')
+  local b = {base = base, rows = {}, groups = {}, events_in_row = 0}
+  if found[1] then
+    local row = sub(found[1], 1, L.BOOKS_BYTES)
+    if #row ~= L.BOOKS_BYTES or sub(sha(row), 1, 8) ~= sub(found[1], -8) then b.damaged = true end
+    if not b.damaged then
+      b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done, b.dead, b.enqueued,
+        b.removed = unpack_(L.BOOKS, row)
+      b.there = true
+    end
+  end
+  if not b.there then
+    b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers = 0, 0, 0, 0, 0, 0
+    b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed = 0, 0, 0, 0, 0, 0
+  end
+  if b.damaged then return nil, {'E', 'corrupt', '', 'the books of ' .. base .. ' are damaged: run check with repair'} end
+  b.now = L.now(args[1], b.time)
+  b.rules_row = found[2]
+  b.wake = 0
+  return b
+end
+
+function L.rules(b)
+  if not b.rules then b.rules = L.rules_of(b.rules_row) end
+  return b.rules
+end
+
+-- the queue, made if it is not there
+function L.make(b, rules_row, text)
+  if b.there then return end
+  b.there, b.rules_row, b.new_rules = true, rules_row, true
+  L.event(b, 1, NO_ID, nil, {text = text})
+end
+
+-- Add an event; returns its place. Events that differ only in job, token, attempt and predecessor share a group.
+function L.event(b, change, id, s, more)
+  if b.events_in_row >= 1000 then L.close_row(b) end
+  local g = b.groups[#b.groups]
+  local state, priority, reason, max_attempts, token, attempt, previous = GONE, 0, 0, 0, 0, 0, 0
+  if s then
+    state, priority, reason, max_attempts = more and more.state or s.state, s.priority, s.reason, s.max_attempts
+    token, attempt, previous = s.token, s.attempt, s.last
+  end
+  local at, lease, text = 0, NO_ID, ''
+  if more then at, lease, text = more.at or 0, more.lease or NO_ID, more.text or '' end
+  if not g or g.change ~= change or g.state ~= state or g.priority ~= priority or g.reason ~= reason
+    or g.max_attempts ~= max_attempts or g.at ~= at or g.lease ~= lease or g.text ~= text then
+    g = {change = change, state = state, priority = priority, reason = reason, max_attempts = max_attempts, at = at,
+      lease = lease, text = text, ids = {}, rest = {}, plain = true}
+    b.groups[#b.groups + 1] = g
+  end
+  local n = #g.ids + 1
+  g.ids[n] = id
+  g.rest[n] = {token, attempt, previous}
+  if token ~= 0 or attempt ~= 0 or previous ~= 0 then g.plain = false end
+  local ref = (b.commit + #b.rows + 1) * 1024 + b.events_in_row
+  b.events_in_row = b.events_in_row + 1
+  return ref
+end
+
+function L.close_row(b)
+  local parts = {}
+  for i, g in ipairs(b.groups) do
+    parts[#parts + 1] = pack('>BBBBI4I8c16I2I4B', g.change, g.state, g.priority, g.reason, g.max_attempts, g.at,
+      g.lease, #g.ids, #g.text, g.plain and 0 or 1) .. g.text .. concat(g.ids)
+    if not g.plain then
+      local rest = {}
+      for j, r in ipairs(g.rest) do rest[j] = pack('>I8I4I8', r[1], r[2], r[3]) end
+      parts[#parts + 1] = concat(rest)
+    end
+  end
+  local row = pack('>BI8I8I2', 1, b.now, b.events + 1, b.events_in_row) .. concat(parts)
+  b.rows[#b.rows + 1] = sub(sha(row), 1, 8) .. row
+  b.events = b.events + b.events_in_row
+  b.groups, b.events_in_row = {}, 0
+end
+
+function L.books_row(b)
+  local row = pack(L.BOOKS, b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done,
+    b.dead, b.enqueued, b.removed)
+  return row .. sub(sha(row), 1, 8)
+end
+
+-- Write the journal and the books, and wake whom it concerns. The step's last act.
+function L.finish(b, reply)
+  local base = b.base
+  if b.events_in_row > 0 then L.close_row(b) end
+  for i, row in ipairs(b.rows) do call('XADD', base .. ':journal', string.format("%.0f-0", b.commit + i), 'e', row) end
+  b.commit = b.commit + #b.rows
+  b.time = b.now
+  if b.new_rules then call('SET', base .. ':rules', b.rules_row) end
+  call('SET', base .. ':books', L.books_row(b))
+  if #b.rows > 0 then call('PUBLISH', base, pack('>I4I8', b.wake, b.plan or 0) .. concat(b.ended or {})) end
+  return reply
+end

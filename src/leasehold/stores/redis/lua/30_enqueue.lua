@@ -1,0 +1,143 @@
+-- ── jobs in: the whole call, all or none ─────────────────────────────────────────────────────────────────────────────
+
+-- The first 12 bytes of the ids of one call: UUIDv7 of the server's time; the calls of one millisecond are counted, so
+-- that ids grow in the order of the enqueues, whoever made them. Then 3 bytes that count, and the partition's number.
+function L.ids(b, random)
+  if b.now > b.id_time then
+    b.id_time, b.id_seq = b.now, 0
+  elseif b.id_seq >= 4095 then
+    b.id_time, b.id_seq = b.id_time + 1, 0
+  else
+    b.id_seq = b.id_seq + 1
+  end
+  return pack('>I6I2', b.id_time, 0x7000 + b.id_seq) .. char(0x80 + byte(random, 1) % 64) .. sub(random, 2, 4)
+end
+
+-- The job that holds a key, and the digest of its payload: for the key's window, and until the job has ended.
+function L.holder(b, digest, raw)
+  if not raw then return nil end
+  local job, payload, untils = sub(raw, 1, 16), sub(raw, 17, 32), unpack_('>I8', raw, 33)
+  if untils > b.now then return job, payload end
+  local value = call('HGET', b.base .. ':state', job)
+  local s = value and L.state_of(job, value)
+  if s and (s.state == WAITING or s.state == LEASED) then return job, payload end
+  return nil
+end
+
+function L.hold(b, digest, job, payload, dedup)
+  local untils = b.now + dedup
+  call('HSET', b.base .. ':dedup', digest, job .. payload .. pack('>I8', untils))
+  call('ZADD', b.base .. ':dedupdue', untils, digest)
+end
+
+-- text of the queue's creation, its first rules, 4 random bytes, partition, how many,
+-- what the jobs ask for (22 bytes each, or once for all), keys (36 bytes each: index, digest, payload's digest), bodies
+-- Returns an error, or the ids' prefix, those that were there before, how many were added and how many not.
+function L.enqueue(b, args)
+  local base, now = b.base, b.now
+  local rules = b.there and L.rules(b) or L.rules_of(args[5])
+  local count, wishes, keyed = tonumber(args[8]), args[9], args[10]
+  local first = {} -- index -> the job that was there before
+  local fresh, held = {}, {}
+  local duplicates = 0
+  local prefix, tail = nil, char(tonumber(args[7]))
+  local function id_of(index) return prefix .. pack('>I3', index) .. tail end
+  if #keyed > 0 then
+    local digests = {}
+    for at = 1, #keyed, 36 do digests[#digests + 1] = sub(keyed, at + 4, at + 19) end
+    local raws = L.hmget(base .. ':dedup', digests)
+    for i, digest in ipairs(digests) do
+      local at = (i - 1) * 36
+      local index, payload = unpack_('>I4', keyed, at + 1), sub(keyed, at + 21, at + 36)
+      local job, there = nil, nil
+      if fresh[digest] then
+        job, there = fresh[digest], fresh[digest .. 'p']
+      else
+        job, there = L.holder(b, digest, raws[i])
+      end
+      if not job then
+        fresh[digest], fresh[digest .. 'p'] = index, payload
+        held[#held + 1] = {digest, index, payload}
+      elseif there ~= payload then
+        return {'E', 'key', index, type(job) == 'number' and '' or job, type(job) == 'number' and job or -1}
+      else
+        first[index] = job
+        duplicates = duplicates + 1
+      end
+    end
+  end
+  local added = count - duplicates
+  if added > 0 and rules.max_waiting > 0 and b.waiting + added > rules.max_waiting then
+    return {'E', 'full', string.format('%.0f', b.waiting), string.format('%.0f', rules.max_waiting)}
+  end
+  L.make(b, args[5], args[4])
+  prefix = L.ids(b, args[6])
+  local one = #wishes == 22
+  local priority, flags, attempts, delay, ttl = unpack_('>BBI4I8I8', wishes)
+  local jobs, states, ttls, tiers = {}, {}, {}, {}
+  local latest = now
+  local s = {state = WAITING, reason = 0, attempt = 0, replays = 0, token = 0, created = now, ended = 0, lease = NO_ID}
+  local state_row, event = L.state_row, L.event
+  for index = 0, count - 1 do
+    if not first[index] then
+      if not one then priority, flags, attempts, delay, ttl = unpack_('>BBI4I8I8', wishes, index * 22 + 1) end
+      local id = id_of(index)
+      local visible = now + delay
+      if visible > latest then latest = visible end
+      s.priority, s.flags, s.visible = priority, flags, visible
+      s.max_attempts = attempts > 0 and attempts or rules.max_attempts
+      s.due = ttl > 0 and now + ttl or 0
+      s.last = 0
+      s.last = event(b, 10, id, s, {at = visible})
+      local n = #jobs
+      jobs[n + 1], jobs[n + 2] = id, args[11 + index]
+      states[n + 1], states[n + 2] = id, state_row(id, s)
+      local tier = tiers[priority]
+      if not tier then tier = {} tiers[priority] = tier end
+      n = #tier
+      tier[n + 1], tier[n + 2] = visible, id
+      if ttl > 0 then ttls[#ttls + 1] = s.due ttls[#ttls + 1] = id end
+    end
+  end
+  L.bulk('HSET', base .. ':jobs', jobs)
+  L.bulk('HSET', base .. ':state', states)
+  for tier, rows in pairs(tiers) do
+    L.bulk('ZADD', base .. ':t' .. tier, rows)
+    b.tiers = L.with(b.tiers, 2 ^ tier)
+  end
+  L.bulk('ZADD', base .. ':ttl', ttls)
+  for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
+  b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
+  if latest > now then b.wake = 1000000 else b.wake = added end
+  local there = {}
+  for index, job in pairs(first) do
+    there[#there + 1] = pack('>I4', index) .. (type(job) == 'number' and id_of(job) or job)
+  end
+  return nil, prefix, concat(there), added, duplicates
+end
+
+verbs.enqueue = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local no, prefix, there = L.enqueue(b, args)
+  if no then return no end
+  return L.finish(b, {prefix, there})
+end
+
+-- as enqueue, and last: the staged write's digest, the chunk, for how long the marker is kept
+verbs.publish = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local n = #args
+  local marker, chunk = keys[1] .. ':w:' .. args[n - 2], args[n - 1]
+  local seen = call('HGET', marker, chunk)
+  if seen then
+    local jobs, duplicates = unpack_('>I4I4', seen)
+    return {0, jobs, duplicates}
+  end
+  local no, _, _, added, duplicates = L.enqueue(b, args)
+  if no then return no end
+  call('HSET', marker, chunk, pack('>I4I4', added, duplicates))
+  call('PEXPIRE', marker, args[n])
+  return L.finish(b, {1, added, duplicates})
+end

@@ -1,0 +1,102 @@
+-- ── what time brings ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+function L.pass_ttl(b)
+  local ids = call('ZRANGEBYSCORE', b.base .. ':ttl', '-inf', b.now, 'LIMIT', 0, BATCH)
+  local values = L.hmget(b.base .. ':state', ids)
+  local removed = 0
+  for i, id in ipairs(ids) do
+    local s = values[i] and L.state_of(id, values[i])
+    if s and s.state == WAITING and s.due > 0 then
+      L.remove_waiting(b, id, s, 20)
+      removed = removed + 1
+    elseif s or not values[i] then
+      call('ZREM', b.base .. ':ttl', id)
+    end
+  end
+  return removed, #ids
+end
+
+function L.forget_keys(b)
+  local digests = call('ZRANGEBYSCORE', b.base .. ':dedupdue', '-inf', b.now, 'LIMIT', 0, BATCH)
+  local forgotten = 0
+  for _, digest in ipairs(digests) do
+    local raw = call('HGET', b.base .. ':dedup', digest)
+    if raw and L.holder(b, digest, raw) then
+      call('ZADD', b.base .. ':dedupdue', b.now + LOOK_AGAIN, digest)
+    else
+      call('ZREM', b.base .. ':dedupdue', digest)
+      if raw then
+        call('HDEL', b.base .. ':dedup', digest)
+        forgotten = forgotten + 1
+      end
+    end
+  end
+  return forgotten, #digests
+end
+
+function L.forget_claims(b)
+  local digests = call('ZRANGEBYSCORE', b.base .. ':claimdue', '-inf', b.now, 'LIMIT', 0, BATCH)
+  local forgotten = 0
+  for _, digest in ipairs(digests) do
+    local raw = call('HGET', b.base .. ':claims', digest)
+    local l = raw and L.lease_of(b.base, sub(raw, 1, 16))
+    if l then
+      call('ZADD', b.base .. ':claimdue', l.expires + CLAIM_MEMORY, digest)
+    else
+      call('ZREM', b.base .. ':claimdue', digest)
+      if raw then
+        call('HDEL', b.base .. ':claims', digest)
+        forgotten = forgotten + 1
+      end
+    end
+  end
+  return forgotten, #digests
+end
+
+function L.commit_of(entry) return tonumber(string.match(entry[1], '^%d+')) end
+
+function L.first_commit(base)
+  local first = call('XRANGE', base .. ':journal', '-', '+', 'COUNT', 1)
+  return first[1] and L.commit_of(first[1]) or nil, first[1]
+end
+
+function L.row_time(entry) return (unpack_('>I8', entry[2][2], 10)) end
+
+-- Rows older than a week that every registered consumer has read; the last always stays.
+function L.trim(b)
+  local first, entry = L.first_commit(b.base)
+  local before = b.now - KEPT
+  if not first or first >= b.commit or L.row_time(entry) >= before then return 0, false end
+  local low, high = first, b.commit + 1
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local at = string.format('%.0f-0', middle)
+    local found = call('XRANGE', b.base .. ':journal', at, at)
+    if found[1] and L.row_time(found[1]) < before then low = middle + 1 else high = middle end
+  end
+  local cut = min(low, b.commit)
+  local consumers = call('HVALS', b.base .. ':consumers')
+  for _, commit in ipairs(consumers) do cut = min(cut, tonumber(commit)) end
+  local stop = min(cut, first + 10000)
+  if stop <= first then return 0, false end
+  call('XTRIM', b.base .. ':journal', 'MINID', string.format('%.0f-0', stop))
+  return stop - first, stop < cut
+end
+
+-- a number in [0, 1) for jitter
+verbs.sweep = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  if not b.there then return {0, 0, 0, 0, 0, 0, 0, 0, 0} end
+  local leases, back, dead, more = L.expire(b, tonumber(args[4]))
+  local ttl, ttls = L.pass_ttl(b)
+  local retired, retirable = L.retire(b, BATCH)
+  local keys_, digests = L.forget_keys(b)
+  local claims, ids = L.forget_claims(b)
+  local trimmed, left = L.trim(b)
+  more = more or left or (ttl > 0 and ttls == BATCH) or (retired > 0 and retirable == BATCH)
+    or (keys_ > 0 and digests == BATCH) or (claims > 0 and ids == BATCH)
+  local reply = {leases, back, dead, retired, ttl, keys_, claims, trimmed, more and 1 or 0}
+  if leases + ttl + retired + keys_ + claims == 0 then return reply end
+  return L.finish(b, reply)
+end

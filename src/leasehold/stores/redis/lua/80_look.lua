@@ -1,0 +1,161 @@
+-- ── looking: nothing here writes ─────────────────────────────────────────────────────────────────────────────────────
+
+-- What there is of each job: state, body, error, progress, result, lease.
+function L.fetch(b, ids, reply)
+  for _, id in ipairs(ids) do
+    local n = #reply
+    local value = call('HGET', b.base .. ':state', id)
+    local s = value and L.state_of(id, value)
+    local notes = {}
+    if s and s.flags > HAS_KEY then notes = call('HMGET', b.base .. ':notes', id .. 'e', id .. 'p', id .. 'r') end
+    reply[n + 1] = value or ''
+    reply[n + 2] = call('HGET', b.base .. ':jobs', id) or ''
+    reply[n + 3], reply[n + 4], reply[n + 5] = notes[1] or false, notes[2] or false, notes[3] or false
+    reply[n + 6] = s and s.state == LEASED and call('HGET', b.base .. ':lease', s.lease) or false
+  end
+  return reply
+end
+
+readers.fetch = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  return L.fetch(b, L.split(args[4]), {b.now})
+end
+
+-- State and error only: what a replay chooses by.
+readers.causes = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local ids = L.split(args[4])
+  local reply = L.hmget(b.base .. ':state', ids)
+  local errors = {}
+  for i, id in ipairs(ids) do errors[i] = id .. 'e' end
+  errors = L.hmget(b.base .. ':notes', errors)
+  for i = 1, #ids do
+    reply[i] = reply[i] or ''
+    reply[#ids + i] = errors[i] or false
+  end
+  return reply
+end
+
+-- Bytes in order; `<` would ask the locale.
+function L.less(a, z)
+  for i = 1, 16 do
+    local x, y = byte(a, i), byte(z, i)
+    if x ~= y then return x < y end
+  end
+  return false
+end
+
+-- How many members come before the first that is behind (score, id).
+function L.rank_after(key, score, id)
+  local low, high = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local member = call('ZRANGE', key, middle, middle)[1]
+    if L.less(id, member) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- state, how many, and where to go on: source (tier; 0 for done and dead), score, id, or '' to begin
+readers.page = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local state, limit, from = args[4], tonumber(args[5]), args[6]
+  local after = from ~= '' and {unpack_('>BI8c16', from)}
+  local ids, places = {}, {}
+  local function add(source, key, start, stop)
+    if after and after[1] == source then
+      start = max(start, L.rank_after(key, string.format('%.0f', after[2]), after[3]))
+    end
+    stop = min(stop, start + limit - #ids - 1)
+    if stop < start then return end
+    local found = call('ZRANGE', key, start, stop, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      ids[#ids + 1] = found[i]
+      places[#places + 1] = pack('>BI8c16', source, tonumber(found[i + 1]), found[i])
+    end
+  end
+  if state == 'done' or state == 'dead' then
+    add(0, b.base .. ':' .. state, 0, 2 ^ 52)
+  elseif state == 'leased' then
+    local leases = call('ZRANGE', b.base .. ':leases', 0, -1)
+    table.sort(leases, L.less)
+    for _, lease in ipairs(leases) do
+      if #ids >= limit then break end
+      if not (from ~= '' and L.less(lease, sub(from, 1, 16))) then
+        local jobs = L.held(b, lease)
+        table.sort(jobs, function(x, y) return L.less(x[1], y[1]) end)
+        for _, job in ipairs(jobs) do
+          local seen = from ~= '' and lease == sub(from, 1, 16) and not L.less(sub(from, 17), job[1])
+          if not seen and #ids < limit then
+            ids[#ids + 1] = job[1]
+            places[#places + 1] = lease .. job[1]
+          end
+        end
+      end
+    end
+  else
+    for tier = 9, 0, -1 do
+      if #ids < limit and L.has(b.tiers, 2 ^ tier) and not (after and tier > after[1]) then
+        local key = b.base .. ':t' .. tier
+        local due = call('ZCOUNT', key, '-inf', b.now)
+        if state == 'ready' then add(tier, key, 0, due - 1) else add(tier, key, due, 2 ^ 52) end
+      end
+    end
+  end
+  local reply = {b.now, concat(ids)}
+  for i, place in ipairs(places) do reply[2 + i] = place end
+  return L.fetch(b, ids, reply)
+end
+
+-- before, how many: (visible_at, job) of what becomes ready before then
+readers.upcoming = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local found = {}
+  for tier = 9, 0, -1 do
+    if L.has(b.tiers, 2 ^ tier) then
+      local rows = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '(' .. string.format('%.0f', b.now), '(' .. args[4],
+        'WITHSCORES', 'LIMIT', 0, tonumber(args[5]))
+      for i = 1, #rows, 2 do found[#found + 1] = pack('>I8', tonumber(rows[i + 1])) .. rows[i] end
+    end
+  end
+  return found
+end
+
+readers.counts = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  if not b.there then return {b.now, 0} end
+  local ready = 0
+  for tier = 0, 9 do
+    if L.has(b.tiers, 2 ^ tier) then ready = ready + call('ZCOUNT', b.base .. ':t' .. tier, '-inf', b.now) end
+  end
+  return {b.now, 1, ready, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed, byte(b.rules_row),
+    call('GET', b.base .. ':policy') or ''}
+end
+
+readers.now = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  return {b.now}
+end
+
+-- first commit asked for (0: the oldest kept), how many rows, consumer or ''
+verbs.events = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local commit, consumer = tonumber(args[4]), args[6]
+  local first = L.first_commit(b.base) or b.commit + 1
+  if commit == 0 then commit = first end
+  if commit < first then return {first, b.commit, commit} end
+  if consumer ~= '' and b.there then call('HSET', b.base .. ':consumers', consumer, string.format('%.0f', commit)) end
+  local rows = call('XRANGE', b.base .. ':journal', string.format('%.0f-0', commit), '+', 'COUNT', args[5])
+  local reply = {first, b.commit, commit}
+  for i, entry in ipairs(rows) do reply[2 * i + 2], reply[2 * i + 3] = L.commit_of(entry), entry[2][2] end
+  return reply
+end
+
+verbs.forget_consumer = function(keys, args) return {call('HDEL', keys[1] .. ':consumers', args[4])} end

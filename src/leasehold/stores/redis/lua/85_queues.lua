@@ -1,0 +1,42 @@
+-- ── queues: their rules, and the registry of their names ─────────────────────────────────────────────────────────────
+
+-- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, as an event tells it
+verbs.configure = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  L.make(b, args[5], args[4])
+  local paused = byte(b.rules_row)
+  local now = call('GET', b.base .. ':policy')
+  if (now or args[8]) ~= args[7] then
+    b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
+    L.event(b, 2, NO_ID, nil, {text = args[7]})
+    call('SET', b.base .. ':policy', args[7])
+  end
+  return L.finish(b, {1})
+end
+
+-- text of the queue's creation, its first rules, "1" or "0"
+verbs.set_paused = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  L.make(b, args[5], args[4])
+  local paused = tonumber(args[6])
+  if byte(b.rules_row) ~= paused then
+    b.rules_row, b.new_rules = char(paused) .. sub(b.rules_row, 2), true
+    L.event(b, paused == 1 and 3 or 4, NO_ID, nil)
+    if paused == 0 then b.wake = 1000000 end
+  end
+  return L.finish(b, {1})
+end
+
+-- name, partitions: the queue's number and how many partitions it has, given once
+verbs.register = function(keys, args)
+  local names = keys[1] .. ':names'
+  local found = call('HGET', names, args[4])
+  if not found then
+    found = call('INCR', keys[1] .. ':next') .. ' ' .. args[5]
+    call('HSET', names, args[4], found)
+    call('PUBLISH', keys[1], pack('>I4I8', 0, 0))
+  end
+  return {found}
+end

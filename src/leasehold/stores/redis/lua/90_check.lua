@@ -1,0 +1,226 @@
+-- ── the invariants, a page at a time, and mending ────────────────────────────────────────────────────────────────────
+
+L.INDEXES = {'t0', 't1', 't2', 't3', 't4', 't5', 't6', 't7', 't8', 't9', 'done', 'dead'}
+
+function L.cards(base)
+  local waiting = 0
+  for tier = 0, 9 do waiting = waiting + call('ZCARD', base .. ':t' .. tier) end
+  local aside = 0
+  for _, where in ipairs(call('HVALS', base .. ':damaged')) do
+    if where == 'w' then aside = aside + 1 end
+  end
+  local done, dead = call('ZCARD', base .. ':done'), call('ZCARD', base .. ':dead')
+  local all = call('HLEN', base .. ':state')
+  return {waiting = waiting + aside, done = done, dead = dead, leased = all - waiting - aside - done - dead, all = all}
+end
+
+readers.numbers = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local base, c = b.base, L.cards(keys[1])
+  return {b.there and 1 or 0, b.commit, b.events, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed,
+    c.waiting, c.leased, c.done, c.dead, c.all, call('HLEN', base .. ':jobs'), call('ZCARD', base .. ':leases'),
+    call('HLEN', base .. ':lease'), call('HLEN', base .. ':held'), call('HLEN', base .. ':notes'),
+    L.first_commit(base) or 0}
+end
+
+-- What is wrong with a job's rows: codes, joined.
+function L.wrong(b, id, s, held_by)
+  local base, found = b.base, {}
+  if call('HEXISTS', base .. ':jobs', id) == 0 then found[#found + 1] = 'body' end
+  local aside = call('HGET', base .. ':damaged', id)
+  if aside then found[#found + 1] = 'aside' end
+  local right = ({[WAITING] = 't' .. s.priority, [DONE] = 'done', [DEAD] = 'dead'})[s.state]
+  local when = s.state == WAITING and s.visible or s.ended
+  for _, name in ipairs(L.INDEXES) do
+    local score = call('ZSCORE', base .. ':' .. name, id)
+    if name == right and not aside and tonumber(score or -1) ~= when then found[#found + 1] = 'index' end
+    if name ~= right and score then found[#found + 1] = 'twice' end
+  end
+  local ttl, retention = call('ZSCORE', base .. ':ttl', id), call('ZSCORE', base .. ':retention', id)
+  local due_ttl = s.state == WAITING and s.due > 0 and s.due or nil
+  local due_end = s.state == DONE and s.due > 0 and s.due or nil
+  if tonumber(ttl or -1) ~= (due_ttl or -1) or tonumber(retention or -1) ~= (due_end or -1) then
+    found[#found + 1] = 'due'
+  end
+  if s.state == LEASED then
+    if not held_by[s.lease] then
+      local jobs = {}
+      for _, job in ipairs(L.split(call('HGET', base .. ':held', s.lease) or '')) do jobs[job] = true end
+      held_by[s.lease] = L.lease_of(base, s.lease) and jobs or {}
+    end
+    if not held_by[s.lease][id] then found[#found + 1] = 'lease' end
+  end
+  return concat(found, ' ')
+end
+
+-- cursor: (next cursor, then of each job: id, state, body, what is wrong)
+readers.check_jobs = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local page = call('HSCAN', b.base .. ':state', args[4], 'COUNT', 500)
+  local reply, held_by = {page[1]}, {}
+  for i = 1, #page[2], 2 do
+    local id, value = page[2][i], page[2][i + 1]
+    local s = L.state_of(id, value)
+    local n = #reply
+    reply[n + 1], reply[n + 2] = id, value
+    reply[n + 3] = call('HGET', b.base .. ':jobs', id) or ''
+    reply[n + 4] = s and L.wrong(b, id, s, held_by) or 'state'
+  end
+  return reply
+end
+
+-- index, cursor: (next cursor, then members that point at no job)
+readers.check_index = function(keys, args)
+  local base = keys[1]
+  local name, page = args[4], nil
+  if name == 'jobs' then
+    page = call('HSCAN', base .. ':jobs', args[5], 'COUNT', 100)
+  else
+    page = call('ZSCAN', base .. ':' .. name, args[5], 'COUNT', 500)
+  end
+  local reply = {page[1]}
+  for i = 1, #page[2], 2 do
+    if call('HEXISTS', base .. ':state', page[2][i]) == 0 then reply[#reply + 1] = page[2][i] end
+  end
+  return reply
+end
+
+-- cursor: (next cursor, then of each lease that is not as it must be: id, what is wrong)
+readers.check_leases = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local page = call('HSCAN', b.base .. ':lease', args[4], 'COUNT', 100)
+  local reply = {page[1]}
+  for i = 1, #page[2], 2 do
+    local id = page[2][i]
+    local l = L.lease_of(b.base, id)
+    local score = call('ZSCORE', b.base .. ':leases', id)
+    local held, damaged = L.held(b, id)
+    local wrong
+    if not l then
+      wrong = 'damaged'
+    elseif tonumber(score or -1) ~= l.expires then
+      wrong = 'due'
+    elseif #held == 0 and #damaged == 0 then
+      wrong = 'empty_lease'
+    elseif #held ~= l.open and #damaged == 0 then
+      wrong = 'open'
+    end
+    if wrong then
+      reply[#reply + 1] = id
+      reply[#reply + 1] = wrong
+    end
+  end
+  return reply
+end
+
+function L.recount(b)
+  local c = L.cards(b.base)
+  b.waiting, b.leased, b.done, b.dead = c.waiting, c.leased, c.done, c.dead
+  b.tiers = 0
+  for tier = 0, 9 do
+    if call('ZCARD', b.base .. ':t' .. tier) > 0 then b.tiers = b.tiers + 2 ^ tier end
+  end
+  b.removed = max(0, b.enqueued - c.all)
+  b.enqueued = c.all + b.removed
+end
+
+function L.unindex(b, id)
+  for _, name in ipairs(L.INDEXES) do call('ZREM', b.base .. ':' .. name, id) end
+  call('ZREM', b.base .. ':ttl', id)
+  call('ZREM', b.base .. ':retention', id)
+  call('HDEL', b.base .. ':damaged', id)
+end
+
+function L.index(b, id, s)
+  L.unindex(b, id)
+  if s.state == WAITING then call('ZADD', b.base .. ':t' .. s.priority, s.visible, id) end
+  if s.state == DONE then call('ZADD', b.base .. ':done', s.ended, id) end
+  if s.state == DEAD then call('ZADD', b.base .. ':dead', s.ended, id) end
+  if s.due > 0 and s.state == WAITING then call('ZADD', b.base .. ':ttl', s.due, id) end
+  if s.due > 0 and s.state == DONE then call('ZADD', b.base .. ':retention', s.due, id) end
+end
+
+function L.mend_leases(b)
+  for _, id in ipairs(call('HKEYS', b.base .. ':lease')) do
+    local l = L.lease_of(b.base, id)
+    local held = L.held(b, id)
+    if not l or #held == 0 then
+      for _, job in ipairs(held) do
+        local s = job[2]
+        s.visible = b.now
+        L.give_back(b, job[1], s, 23, NO_ID, '')
+      end
+      L.end_lease(b, id, l or {lost = 1})
+    else
+      l.open = #held
+      call('HSET', b.base .. ':lease', id, L.lease_row(id, l))
+      call('ZADD', b.base .. ':leases', l.expires, id)
+    end
+  end
+  for _, id in ipairs(call('ZRANGE', b.base .. ':leases', 0, -1)) do
+    if call('HEXISTS', b.base .. ':lease', id) == 0 then
+      call('ZREM', b.base .. ':leases', id)
+      call('HDEL', b.base .. ':held', id)
+    end
+  end
+end
+
+-- what, id, place of the job's last event (0: not known), a state to give it ('' or as in L.STATE, unsealed)
+verbs.mend = function(keys, args)
+  local what, id, last, given = args[4], args[5], tonumber(args[6]), args[7]
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local base = b.base
+  local value = what ~= 'books' and call('HGET', base .. ':state', id)
+  local s = value and L.state_of(id, value)
+  if what == 'orphan' then
+    call('ZREM', base .. ':' .. given, id)
+    if given == 'jobs' then call('HDEL', base .. ':jobs', id) end
+  elseif what == 'remove' then
+    L.unindex(b, id)
+    call('HDEL', base .. ':jobs', id)
+    call('HDEL', base .. ':state', id)
+    call('HDEL', base .. ':notes', id .. 'e', id .. 'p', id .. 'r')
+    s = s or {state = GONE, priority = 0, reason = 0, max_attempts = 0, token = 0, attempt = 0}
+    s.last = last
+    L.event(b, 23, id, s, {state = GONE})
+    L.ended(b, id)
+  elseif what == 'index' and s then
+    if s.state == LEASED then
+      s.state, s.lease, s.visible = WAITING, NO_ID, b.now
+      s.last = L.event(b, 23, id, s, {at = s.visible})
+      L.put_state(b, id, s)
+    end
+    L.index(b, id, s)
+  elseif what == 'rebuild' then
+    call('HSET', base .. ':state', id, given .. sub(sha(id .. given), 1, 8))
+    s = L.state_of(id, given .. sub(sha(id .. given), 1, 8))
+    s.last = last
+    if s.state == WAITING then s.visible = b.now end
+    s.last = L.event(b, 23, id, s, {at = s.visible})
+    L.put_state(b, id, s)
+    L.index(b, id, s)
+  end
+  if what ~= 'orphan' then L.mend_leases(b) end
+  L.recount(b)
+  return L.finish(b, {1})
+end
+
+-- The books themselves cannot be read: made anew from what they count.
+verbs.mend_books = function(keys, args)
+  local base = keys[1]
+  local last = call('XREVRANGE', base .. ':journal', '+', '-', 'COUNT', 1)[1]
+  local b = {base = base, commit = 0, events = 0, time = 0, id_time = 0, id_seq = 0, enqueued = 0, removed = 0}
+  if last then
+    local _, time, first, count = unpack_('>BI8I8I2', last[2][2], 9)
+    b.commit, b.events, b.time, b.id_time = L.commit_of(last), first + count - 1, time, time + 1
+  end
+  L.recount(b)
+  b.removed = tonumber(args[4])
+  b.enqueued = b.enqueued + b.removed
+  call('SET', base .. ':books', L.books_row(b))
+  return {1}
+end

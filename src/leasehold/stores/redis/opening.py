@@ -1,0 +1,122 @@
+"""Opening: what a server must be, checked before anything else starts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import redis
+
+from leasehold.clock import Clock
+from leasehold.errors import LeaseholdError, OpenError, SettingsError, Unavailable
+from leasehold.settings import Redis as RedisSettings
+from leasehold.storage.engine import Durability, Traits
+from leasehold.stores.redis.address import parse
+from leasehold.stores.redis.backend import RedisBackend
+from leasehold.stores.redis.core import Core
+from leasehold.stores.redis.produce import ATOMIC_BYTES
+from leasehold.stores.redis.shards import MAX_PARTITIONS
+from leasehold.stores.redis.topology import topology
+from leasehold.stores.redis.wire import Wire
+
+FORMAT = 1
+_OLDEST = {"valkey": (8, 0), "redis": (7, 0)}
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBackend, list[str]]:
+    """The backend, and what its user should be told."""
+    address = parse(url)
+    chosen = settings.with_options(address.options, address.shown)
+    if not _PREFIX.match(chosen.prefix):
+        raise SettingsError(f"storage.redis.prefix = {chosen.prefix!r}: 1 to 64 of letters, digits, '.', '_' and '-'")
+    remarks: list[str] = []
+    try:
+        wire = Wire(
+            topology(address, chosen.timeout),
+            patience=chosen.patience,
+            wait_replicas=chosen.wait_replicas,
+            wait_aof=chosen.wait_aof,
+            wait_timeout=chosen.timeout,
+        )
+    except (redis.RedisError, OSError) as exc:
+        raise OpenError(f"{address.shown}: {exc}") from exc
+    try:
+        durability = _examine(wire, remarks)
+        wire.prepare()
+        core = Core(wire, chosen.prefix, chosen.partitions, clock)
+        _claim_format(core, address.shown)
+    except Unavailable as exc:
+        wire.close()
+        raise OpenError(f"{address.shown}: {exc}") from exc
+    except LeaseholdError:
+        wire.close()
+        raise
+    traits = Traits(
+        scope="cluster",
+        order="strict" if chosen.partitions == 1 else "approximate",
+        snapshot="queue",
+        durability=durability,
+        atomic_bytes=ATOMIC_BYTES,
+        key_bytes=512 * 1024,
+        value_bytes=ATOMIC_BYTES,
+        journal="queue",
+    )
+    return RedisBackend(core, address.shown, traits), remarks
+
+
+def _examine(wire: Wire, remarks: list[str]) -> Durability:
+    """The least of what the servers keep; raises OpenError for one that cannot be used."""
+    levels: list[Durability] = []
+    for info in wire.everywhere("INFO", "server"):
+        _check_version(_text(info))
+    configs = wire.everywhere("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync", "maxmemory")
+    for raw in configs:
+        config = _pairs(raw)
+        policy = config.get("maxmemory-policy", "noeviction")
+        if policy != "noeviction":
+            raise OpenError(
+                f"the server's maxmemory-policy is {policy!r}: it would throw jobs away when memory runs short. "
+                "Set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+            )
+        if config.get("appendonly", "no") != "yes":
+            levels.append("memory")
+        else:
+            levels.append("disk" if config.get("appendfsync") == "always" else "os")
+    least: Durability = "memory" if "memory" in levels else "os" if "os" in levels else "disk"
+    if least == "memory":
+        remarks.append("the server keeps no append-only file: a restart loses what was written since its last snapshot")
+    return least
+
+
+def _check_version(info: str) -> None:
+    found = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    kind = "valkey" if "valkey_version" in found else "redis"
+    version = found.get(f"{kind}_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST[kind]:
+        wanted = ".".join(str(part) for part in _OLDEST[kind])
+        raise OpenError(f"this server is {kind} {version}, and {kind} {wanted} or newer is needed")
+
+
+def _claim_format(core: Core, shown: str) -> None:
+    """Under a prefix is a store of our format, or nothing yet."""
+    from leasehold.errors import FormatError
+
+    key = core.shards.registry + b":format"
+    raw = core.wire.command(key, "GET", key)
+    if raw is None:
+        core.wire.command(key, "SET", key, f"leasehold {FORMAT}", "NX")
+    elif raw != f"leasehold {FORMAT}".encode():
+        raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Leasehold reads format {FORMAT}")
+
+
+def _pairs(raw: Any) -> dict[str, str]:
+    items = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+    return {_text(key): _text(value) for key, value in items}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = ["MAX_PARTITIONS", "open_redis"]

