@@ -708,3 +708,24 @@ def test_a_copy_opens_and_has_the_same_rows(db: RocksEngine, tmp_path: Path) -> 
     assert copy.transact(lambda tx: tx.append(JOURNAL, b"its own")) == 2
     copy.close()
     assert len(whole(db, JOBS)) == len(LETTERS) + 1
+
+
+def test_many_rows_in_any_order_are_those_at_their_keys(db: RocksEngine, path: Path) -> None:
+    """Read back from disk, where neighbours are walked along: gaps, repeats, strangers and the very last row included."""
+    rows = {bytes([0, number]): b"%d" % number for number in range(0, 200, 2)}
+    put(db, STATE, *rows.items())
+    db.transact(lambda tx: tx.delete_many(STATE, [bytes([0, 20]), bytes([0, 22])]))
+    db.close()
+    for gone in (20, 22):
+        del rows[bytes([0, gone])]
+    draw = random.Random(7)
+    db = opened(path)
+    for _ in range(50):
+        keys = [bytes([0, draw.randrange(200)]) for _ in range(draw.choice([1, 7, 8, 40]))]
+        if draw.random() < 0.7:
+            keys.sort()
+        keys.append(bytes([0, 198]))
+        keys.append(b"\xff\xff")
+        found = db.read(lambda reader, keys=keys: reader.get_many(STATE, keys))
+        assert found == [rows.get(key) for key in keys]
+    db.close()

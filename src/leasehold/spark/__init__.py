@@ -20,7 +20,8 @@ except ImportError as exc:  # pragma: no cover - where the extra is not installe
 
 from leasehold.spark.datasource import LeaseholdSource, register
 from leasehold.spark.session import session
+from leasehold.spark.snapshots import snapshot
 
 del _numpy, _pyarrow, _pyspark
 
-__all__ = ["LeaseholdSource", "register", "session"]
+__all__ = ["LeaseholdSource", "register", "session", "snapshot"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rocksdict import ReadOptions
@@ -44,6 +45,33 @@ def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[by
         step()
     check_status(iterator)
     return keys
+
+
+def at_keys(iterator: Any, keys: Sequence[bytes]) -> list[bytes | None]:
+    """The values at these keys, in whatever order they are asked for; quick if they are neighbours."""
+    key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
+    values: list[bytes | None] = []
+    at = None
+    for wanted in keys:
+        if at is None or at != wanted:
+            iterator.seek(wanted)
+            if not valid():
+                check_status(iterator)
+                values.append(None)
+                at = None
+                continue
+            at = key()
+        if at != wanted:
+            values.append(None)
+            continue
+        values.append(value())
+        step()
+        if valid():
+            at = key()
+        else:
+            check_status(iterator)
+            at = None
+    return values
 
 
 def backward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:

@@ -1,0 +1,137 @@
+"""Tables as DataFrames: what Spark reads is what the store's own tables are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import leasehold
+import leasehold.spark
+from leasehold import bulk
+from leasehold.bulk.schemas import TABLES
+from tests.bulk.filling import fill
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = f"rocksdb:{tmp_path_factory.mktemp('read') / 'data'}"
+    with leasehold.open(made, sweep=False) as store:
+        fill(store)
+    return made
+
+
+def load(spark: SparkSession, url: str, table: str = "jobs", **options: object) -> DataFrame:
+    reader = spark.read.format("leasehold").option("url", url).option("table", table)
+    for name, value in options.items():
+        reader = reader.option(name, value)  # type: ignore[arg-type]
+    return reader.load()
+
+
+def truth(url: str, table: str, **which: object) -> list[dict[str, Any]]:
+    with leasehold.open(url, sweep=False) as store:
+        return [_plain(row) for row in bulk.read(store, table, **which).to_pylist()]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return row | ({"headers": dict(row["headers"])} if "headers" in row else {})
+
+
+def seen(frame: DataFrame) -> list[dict[str, Any]]:
+    """By Arrow, whose times have a zone, as `bulk`'s have."""
+    return [_plain(row) for row in frame.toArrow().to_pylist()]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_is_read_whole_in_parts(spark: SparkSession, url: str, table: str):
+    frame = load(spark, url, table, rowsPerPartition=150)
+    assert seen(frame) == truth(url, table)
+    if table == "jobs":
+        assert frame.rdd.getNumPartitions() == 3
+
+
+def test_options_choose_rows_and_columns(spark: SparkSession, url: str):
+    frame = load(spark, url, tenant="acme", queue="emails", state="dead, done", columns="id, state, error")
+    assert frame.columns == ["id", "state", "error"]
+    expected = truth(url, "jobs", tenant="acme", state=["dead", "done"], columns=["id", "state", "error"])
+    assert seen(frame) == expected
+    assert len(expected) == 16
+    times = truth(url, "events", columns=["time"])
+    middle = sorted(row["time"] for row in times)[len(times) // 2]
+    since = load(spark, url, "events", since=middle.isoformat(), columns="time")
+    assert since.count() == sum(row["time"] >= middle for row in times)
+
+
+def test_pushed_filters_are_taken(spark: SparkSession, url: str):
+    frame = load(spark, url, pushdown="true")
+    chosen = frame.where("tenant = 'acme' and state in ('dead', 'done') and priority > 3").select("id", "priority")
+    expected = [
+        (row["id"], row["priority"])
+        for row in truth(url, "jobs", tenant="acme", state=["dead", "done"])
+        if row["priority"] > 3
+    ]
+    assert sorted(map(tuple, chosen.collect())) == sorted(expected)
+    plan = chosen._jdf.queryExecution().executedPlan().toString()
+    assert "tenant" not in plan.split("PythonDataSource")[0].split("Filter")[-1].split("\n")[0]
+    times = sorted(row["created_at"] for row in truth(url, "jobs"))
+    middle = times[len(times) // 2].isoformat()
+    assert load(spark, url, pushdown="true").where(f"created_at >= timestamp'{middle}'").count() == sum(
+        time.isoformat() >= middle for time in times
+    )
+    assert frame.where("tenant = 'Not A Name'").count() == 0
+
+
+def test_one_moment_for_several_reads(spark: SparkSession, tmp_path: Path):
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(url, sweep=False) as store:
+        store.queue("a").enqueue_many([b"x"] * 10)
+        with leasehold.spark.snapshot(store, ttl=600) as snap:
+            store.queue("a").enqueue_many([b"y"] * 5)
+            # The store is open here, and nobody needs it to read a snapshot that was taken.
+            assert load(spark, url, snapshot=snap.id).count() == 10
+            assert load(spark, url, "events", snapshot=snap.id).where("type = 'enqueued'").count() == 10
+            frame = load(spark, url, snapshot=snap.id)
+        assert store.snapshots() == []
+        with pytest.raises(Exception, match="is no longer kept"):
+            frame.count()
+        with pytest.raises(Exception, match=r"SnapshotExpired.*is no longer kept"):
+            load(spark, url, snapshot=snap.id).count()
+    with leasehold.spark.snapshot(url) as snap:
+        assert load(spark, url, snapshot=snap.id).count() == 15
+    assert load(spark, url).count() == 15
+
+
+def test_lmdb_is_read_while_it_is_open(spark: SparkSession, tmp_path: Path):
+    url = f"lmdb:{tmp_path / 'data'}"
+    with leasehold.open(url, sweep=False) as store:
+        fill(store)
+        whole = [_plain(row) for row in bulk.read(store, "jobs").to_pylist()]
+        assert seen(load(spark, url, rowsPerPartition=200)) == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": None}, "no store is named"),
+        ({"nosuch": "1"}, "unknown option 'nosuch'"),
+        ({"table": "nope"}, "unknown table 'nope'"),
+        ({"columns": "id, nope"}, "no column 'nope'"),
+        ({"state": "waiting"}, "state 'waiting'"),
+        ({"since": "yesterday"}, "is not a time"),
+        ({"rowsPerPartition": "0"}, "rowsPerPartition"),
+        ({"pushdown": "maybe"}, "true or false"),
+        ({"url": "memory:"}, "lives in its own process"),
+        ({"url": "rocksdb:/nowhere/at/all"}, "holds no store"),
+        ({"url": "nosuch:x"}, "nosuch"),
+        ({"snapshot": "../../etc"}, "is no longer kept"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_is_wrong(spark: SparkSession, url: str, options: dict[str, str | None], said: str):
+    reader = spark.read.format("leasehold")
+    for name, value in ({"url": url} | options).items():
+        if value is not None:
+            reader = reader.option(name, value)
+    with pytest.raises(Exception, match=said):
+        reader.load().count()
