@@ -15,6 +15,7 @@ import pytest
 from leasehold.errors import Corrupt, StoreClosed
 from leasehold.storage.engine import iterate, iterate_keys
 from leasehold.storage.engines.rocksdb import RocksEngine
+from leasehold.storage.engines.rocksdb.transaction import Reader
 from leasehold.storage.keyspace import (
     COUNTERS,
     DUE,
@@ -726,6 +727,6 @@ def test_many_rows_in_any_order_are_those_at_their_keys(db: RocksEngine, path: P
             keys.sort()
         keys.append(bytes([0, 198]))
         keys.append(b"\xff\xff")
-        found = db.read(lambda reader, keys=keys: reader.get_many(STATE, keys))
+        found = db.read(partial(Reader.get_many, space=STATE, keys=keys))
         assert found == [rows.get(key) for key in keys]
     db.close()

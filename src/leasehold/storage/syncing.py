@@ -22,7 +22,8 @@ class Syncer:
         self._durable = 0
         self._leading = False
         self._failed: LeaseholdError | None = None
-        self._done = threading.Condition()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, threading.Lock]] = []
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         if not grouped:
@@ -36,35 +37,67 @@ class Syncer:
 
     def wait(self, version: int) -> None:
         """Return once that commit is durable."""
-        with self._done:
-            while self._durable < version:
-                if self._failed is not None:
-                    raise Unavailable(f"the commit is not known to be durable: {self._failed}")
-                if not self._leading:
-                    self._leading = True
-                    break
-                self._done.wait()
-            else:
+        with self._lock:
+            if self._durable >= version:
                 return
+            if self._failed is not None:
+                self._refuse()
+            waiting = None
+            if self._leading:
+                # Each sleeps on a lock of its own: one that all share would have them queue up for it once woken.
+                waiting = threading.Lock()
+                waiting.acquire()
+                self._waiting.append((version, waiting))
+            self._leading = True
+        if waiting is not None:
+            self._sleep(version, waiting)
+            if self._durable >= version:
+                return
+            if self._failed is not None:
+                self._refuse()
         self._lead()
+
+    def _sleep(self, version: int, waiting: threading.Lock) -> None:
+        """Until it is durable, has failed, or this one is to lead."""
+        try:
+            waiting.acquire()
+        except BaseException:  # interrupted: nobody may wait for this one
+            with self._lock:
+                if (version, waiting) in self._waiting:
+                    self._waiting.remove((version, waiting))
+                    raise
+            if self._durable < version and self._failed is None:
+                self._hand_over(0)
+            raise
 
     def _lead(self) -> None:
         target = self.applied_to  # everything up to here was written before this sync begins
-        failed: LeaseholdError | None = None
+        reached = 0
         try:
             self._sync()
+            reached = target
         except LeaseholdError as exc:
-            failed = exc
+            self._failed = exc
             raise
         finally:
-            with self._done:
-                self._leading = False
-                self.syncs += 1
-                if failed is None:
-                    self._durable = target
-                else:
-                    self._failed = failed
-                self._done.notify_all()
+            self._hand_over(reached)
+
+    def _hand_over(self, reached: int) -> None:
+        """A sync has ended: wake those it served, and one that it did not, to lead the next."""
+        with self._lock:
+            self.syncs += 1
+            self._durable = durable = max(self._durable, reached)
+            everyone = self._failed is not None
+            served = [lock for version, lock in self._waiting if everyone or version <= durable]
+            self._waiting = [] if everyone else [waiter for waiter in self._waiting if waiter[0] > durable]
+            self._leading = bool(self._waiting)
+            if self._waiting:
+                served.append(self._waiting.pop(0)[1])
+        for lock in served:
+            lock.release()
+
+    def _refuse(self) -> None:
+        raise Unavailable(f"the commit is not known to be durable: {self._failed}")
 
     def _run(self, interval: float) -> None:
         synced = 0

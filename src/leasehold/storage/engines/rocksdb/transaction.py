@@ -59,7 +59,7 @@ class Reader:
         found: list[bytes | None] = values
         return found
 
-    def _stored(self, space: Space, keys: list[bytes]) -> Any:
+    def _stored(self, space: Space, keys: Any) -> Any:
         """Jobs that were enqueued together lie together: stepping costs half of looking each of them up."""
         if len(keys) < WORTH_WALKING:
             return self._tables[space].get(keys)

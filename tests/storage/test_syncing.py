@@ -1,0 +1,154 @@
+"""Group sync: everyone is served, whoever fails or goes away."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from leasehold.errors import Unavailable
+from leasehold.storage.syncing import Syncer
+
+
+class Disk:
+    """A sync that waits to be let through, and may fail."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+        self.fails: BaseException | None = None
+
+    def sync(self) -> None:
+        self.begun.release()
+        self.may_end.acquire()
+        if self.fails is not None:
+            raise self.fails
+
+
+def committer(syncer, version, told):
+    def run():
+        try:
+            syncer.wait(version)
+            told.append(version)
+        except BaseException as exc:
+            told.append((version, type(exc)))
+
+    syncer.applied(version)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def settled(syncer, count):
+    """Until so many stand in line."""
+    while len(syncer._waiting) < count:
+        threading.Event().wait(0.001)
+
+
+def test_those_who_come_during_a_sync_are_served_by_the_next_one():
+    told: list[Any] = []
+    disk = Disk()
+    syncer = Syncer(disk.sync, grouped=True, interval=0)
+    threads = [committer(syncer, 1, told)]
+    assert disk.begun.acquire(timeout=10)
+    threads += [committer(syncer, version, told) for version in range(2, 20)]
+    settled(syncer, 18)
+    disk.may_end.release()
+    threads[0].join(10)
+    assert told == [1]
+    assert disk.begun.acquire(timeout=10)
+    disk.may_end.release()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(told) == list(range(1, 20))
+    assert syncer.syncs == 2
+
+
+def test_a_failed_sync_is_told_to_all_and_for_ever():
+    told: list[Any] = []
+    disk = Disk()
+    syncer = Syncer(disk.sync, grouped=True, interval=0)
+    threads = [committer(syncer, 1, told)]
+    assert disk.begun.acquire(timeout=10)
+    threads += [committer(syncer, version, told) for version in (2, 3)]
+    settled(syncer, 2)
+    disk.fails = Unavailable("the disk is gone")
+    disk.may_end.release()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(told) == [(1, Unavailable), (2, Unavailable), (3, Unavailable)]
+    with pytest.raises(Unavailable, match="the disk is gone"):
+        syncer.wait(syncer.applied(4))
+
+
+def test_a_leader_that_is_interrupted_promises_nothing_and_leaves_nobody_waiting():
+    told: list[Any] = []
+    disk = Disk()
+    syncer = Syncer(disk.sync, grouped=True, interval=0)
+    threads = [committer(syncer, 1, told)]
+    assert disk.begun.acquire(timeout=10)
+    threads += [committer(syncer, 2, told)]
+    settled(syncer, 1)
+    disk.fails = KeyboardInterrupt()
+    disk.may_end.release()
+    threads[0].join(10)
+    assert told == [(1, KeyboardInterrupt)]
+    assert disk.begun.acquire(timeout=10)  # the other leads now
+    disk.fails = None
+    disk.may_end.release()
+    threads[1].join(10)
+    assert told[1:] == [2]
+    syncer.wait(1)  # covered by the second
+
+
+class Interrupted:
+    """A lock whose sleeper is interrupted at a moment of the test's choosing."""
+
+    def __init__(self, when: threading.Event) -> None:
+        self._when = when
+
+    def acquire(self) -> bool:
+        assert self._when.wait(10)
+        raise KeyboardInterrupt
+
+    def release(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_waiter_that_is_interrupted_leaves_the_line_or_hands_the_lead_on(chosen):
+    told: list[Any] = []
+    disk = Disk()
+    syncer = Syncer(disk.sync, grouped=True, interval=0)
+    first = committer(syncer, 1, told)
+    assert disk.begun.acquire(timeout=10)
+    now = threading.Event()
+    lock: Any = Interrupted(now)
+    syncer.applied(2)
+    syncer._waiting.append((2, lock))
+    left: list[object] = []
+
+    def sleep():
+        try:
+            syncer._sleep(2, lock)
+        except KeyboardInterrupt:
+            left.append("interrupted")
+
+    sleeper = threading.Thread(target=sleep, daemon=True)
+    sleeper.start()
+    last = committer(syncer, 3, told)
+    settled(syncer, 2)
+    if not chosen:
+        now.set()
+        sleeper.join(10)
+    disk.may_end.release()
+    first.join(10)
+    if chosen:  # it was woken to lead the next sync, and never does
+        now.set()
+        sleeper.join(10)
+    assert left == ["interrupted"]
+    assert disk.begun.acquire(timeout=10)
+    disk.may_end.release()
+    last.join(10)
+    assert told == [1, 3]
