@@ -160,7 +160,8 @@ def test_a_cancelled_job_tells_its_handler(app, pool):
             raise
 
     for task in (wait_for_it, be_cancelled) if pool == "async" else (wait_for_it,):
-        began.clear(), told.clear()
+        began.clear()
+        told.clear()
         with app.worker(pool=pool, lease=0.3, concurrency=1) as worker:
             handle = task.delay()
             assert began.wait(10)

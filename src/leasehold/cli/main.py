@@ -7,7 +7,7 @@ import sys
 import click
 
 import leasehold
-from leasehold.cli import admin, consume, history, look, mend, produce, tokens
+from leasehold.cli import admin, consume, history, look, mend, produce, tokens, top, worker
 from leasehold.cli.frame import Root, common_options
 
 
@@ -27,9 +27,11 @@ cli.add_theme(
     "Consume",
     (consume.claim, consume.ack, consume.nack, consume.fail, consume.release, consume.extend, consume.progress),
 )
+cli.add_theme("Work", (worker.worker, worker.run))
 cli.add_theme(
     "Look",
     (
+        top.top,
         look.queues,
         look.counts,
         look.list_,

@@ -42,16 +42,19 @@ class Keeper:
         self._give_back = give_back
         self._news = threading.Event()
         self._planned_ms = 0
+        self._told_ms = 0
         self._stopped = False
         self.thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
 
     def watch(self, at_ms: int) -> None:
         """There is something to do at that time."""
         if at_ms < self._planned_ms:
+            self._told_ms = self._clock.steady_ms()
             self._news.set()
 
     def stop(self) -> None:
         self._stopped = True
+        self._told_ms = self._clock.steady_ms()
         self._news.set()
 
     def _run(self) -> None:
@@ -61,10 +64,11 @@ class Keeper:
             self._planned_ms = now + _IDLE_MS
             next_ms = min((self._tend(held, now) for held in self._hands.all()), default=self._planned_ms)
             self._planned_ms = next_ms
+            watched = self._hands.works()
             told = self._clock.wait(self._news, max(0, next_ms - self._clock.steady_ms()) / 1000)
-            late = self._clock.steady_ms() - next_ms
-            if not told and late > max(self._lease_ms // 6, 50):
-                self._was_late(late)
+            late = self._clock.steady_ms() - (self._told_ms if told else next_ms)
+            if late > max(self._lease_ms // 6, 50) and not self._stopped:
+                self._was_late(late, [*watched, *self._hands.works()])
 
     def _tend(self, held: Held, now: int) -> int:
         """Do what is due for a claim; when to look at it again."""
@@ -130,8 +134,9 @@ class Keeper:
         self._settle(work, Outcome("nack", None, f"timed out after {(work.busy_ns or 0) / 1e9:.1f} s"))
         self._end(work)
 
-    def _was_late(self, late_ms: int) -> None:
-        running = sorted({work.task for work in self._hands.works() if work.running})
+    def _was_late(self, late_ms: int, watched: list[Work]) -> None:
+        # Whichever of them it was may have ended by now.
+        running = sorted({work.task for work in watched if work.current is not None})
         meters.METERS.late += 1
         meters.warn(
             "heartbeat_late", by_seconds=late_ms / 1000, lease=self._lease_ms / 1000, running=running,

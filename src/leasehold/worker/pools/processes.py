@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from time import monotonic
+from typing import IO
 
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.worker import finding, meters
@@ -37,8 +38,12 @@ class Child:
                 [sys.executable, "-m", "leasehold.worker.child", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if _redirected() else None,
+                stderr=subprocess.STDOUT if _redirected() else None,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
+        if self._process.stdout is not None:
+            threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True).start()
         self.pipe = Pipe(ours)
         ours.settimeout(_START_SECONDS)
         self.jobs = 0
@@ -185,6 +190,17 @@ class ProcessPool:
                     return said.outcome if isinstance(said, Ended) else None
         except OSError:
             return None
+
+
+def _redirected() -> bool:
+    """Whether somebody stands between us and the terminal (a live line): what children print must go through it, too."""
+    return sys.stdout is not sys.__stdout__ and sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+
+def _pass_on(stream: IO[bytes]) -> None:
+    with stream:
+        for line in stream:
+            sys.stdout.write(line.decode(errors="replace"))
 
 
 def _report(work: Work, said: Progress) -> None:

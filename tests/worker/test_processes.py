@@ -1,0 +1,129 @@
+"""A pool of processes: handlers that compute, hold the interpreter, hang or die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import time
+
+import pytest
+
+import leasehold
+from leasehold import App, InvalidArgument, TaskFailed
+from leasehold.worker import finding
+from tests.worker import apps
+from tests.worker.conftest import until
+
+LEASE = 0.5
+
+
+@pytest.fixture
+def app(trace):
+    apps.app.use(leasehold.open("memory:", sweep=False))
+    yield apps.app
+    store = apps.app.store
+    assert store.check().clean
+    store.close()
+    apps.app.use("memory:")
+
+
+def test_jobs_run_in_processes_of_their_own(app, trace):
+    with app.worker(pool="process", concurrency=2, recycle=3) as worker:
+        pids = {handle.result() for handle in apps.pid.map([()] * 12)}
+        assert os.getpid() not in pids
+        assert len(pids) >= 4  # renewed after three jobs each
+        handle = apps.report.options(headers={"a": "b"}).delay()
+        assert handle.result() == (1, 1, "busy", {"a": "b"}, True)
+        job = handle.job()
+        assert job is not None
+        assert (job.progress, job.progress_note) == (0.4, "resizing")
+        assert apps.note.delay("x").result() == "x"
+        children = [child._process.pid for child in worker._pool._children]
+    assert worker.totals.outcomes["done"] == 14
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_handler_that_holds_the_interpreter_for_three_leases_runs_once(app, trace):
+    """Two workers: if the lease were lost, the other would run it."""
+    with (
+        app.worker(["busy"], pool="process", concurrency=1, lease=LEASE) as one,
+        app.worker(["busy"], pool="process", concurrency=1, lease=LEASE) as other,
+    ):
+        assert apps.hold_the_gil.delay(3 * LEASE).result(30) == 1
+        time.sleep(LEASE)
+    assert [line[0] for line in trace()] == ["gil"]
+    assert one.totals.outcomes["lost"] + other.totals.outcomes["lost"] == 0
+
+
+def test_in_threads_it_stops_the_heartbeat_and_the_worker_says_so(app, trace, caplog):
+    caplog.set_level(logging.WARNING, "leasehold")
+    with app.worker(["busy"], pool="thread", concurrency=1, lease=LEASE):
+        handle = apps.hold_the_gil.options(max_attempts=1).delay(3 * LEASE)
+        until(lambda: any("heartbeat_late" in str(record.msg) for record in caplog.records))
+        (told,) = [str(r.msg) for r in caplog.records if "heartbeat_late" in str(r.msg)][:1]
+        assert "--pool process" in told
+        late = re.search(r"by_seconds=([\d.]+)", told)
+        assert late is not None
+        assert float(late[1]) > LEASE
+        until(lambda: handle.status() == "dead")  # its ack came too late
+
+
+def test_a_process_that_dies_costs_one_delivery(app, trace):
+    with app.worker(["busy"], pool="process", concurrency=1):
+        handle = apps.die_once.delay()
+        assert handle.result(30) != os.getpid()
+        job = handle.job()
+        assert job is not None
+        assert job.attempt == 2
+        assert job.error == "the process that ran it died: it exited with 9"
+
+
+def test_a_timeout_ends_the_process(app, trace):
+    with app.worker(["busy"], pool="process", concurrency=1):
+        before = apps.pid.delay().result(30)
+        with pytest.raises(TaskFailed, match=r"timed out after 0\.\d s"):
+            apps.too_long.delay().result(30)
+        assert apps.pid.delay().result(30) != before
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+
+
+def test_a_lost_job_s_process_is_ended(app, trace):
+    with app.worker(["busy"], pool="process", concurrency=1, lease=LEASE) as worker:
+        handle = apps.sleep.delay(60)
+        until(trace)
+        assert handle.cancel()
+        assert apps.pid.delay().result(30)  # the slot is free again
+    assert worker.totals.outcomes["done"] == 1
+    assert [line[0] for line in trace()] == ["sleep"]
+
+
+def test_children_do_not_outlive_a_killed_worker(trace, tmp_path, monkeypatch):
+    from tests.worker.test_signals import command
+
+    monkeypatch.setenv("TEST_STORE", f"lmdb:{tmp_path / 'data'}")
+    with leasehold.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as store:
+        apps.app.use(store)
+        with command("--pool", "process", "--concurrency", "2", "--queues", "busy") as process:
+            pids = {apps.pid.delay().result(30) for _ in range(4)}
+            apps.hold_the_gil.delay(60)
+            until(trace)
+            process.send_signal(signal.SIGKILL)
+            process.wait(30)
+            until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+        apps.app.use("memory:")
+
+
+def test_an_app_that_cannot_be_imported_is_told_of():
+    app = App("memory:")
+
+    @app.task
+    def local() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="make it a variable of a module"):
+        app.worker(pool="process").start()
+    assert finding.reference_to(apps.app) == "tests.worker.apps:app"
