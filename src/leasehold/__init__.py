@@ -51,6 +51,7 @@ from leasehold.errors import (
 from leasehold.model.event import Event
 from leasehold.model.job import Enqueued, Job, NewJob, Where
 from leasehold.model.lease import Delivery
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.claim import Claim
 from leasehold.stores.opening import open
@@ -88,6 +89,7 @@ __all__ = [
     "Policy",
     "Queue",
     "QueueFull",
+    "Rate",
     "Retry",
     "SettingsError",
     "SnapshotExpired",

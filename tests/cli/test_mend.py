@@ -88,6 +88,21 @@ def test_configure_changes_what_is_given(shell: Shell):
     assert shell("configure", "emails", "--max-waiting", "3", "--no-max-waiting").code == 2
 
 
+def test_configure_sets_and_lifts_limits(shell: Shell):
+    ran = shell.json("configure", "emails", "--max-leased", "8", "--rate", "100/m", "--burst", "5")
+    assert (ran.object["policy"]["max_leased"], ran.object["policy"]["rate"]) == (
+        8, {"jobs": 100.0, "per": 60.0, "burst": 5},
+    )  # fmt: skip
+    shown = shell("configure", "emails").out
+    assert "100/m (burst 5)" in shown
+    assert shell.json("configure", "emails", "--burst", "7").object["policy"]["rate"]["burst"] == 7
+    lifted = shell.json("configure", "emails", "--no-rate", "--no-max-leased").object["policy"]
+    assert (lifted["rate"], lifted["max_leased"]) == (None, None)
+    assert shell("configure", "emails", "--rate", "fast").code == 2
+    assert shell("configure", "emails", "--burst", "7").code == 2
+    assert shell("configure", "emails", "--rate", "5/s", "--no-rate").code == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "backoff"),
     [

@@ -32,6 +32,7 @@ class Garden:
         self.queue: Queue = self.store.queue("work")
         self.other = self.store.queue("work", tenant="acme")
         self.queue.configure(Policy(max_attempts=3, retention=3600, backoff=Backoff.fixed(0)))
+        self.other.configure(Policy(rate="100/h", max_leased=50))
         self.ids: dict[str, str] = {}
         self._grow()
         self.number = next(q.number for q in self.store.queues() if q.tenant == "default")

@@ -22,6 +22,7 @@ from leasehold.storage.keyspace import (
     JOURNAL,
     LEASE_JOBS,
     LEASES,
+    LIMITS,
     META,
     NOTES,
     PAYLOAD,
@@ -31,6 +32,7 @@ from leasehold.storage.keyspace import (
     STATE,
     Counter,
     Due,
+    Limit,
 )
 from leasehold.testing.conformance.world import assert_sound
 from leasehold.testing.harness import backend_of
@@ -163,6 +165,13 @@ RESTORED: dict[str, tuple[str, str | None, Plant]] = {
     ),
     "a part past an outcome's last": (
         "orphan", None, lambda g: g.put(REQUESTS, keyspace.request(keyspace.digest(b"large"), 9), records.seal(b"\1x")),
+    ),
+    "a bucket of a queue without a rate": (
+        "limit", None,
+        lambda g: g.put(LIMITS, keyspace.limit(Limit.QUEUE_RATE, g.number), records.encode_bucket(10**18)),
+    ),
+    "a bucket of no queue": (
+        "limit", None, lambda g: g.put(LIMITS, keyspace.limit(Limit.QUEUE_RATE, 99), records.encode_bucket(1)),
     ),
     "a counter too high": (
         "counters", None, lambda g: g.write(lambda tx: tx.add(keyspace.counter(g.number, Counter.WAITING), 5)),
@@ -364,6 +373,23 @@ def test_a_damaged_claim_is_forgotten(grown: Garden) -> None:
     report = mended(grown)
     assert told(grown, report) == [("damaged", None)]
     assert changes(rows, grown.rows()) == {(CLAIMS, at)}
+
+
+@pytest.mark.parametrize("overdrawn", [False, True], ids=["damaged", "overdrawn"])
+def test_a_bucket_that_cannot_be_is_full_again(grown: Garden, overdrawn: bool) -> None:
+    number = next(q.number for q in grown.store.queues() if q.tenant == "acme")
+    at = keyspace.limit(Limit.QUEUE_RATE, number)
+    rows = grown.rows()
+    if overdrawn:
+        grown.put(LIMITS, at, records.encode_bucket(2**63))
+    else:
+        grown.spoil(LIMITS, at)
+        with pytest.raises(Corrupt):
+            grown.other.claim()
+    report = mended(grown)
+    assert told(grown, report) == [("limit" if overdrawn else "damaged", None)]
+    assert changes(rows, grown.rows()) == {(LIMITS, at)}
+    assert len(grown.other.claim()) == 1
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])

@@ -196,8 +196,8 @@ def test_a_layout_is_the_structs(packed: str, record: str, text: str):
         assert [row[3] for row in rows] == list(thing(record)._fields)
 
 
-_STORED = ("_STATE", "_LEASE", "_JOB", "_CLAIM", "_DEDUP", "_JOURNAL", "_EVENT", "_REQUEST")
-_KEYS = ("_QUEUE_ID", "_QUEUE_ID_PART", "_READY", "_DUE", "_ENDED", "_COUNTER", "_REQUEST")
+_STORED = ("_STATE", "_LEASE", "_JOB", "_CLAIM", "_DEDUP", "_JOURNAL", "_EVENT", "_REQUEST", "_BUCKET")
+_KEYS = ("_QUEUE_ID", "_QUEUE_ID_PART", "_READY", "_DUE", "_ENDED", "_COUNTER", "_REQUEST", "_LIMIT")
 
 
 def test_every_struct_has_its_layout():

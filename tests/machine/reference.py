@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from leasehold.errors import AlreadySettled, InvalidArgument, KeyConflict, LeaseLost, QueueFull
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Policy
 
 DAY = 86_400_000
@@ -113,6 +115,9 @@ class Queue:
     gone: list[Job] = field(default_factory=list)
     keys: dict[str, KeyHold] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
+    #: What is in the bucket of its rate, and when that was so.
+    tokens: Fraction | None = None
+    counted: int = 0
 
     def of(self, *states: str) -> list[Job]:
         return [job for job in self.jobs if job.state in states]
@@ -218,10 +223,11 @@ class Reference:
         if queue.paused:
             return []
         self.expire()
+        room = self._room(queue, limit)
         granted = Lease(self.now + (lease or _ms(queue.policy.lease)))
         taken: list[Delivery] = []
         for job in sorted(queue.of("waiting"), key=lambda job: job.place):
-            if len(taken) == limit:
+            if len(taken) == room:
                 break
             if job.visible > self.now:
                 continue
@@ -234,10 +240,27 @@ class Reference:
             granted.open.append(job)
             taken.append(Delivery(job, granted, job.deliveries))
             self._event(job, "claimed")
+        if queue.tokens is not None:
+            queue.tokens -= len(taken)
         if taken and claim_id is not None:
             queue.claims[claim_id] = Claimed(asked, taken)
         self.deliveries += taken
         return taken
+
+    def _room(self, queue: Queue, limit: int) -> int:
+        """How many a claim may take: the tokens of a rate drop into its bucket as time passes, and stay until it is full."""
+        policy = queue.policy
+        if policy.max_leased is not None:
+            limit = min(limit, policy.max_leased - len(queue.of("leased")))
+        if isinstance(policy.rate, Rate):
+            if queue.tokens is None:
+                queue.tokens = Fraction(policy.rate.capacity)
+            else:
+                dropped = Fraction((self.now - queue.counted) * 1_000_000, policy.rate.interval_ns)
+                queue.tokens = min(Fraction(policy.rate.capacity), queue.tokens + dropped)
+            queue.counted = self.now
+            limit = min(limit, int(queue.tokens))
+        return max(limit, 0)
 
     def _repeat(self, claim: Claimed, asked: tuple[int, int | None]) -> list[Delivery]:
         if claim.asked != asked:
@@ -414,6 +437,8 @@ class Reference:
 
     def configure(self, name: str, policy: Policy) -> None:
         if self.queues[name].policy != policy:
+            if self.queues[name].policy.rate != policy.rate:
+                self.queues[name].tokens = None
             self.queues[name].policy = policy
             self._event()
 

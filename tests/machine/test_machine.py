@@ -30,6 +30,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.model.job import Job as SeenJob
 from leasehold.model.job import NewJob, Where
 from leasehold.model.lease import Delivery as RealDelivery
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.queue import Queue
 from tests.machine.places import DiskPlace, MemoryPlace, Place
@@ -45,6 +46,9 @@ POLICIES = [
     Policy(max_attempts=2, lease=5, backoff=Backoff.exponential(base=2, factor=3, cap=60, jitter="none"), retention=40),
     Policy(max_attempts=1, backoff=Backoff.fixed(10), backoff_on_expiry=True, result_retention=0, dedup_window=0),
     Policy(max_attempts=3, backoff=Backoff.linear(5), backoff_on_expiry=True, result_retention=20, max_waiting=6),
+    Policy(max_attempts=2, lease=5, backoff=Backoff.fixed(0), max_leased=2, dedup_window=60),
+    Policy(max_attempts=3, lease=30, backoff=Backoff.fixed(0), max_leased=3, rate=Rate(3, per=10, burst=2)),
+    Policy(max_attempts=3, lease=30, backoff=Backoff.fixed(0), rate="2/s"),
 ]
 
 

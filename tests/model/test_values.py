@@ -25,6 +25,7 @@ NOT_USABLE = [math.nan, math.inf, -math.inf, 2**63, 2.0**63, -(2**63), 10**400, 
 
 
 @given(st.integers(0, MAX_MS))
+@example(68_352_636_797)
 def test_whole_milliseconds_are_kept(ms: int) -> None:
     assert duration_ms("lease", timedelta(milliseconds=ms)) == ms
     if ms < 2**32:  # far beyond, a float of seconds has no room for whole milliseconds

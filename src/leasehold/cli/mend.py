@@ -16,6 +16,7 @@ from leasehold.cli.times import AGO, DURATION, moment, span
 from leasehold.cli.working import working
 from leasehold.model.job import Where
 from leasehold.model.lifecycle import SHOWN
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Policy
 
 #: Ids beyond this many are counted, not listed, for people.
@@ -182,6 +183,10 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
             "leasehold configure emails --max-waiting 100000",
         ),
         ("", "leasehold configure emails --no-max-waiting"),
+        (
+            "No more than eight at a time, and a hundred a minute, by all workers together:",
+            "leasehold configure emails --max-leased 8 --rate 100/m",
+        ),
     ),
     short_help="Show or change a queue's policy.",
 )
@@ -201,17 +206,24 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency key is held at least.")
 @click.option("--max-waiting", type=int, help="Refuse enqueues beyond this many waiting jobs.")
 @click.option("--no-max-waiting", is_flag=True, help="Take any number of waiting jobs.")
+@click.option("--max-leased", type=int, help="Hand out no more than this many jobs at a time.")
+@click.option("--no-max-leased", is_flag=True, help="Hand out any number of jobs at a time.")
+@click.option("--rate", help="Hand out no more than so many in a time, as 100/s, 10/m or 5/30s.")
+@click.option("--burst", type=int, help="How many of the rate at once, if less than all.")
+@click.option("--no-rate", is_flag=True, help="Hand out jobs as fast as they are claimed.")
 @click.option("--reset", is_flag=True, help="Start from the default policy, not from the present one.")
-def configure(session: Session, queue: str, no_max_waiting: bool, reset: bool, **given: object) -> None:
+def configure(session: Session, queue: str, reset: bool, **given: object) -> None:
     """Change what is given of QUEUE's policy and keep the rest; with no option, show it.
 
     Jobs that are there already keep their max_attempts.
     """
+    lifted = [name for name in ("max_waiting", "max_leased", "rate") if given.pop(f"no_{name}")]
     changes = {name: value for name, value in given.items() if value is not None}
-    if no_max_waiting:
-        if "max_waiting" in changes:
-            raise click.UsageError("Give --max-waiting or --no-max-waiting, not both.")
-        changes["max_waiting"] = None
+    for name in lifted:
+        if name in changes:
+            option = name.replace("_", "-")
+            raise click.UsageError(f"Give --{option} or --no-{option}, not both.")
+        changes[name] = None
     change = bool(changes) or reset
     with session.queue(queue, create=change) as target:
         policy = target.policy()
@@ -229,7 +241,14 @@ def configure(session: Session, queue: str, no_max_waiting: bool, reset: bool, *
 def changed(policy: Policy, changes: dict[str, object]) -> Policy:
     """The policy with these fields changed. Another kind of backoff comes with that kind's usual jitter."""
     parts = {name: changes[name] for name in ("kind", "base", "factor", "cap", "jitter") if name in changes}
-    rest = {name: value for name, value in changes.items() if name not in parts}
+    rest = {name: value for name, value in changes.items() if name not in (*parts, "burst")}
+    if isinstance(rest.get("rate"), str):
+        rest["rate"] = Rate.parse(str(rest["rate"]))
+    if "burst" in changes:
+        rate = rest.get("rate", policy.rate)
+        if not isinstance(rate, Rate):
+            raise click.UsageError("--burst is for a queue with a --rate.")
+        rest["rate"] = msgspec.structs.replace(rate, burst=changes["burst"])
     if parts.get("kind", policy.backoff.kind) != policy.backoff.kind:
         parts.setdefault("jitter", "full" if parts["kind"] == "exponential" else "none")
     backoff = msgspec.structs.replace(policy.backoff, **parts)
@@ -254,4 +273,6 @@ def _policy_facts(policy: Policy) -> dict[str, Cell | None]:
         "result retention": span(policy.result_retention),
         "dedup window": span(policy.dedup_window),
         "max waiting": "no limit" if policy.max_waiting is None else f"{policy.max_waiting:,}",
+        "max leased": "no limit" if policy.max_leased is None else f"{policy.max_leased:,}",
+        "rate": "no limit" if policy.rate is None else str(policy.rate),
     }

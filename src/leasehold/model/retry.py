@@ -10,6 +10,7 @@ import msgspec
 
 from leasehold.errors import InvalidArgument
 from leasehold.model.durations import MAX_MS, Duration, duration_ms
+from leasehold.model.rate import Rate
 
 Jitter = Literal["none", "equal", "full"]
 MAX_ATTEMPTS = 1_000_000
@@ -88,6 +89,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dedup_window: float = 86_400.0
     #: Enqueues beyond this many waiting jobs are refused (None: no limit).
     max_waiting: int | None = None
+    #: Claims hand out no more than this many jobs at a time, and no more than so many a second, to all workers together.
+    max_leased: int | None = None
+    rate: Rate | str | None = None
 
     def __post_init__(self) -> None:
         # Durations may be given as timedelta; they are kept as seconds.
@@ -95,14 +99,21 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if isinstance(value, timedelta):
                 msgspec.structs.force_setattr(self, name, value.total_seconds())
+        if isinstance(self.rate, str):
+            msgspec.structs.force_setattr(self, "rate", Rate.parse(self.rate))
 
     def checked(self) -> Policy:
         whole_number("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
         duration_ms("lease", self.lease, minimum_ms=1)
         for name in ("retention", "result_retention", "dedup_window"):
             duration_ms(name, getattr(self, name))
-        if self.max_waiting is not None:
-            whole_number("max_waiting", self.max_waiting, 1, 2**53)
+        for name in ("max_waiting", "max_leased"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1, 2**53)
+        if self.rate is not None:
+            if not isinstance(self.rate, Rate):
+                raise InvalidArgument(f"rate={self.rate!r} is not a Rate, nor text such as 100/s")
+            self.rate.checked()
         if not isinstance(self.backoff, Backoff):
             raise InvalidArgument(f"backoff={self.backoff!r} is not a Backoff")
         if not isinstance(self.backoff_on_expiry, bool):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import msgspec
+
 from leasehold.errors import Corrupt, InvalidArgument, LeaseLost
 from leasehold.model.ids import NO_ID
 from leasehold.model.lease import ClaimRequest, Delivery, Leased
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
-from leasehold.queueing import single, sweep
+from leasehold.queueing import limits, single, sweep
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, held_jobs, whole_payload
 from leasehold.queueing.ledger import Ledger
@@ -107,10 +109,13 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
         queue = core.registry.find(reader, name)  # type: ignore[arg-type]  # lines of claims are queue names
         if queue is None or queue.paused:
             continue
+        opens = limits.opens_at(reader, queue) if queue.limited else 0
+        if opens is None:
+            continue  # whoever lets a job go wakes the line; and leases that end are looked at below
         for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
             keys = reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
             if keys:
-                times.append(keyspace.split_ready(keys[0]).visible_at_ms)
+                times.append(max(keyspace.split_ready(keys[0]).visible_at_ms, opens))
     leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
     if leases:
         times.append(keyspace.split_due(leases[0]).time_ms)
@@ -176,6 +181,11 @@ def _claim(
     expired = sweep.expired_leases(tx, ledger.now)
     if expired and sweep.expire(core, ledger, expired)["leases"]:
         return _AGAIN
+    if queue.limited:
+        room = limits.room(tx, queue, ledger.now, request.limit)
+        if not room:
+            return None
+        request = msgspec.structs.replace(request, limit=room)
     taken = _pick(ledger, queue, core.tiers.of(tx, queue), request)
     for key in taken.orphans:
         tx.delete(keyspace.READY, key)
@@ -330,6 +340,8 @@ def _grant(
     if request.id is not None:
         tx.put(keyspace.CLAIMS, keyspace.of_queue(number, claim_key), records.encode_claim(lease, asked))
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, expires + CLAIM_MEMORY_MS, number, claim_key), b"")
+    if queue.limited:
+        limits.take(ledger, queue, len(given))
     ledger.count(number, Counter.WAITING, -len(given))
     ledger.count(number, Counter.LEASED, len(given))
     # Whoever leads the line plans for this lease's end too.

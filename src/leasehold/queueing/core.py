@@ -37,9 +37,6 @@ os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class Core:
-    #: Whether verbs may open transactions of their own (`single`), past `write`.
-    direct = True
-
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock

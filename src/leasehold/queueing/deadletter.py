@@ -191,6 +191,7 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
             remove(ledger, queue.number, job, state, Change.CANCELLED)
         elif state.state == State.LEASED:
             remove_leased(ledger, queue.number, job, state, Change.CANCELLED)
+            ledger.freed(queue, 1)
         else:
             return False
         return True

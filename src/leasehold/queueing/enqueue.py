@@ -30,7 +30,7 @@ Keyed = tuple[int, bytes, bytes]
 
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    if len(requests) == 1 and core.direct:
+    if len(requests) == 1 and core.straight is not None:
         added = single.enqueue(core, name, requests[0])
         if not isinstance(added, single.Unusual):
             return [added]

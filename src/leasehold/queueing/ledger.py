@@ -151,6 +151,11 @@ class Ledger:
         else:
             self.woken[name] = self.woken.get(name, 0) + 1
 
+    def freed(self, queue: Registered, count: int) -> None:
+        """Jobs are no longer held: who waits because too many were, may go on."""
+        if queue.limited:
+            self.woken[queue.name] = self.woken.get(queue.name, 0) + count
+
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: QueueName) -> Registered:

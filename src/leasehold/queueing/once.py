@@ -94,14 +94,13 @@ def asked(verb: str, *arguments: object) -> bytes:
 class OnceCore(Core):
     """A core whose transactions are those of one request: each is done once, and remembered."""
 
-    direct = False
-
     def __init__(self, core: Core, request: bytes, arguments: bytes) -> None:
         # Everything is the other core's: nothing is made here, and its `tail` is never ours to move.
         self.engine, self.clock, self.time, self.ids = core.engine, core.clock, core.time, core.ids
         self.registry, self.waiters, self.tiers, self.only_writer = (
             core.registry, core.waiters, core.tiers, core.only_writer,
         )  # fmt: skip
+        self.straight = None  # no verb goes past `write`
         self._core, self._request, self._arguments = core, request, arguments
 
     def write(

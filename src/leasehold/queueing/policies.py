@@ -12,6 +12,8 @@ from leasehold.model.retry import Policy
 from leasehold.queueing.core import Core
 from leasehold.queueing.ledger import ALL, Ledger
 from leasehold.queueing.once import NOTHING
+from leasehold.storage import keyspace
+from leasehold.storage.keyspace import Limit
 from leasehold.storage.records import QueueRecord
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -30,6 +32,11 @@ def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
             if queue is not None and queue.policy != policy:
                 ledger.save_queue(QueueRecord(queue.number, name.tenant, name.queue, policy, queue.paused))
                 ledger.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
+                if queue.rate is not None and queue.rate != policy.rate:
+                    # Kept by another measure, what was taken of it says nothing: it starts full.
+                    ledger.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
+                if queue.limited:
+                    ledger.woken[name] = ALL
 
     core.write(run, answer=NOTHING)
 

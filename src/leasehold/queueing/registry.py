@@ -12,6 +12,7 @@ from typing import NamedTuple
 from leasehold.model.durations import duration_ms
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Policy
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, iterate
@@ -39,6 +40,9 @@ class Registered(NamedTuple):
     enqueued: tuple[bytes, ...]
     claimed: tuple[bytes, ...]
     done: tuple[bytes, ...]
+    #: Whether claims must look at its limits (`limits`).
+    limited: bool
+    rate: Rate | None
 
 
 def registered(raw: bytes) -> Registered:
@@ -60,6 +64,8 @@ def registered(raw: bytes) -> Registered:
         _heads(record.number, Change.ENQUEUED, State.WAITING),
         _heads(record.number, Change.CLAIMED, State.LEASED),
         _heads(record.number, Change.DONE, State.GONE),
+        policy.max_leased is not None or policy.rate is not None,
+        policy.rate if isinstance(policy.rate, Rate) else None,
     )
 
 

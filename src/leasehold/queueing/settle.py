@@ -34,7 +34,7 @@ _EXTENDED = Answer[Extended](Extended)
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
-    if len(items) == 1 and items[0].verb == "ack" and items[0].result is None and core.direct:
+    if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
         outcome = single.ack(core, name, items[0].proof)
         if outcome is None:
             return [None]
@@ -72,6 +72,7 @@ def _settle(
         close_jobs(ledger.tx, queue.number, lease, leases[lease], count)
     if held:
         ledger.count(queue.number, Counter.LEASED, -len(held))
+        ledger.freed(queue, len(held))
     return outcomes
 
 

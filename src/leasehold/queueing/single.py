@@ -100,7 +100,7 @@ def enqueue(core: Core, name: QueueName, request: JobRequest) -> Enqueued | Unus
 
 def claim(core: Core, name: QueueName, request: ClaimRequest) -> Leased | Unusual | None:
     queue, straight = core.registry.known(name), core.straight
-    if queue is None or straight is None or queue.paused or request.id is not None:
+    if queue is None or straight is None or queue.paused or queue.limited or request.id is not None:
         return UNUSUAL
     now = core.time.now_ms()
     worker = request.worker.encode()
@@ -190,7 +190,7 @@ def claim(core: Core, name: QueueName, request: ClaimRequest) -> Leased | Unusua
 
 def ack(core: Core, name: QueueName, proof: Proof) -> Unusual | None:
     queue, straight = core.registry.known(name), core.straight
-    if queue is None or straight is None or queue.retention_ms:
+    if queue is None or straight is None or queue.retention_ms or queue.limited:
         return UNUSUAL
     now = core.time.now_ms()
     job, lease, token = proof

@@ -162,6 +162,7 @@ def _expire_one(ledger: Ledger, found: _Expired) -> int:
         at = keyspace.of_queue(row.queue, record.claim)
         tx.put(keyspace.CLAIMS, at, records.encode_claim(row.reference, found.asked, expired=True))
     ledger.count(row.queue, Counter.LEASED, -len(found.jobs))
+    ledger.freed(queue, len(found.jobs))
     return back
 
 

@@ -19,6 +19,7 @@
     counters     queue u32, counter u8                           u64
     journal      commit u64                                      the events of one transaction
     requests     digest of the request's id 16, part u16         its outcome, for ten minutes; further parts (1…)
+    limits       kind u8, queue u32                              a bucket: when it is full again
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -49,11 +50,12 @@ DEDUP: Space = 13
 COUNTERS: Space = 14
 JOURNAL: Space = 15
 REQUESTS: Space = 16
+LIMITS: Space = 17
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
-    "done", "dead", "dedup", "counters", "journal", "requests",
+    "done", "dead", "dedup", "counters", "journal", "requests", "limits",
 )  # fmt: skip
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
@@ -74,6 +76,12 @@ class Due(IntEnum):
     CLAIM = 5
     WRITE = 6
     REQUEST = 7
+
+
+class Limit(IntEnum):
+    """Kinds of rows of `limits`. Stored on disk: do not renumber."""
+
+    QUEUE_RATE = 1
 
 
 class Counter(IntEnum):
@@ -99,6 +107,7 @@ _ENDED_TIME = Struct(">IQ")
 _COUNTER = Struct(">IB")
 _COMMIT = Struct(">Q")
 _REQUEST = Struct(">16sH")
+_LIMIT = Struct(">BI")
 
 #: Part numbers of `payload`: a payload's further parts from 1, a result's from here.
 RESULT_PARTS = 0x8000
@@ -249,6 +258,10 @@ def write_row(write: bytes, part: int) -> bytes:
 def write_range(write: bytes) -> tuple[bytes, bytes]:
     return write_row(write, 0), write_row(write, 0xFFFF)
 
+
+#: Kind, and queue number.
+limit = _LIMIT.pack
+split_limit = _LIMIT.unpack
 
 #: The digest of a request's id, and the part of its outcome: 0 is the outcome itself.
 request = _REQUEST.pack

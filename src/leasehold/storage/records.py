@@ -377,6 +377,26 @@ def decode_request(value: bytes) -> RequestRecord:
     return RequestRecord._make((*_REQUEST.unpack_from(body), body[_REQUEST.size :]))
 
 
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_BUCKET = Struct(">BQ")
+
+
+def encode_bucket(full_at_ns: int) -> bytes:
+    return seal(_BUCKET.pack(V1, full_at_ns))
+
+
+def decode_bucket(value: bytes | None) -> int:
+    """When it is full again, in nanoseconds of the store's time; one that was never taken from is full."""
+    if value is None:
+        return 0
+    body = unseal("a rate's bucket", value)
+    if len(body) != _BUCKET.size:
+        raise damaged("a rate's bucket", value)
+    full_at_ns: int = _BUCKET.unpack(body)[1]
+    return full_at_ns
+
+
 # ── dedup, counters ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DEDUP = Struct(">B16s16sQ")

@@ -7,12 +7,13 @@
 5. Conservation, per queue: enqueued = waiting + leased + done + dead + removed.                  `numbers`
 6. The journal, as far back as it is kept, leads to the same states as the tables.                `journal`
 7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
+8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
 """
 
 from __future__ import annotations
 
 from leasehold.model.report import Finding, Report
-from leasehold.queueing.checking import jobs, journal, leases, numbers, requests, small, strays
+from leasehold.queueing.checking import jobs, journal, leases, limits, numbers, requests, small, strays
 from leasehold.queueing.checking.repair import mend
 from leasehold.queueing.checking.survey import Fault, Progress, Survey
 from leasehold.queueing.core import Core
@@ -60,6 +61,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         requests.check(survey)
         strays.check(survey)
         numbers.check(survey)
+        limits.check(survey, core.time.now_ms())
         small.check(survey)
         journal.check(survey)
         small.check_entries(survey)

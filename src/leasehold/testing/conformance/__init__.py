@@ -17,7 +17,7 @@ A store's author puts this in a file of their own tests, and has run it all:
 its harness say it cannot do is skipped, with the reason. Every test ends with `store.check()`, which must be clean.
 
     enqueue order ttl dedup staging          what goes in
-    claim waiting                            what comes out, and when
+    claim waiting limits                     what comes out, and when
     settle extend retries                    what becomes of it
     requests                                 what is asked for again
     deadletters retention cancel sweeping    what is cleared away, or comes back
@@ -34,7 +34,7 @@ from importlib import import_module
 import pytest
 
 THEMES = (
-    "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "look",
+    "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "limits", "look",
     "opening", "order", "policies", "processes", "races", "requests", "restore", "retention", "retries", "settle",
     "snapshots", "staging", "sweeping", "ttl", "waiting",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from leasehold.errors import InvalidArgument
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
@@ -21,6 +22,8 @@ BESPOKE = Policy(
     result_retention=120,
     dedup_window=600,
     max_waiting=1000,
+    max_leased=50,
+    rate=Rate(30, per=60, burst=5),
 )
 
 
