@@ -26,7 +26,7 @@ def through_columns(**columns: pa.Array) -> tuple[list[JobRequest | str], int]:
     batch = pa.RecordBatch.from_pydict(columns)
     incoming.check_schema(batch.schema)
     found = incoming.check(batch, WORK)
-    good = [r for _, chunk in found.good for r in staging.requests(staging._complete(chunk))]
+    good = [r for _, chunk in found.good for r in staging.requests(staging.complete(chunk))]
     return [*good, *found.reasons], len(good)
 
 
@@ -116,7 +116,7 @@ def test_headers_of_a_slice() -> None:
         }
     )
     found = incoming.check(whole.slice(1), WORK)
-    assert [r.headers for _, chunk in found.good for r in staging.requests(staging._complete(chunk))] == [{"a": "1"}]
+    assert [r.headers for _, chunk in found.good for r in staging.requests(staging.complete(chunk))] == [{"a": "1"}]
     assert found.reasons == ["headers map strings to strings, not to null"]
 
 
@@ -131,7 +131,7 @@ def test_headers_of_a_slice() -> None:
 )
 def test_payloads(column: pa.Array, expected: list[bytes]) -> None:
     found = incoming.check(pa.RecordBatch.from_pydict({"payload": column}), WORK)
-    assert [r.payload for _, chunk in found.good for r in staging.requests(staging._complete(chunk))] == expected
+    assert [r.payload for _, chunk in found.good for r in staging.requests(staging.complete(chunk))] == expected
     assert len(found.reasons) == 1
 
 
@@ -144,7 +144,7 @@ def test_rows_go_to_the_queues_they_name() -> None:
         }
     )
     found = incoming.check(batch, WORK)
-    went = {name: [r.payload for r in staging.requests(staging._complete(rows))] for name, rows in found.good}
+    went = {name: [r.payload for r in staging.requests(staging.complete(rows))] for name, rows in found.good}
     assert went == {QueueName("t", "a"): [b"0", b"3"], WORK: [b"1"], QueueName("default", "b"): [b"2"]}
     assert found.bad is not None
     assert found.bad.column("payload").to_pylist() == [b"4"]

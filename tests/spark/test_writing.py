@@ -174,6 +174,27 @@ def test_each_row_once_whatever_fails(spark: SparkSession, url: str, tmp_path: P
     disturbed(spark, url, tmp_path, 20_000, 10_500)
 
 
+def test_each_row_once_in_bulk_whatever_fails(spark: SparkSession, tmp_path: Path) -> None:
+    disturbed(spark, f"rocksdb:{tmp_path / 'data'}", tmp_path, 20_000, 10_500, mode="bulk")
+
+
+def test_a_bulk_load(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"rocksdb:{tmp_path / 'data'}"
+    df = spark.sql(
+        "select cast(id as string) as payload, if(id % 2 = 0, 'even', null) as queue, cast(id % 10 as int) as priority, "
+        "if(id = 5, 'k', null) as key, if(id = 6, -1, 0) as delay from range(0, 100, 1, 2)"
+    )
+    with pytest.raises(Exception, match="with a key cannot be loaded"):
+        save(df.where("id = 5"), url, mode="bulk")
+    save(df, url, mode="bulk", quarantinePath=str(tmp_path / "bad"))
+    assert len(payloads(url)) == 49
+    assert len(payloads(url, "even")) == 49
+    bad = [row for file in (tmp_path / "bad").iterdir() for row in pq.read_table(file).to_pylist()]
+    assert sorted(row["payload"] for row in bad) == ["5", "6"]
+    with pytest.raises(Exception, match="RocksDB"):
+        save(numbers(spark, 1), f"lmdb:{tmp_path / 'other'}", mode="bulk")
+
+
 def test_the_writer_is_held_back(spark: SparkSession, url: str) -> None:
     with leasehold.open(url, sweep=False) as store:
         queue, seen = store.queue("work"), []

@@ -68,7 +68,7 @@ def commit(store: Store, write_id: str, manifest: Manifest, terms: Terms) -> Out
             publisher.publish(number, store.queue(name.queue, tenant=name.tenant), staging.requests(rows))
         folder = staging.folder_of(recorded.root, write_id)
         if terms.quarantine is not None:
-            _move_rejects(folder, recorded.parts, publisher.refused, terms.quarantine)
+            move_rejects(folder, recorded.parts, publisher.refused, terms.quarantine)
             rejected += len(publisher.refused)
     done = staged.finish(terms.forget)
     staging.discard(recorded.root, write_id)
@@ -149,7 +149,7 @@ def stage_rejects(folder: Path, name: str, batches: list[tuple[pa.RecordBatch, l
     pq.write_table(pa.concat_tables(tables), folder / f"{name}.rejects")
 
 
-def _move_rejects(
+def move_rejects(
     folder: Path, parts: list[Part], refused: list[tuple[Queue, JobRequest, str]], quarantine: str
 ) -> None:
     """Copy them to where they were asked to go; the names are the write's, so that a repeat replaces and never doubles."""

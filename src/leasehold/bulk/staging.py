@@ -134,16 +134,16 @@ class PartWriter:
         held = self._held.pop(name, [])
         self._counts.pop(name, None)
         if held:
-            whole = [_complete(batch) for batch in held]
+            whole = [complete(batch) for batch in held]
             self._write(name, whole[0] if len(whole) == 1 else pa.concat_batches(whole))
 
     def _write(self, name: QueueName, rows: pa.RecordBatch) -> None:
-        self._out.write_batch(_complete(rows), custom_metadata={"tenant": name.tenant, "queue": name.queue})
+        self._out.write_batch(complete(rows), custom_metadata={"tenant": name.tenant, "queue": name.queue})
         self.chunks += 1
         self.rows += rows.num_rows
 
 
-def _complete(rows: pa.RecordBatch) -> pa.RecordBatch:
+def complete(rows: pa.RecordBatch) -> pa.RecordBatch:
     """With every column of `STAGED`; those that were left out are null."""
     if rows.schema == _SCHEMA:
         return rows

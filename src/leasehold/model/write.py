@@ -34,6 +34,38 @@ class Published(msgspec.Struct, frozen=True):
     duplicates: int = 0
 
 
+#: How many jobs one bulk load takes: its events are one commit, held in memory.
+MAX_LOAD = 4_000_000
+
+
+class LoadTarget(msgspec.Struct, frozen=True):
+    """What makers of sorted files have to know of a queue: its number, its policy's attempts, and the store's time."""
+
+    number: int
+    max_attempts: int
+    now_ms: int
+    #: How far the calendar is ahead of it.
+    drift_ms: int = 0
+
+
+class LoadPart(msgspec.Struct, frozen=True):
+    """Sorted files in the store's staging folder: rows of one queue, and the spaces there is a file of."""
+
+    name: str
+    queue: int
+    rows: int
+    spaces: list[int]
+
+
+class LoadRequest(msgspec.Struct, frozen=True):
+    """A bulk load. Its files are in the store's own staging folder, under the digest of its id."""
+
+    id: str
+    manifest: bytes
+    parts: list[LoadPart]
+    keep_ms: int = KEEP_MS
+
+
 def checked_write_id(write_id: object) -> str:
     if not isinstance(write_id, str) or not 1 <= len(write_id) <= 200 or not write_id.isprintable():
         raise InvalidArgument(f"a write's id is 1 to 200 printable characters, not {write_id!r}")

@@ -76,6 +76,11 @@ class Ledger:
         """Where the next event will stand."""
         return (self._first + len(self._rows)) << records.REF_BITS | len(self._events)
 
+    @property
+    def next_number(self) -> int:
+        """What the next event is counted as, if none has been added yet."""
+        return self._number
+
     def room(self, wanted: int, text: str = "") -> Iterable[tuple[int, int, int, bytes]]:
         """Places for `wanted` events with one text: (from, to, first ref, text reference) for each journal row."""
         if not self._events and 0 < wanted <= EVENTS_A_ROW:

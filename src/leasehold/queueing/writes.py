@@ -31,30 +31,38 @@ def begin(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteStat
     if len(manifest) > MAX_MANIFEST:
         raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
     key = keyspace.digest(write_id.encode())
-    parts = [records.seal(b"\x01" + manifest[at : at + records.PART_BYTES]) for at in _starts(manifest)]
 
     def run(ledger: Ledger) -> WriteState:
         found = _read(ledger.tx, key)
         if found is not None:
             return _state(ledger.tx, key, found)
-        record = WriteRecord(write_id, len(parts), ledger.now, ledger.now + keep_ms, keep_ms)
-        for number, part in enumerate(parts, 1):
-            ledger.tx.put(keyspace.META, keyspace.write_row(key, number), part)
-        _save(ledger, key, record)
-        ledger.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, record.until_ms, 0, key), b"")
-        return WriteState(id=write_id, manifest=manifest, chunk=0, jobs=0, duplicates=0, finished=False)
+        return put_new(ledger, write_id, manifest, keep_ms)
 
     return core.write(run)
 
 
+def put_new(ledger: Ledger, write_id: str, manifest: bytes, keep_ms: int, loaded: int | None = None) -> WriteState:
+    """The marker of a write that was not there before; with `loaded`, of one that is finished with that many jobs."""
+    key, until = keyspace.digest(write_id.encode()), ledger.now + keep_ms
+    starts = range(0, max(1, len(manifest)), records.PART_BYTES)
+    for number, at in enumerate(starts, 1):
+        part = records.seal(b"\x01" + manifest[at : at + records.PART_BYTES])
+        ledger.tx.put(keyspace.META, keyspace.write_row(key, number), part)
+    jobs, finished = loaded or 0, loaded is not None
+    record = WriteRecord(write_id, len(starts), ledger.now, until, keep_ms, 0, jobs, 0, finished)
+    _save(ledger, key, record)
+    ledger.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, until, 0, key), b"")
+    return WriteState(id=write_id, manifest=manifest, chunk=0, jobs=jobs, duplicates=0, finished=finished)
+
+
 def state(core: Core, write_id: str) -> WriteState | None:
+    return core.read(lambda reader: find(reader, write_id))
+
+
+def find(reader: Reader, write_id: str) -> WriteState | None:
     key = keyspace.digest(write_id.encode())
-
-    def run(reader: Reader) -> WriteState | None:
-        found = _read(reader, key)
-        return None if found is None else _state(reader, key, found)
-
-    return core.read(run)
+    found = _read(reader, key)
+    return None if found is None else _state(reader, key, found)
 
 
 def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Sequence[JobRequest]) -> Published:
@@ -120,10 +128,6 @@ def forget_due(ledger: Ledger, row: DueKey) -> int:
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _starts(manifest: bytes) -> range:
-    return range(0, max(1, len(manifest)), records.PART_BYTES)
 
 
 def _read(reader: Reader, key: bytes) -> WriteRecord | None:

@@ -79,7 +79,9 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
         raise InvalidArgument(f"table {table!r} cannot be written to: jobs (the default) or verdicts")
     plan = planned(options, schema, overwrite)
     if (options.get("mode") or "ordinary") == "bulk":
-        raise InvalidArgument("mode=bulk is not there yet")
+        from leasehold.spark import loading
+
+        return loading.writer(plan)
     return JobsWriter(plan)
 
 

@@ -24,11 +24,11 @@ What an engine promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from leasehold.errors import Corrupt
 
@@ -152,6 +152,34 @@ class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
     def close(self) -> None: ...
 
 
+class Table(NamedTuple):
+    """A sorted file of rows of one space, made apart from the database."""
+
+    space: Space
+    path: str
+
+
+class Loader(Protocol):
+    """Takes sorted files in as they are, together with one commit: all of it, or nothing, whenever the process ends."""
+
+    def write_table(self, path: str, rows: Iterable[Row]) -> None:
+        """Make such a file, of rows in ascending order."""
+
+    def load(
+        self,
+        intend: Callable[[Transaction], Sequence[Table]],
+        finish: Callable[[Transaction], T],
+        *,
+        again: bool = False,
+    ) -> T:
+        """Commit what `intend` wrote, take in the files it named, commit what `finish` wrote. Nothing comes between.
+
+        If `intend` raises, nothing is written. Once it is committed, the load must be finished: whoever opens the store
+        next and finds what it wrote calls `load` with `again`, with the same files. New rows only: no file may hold a
+        key that was ever written before.
+        """
+
+
 class Engine(Protocol):
     """An open database."""
 
@@ -170,6 +198,10 @@ class Engine(Protocol):
     @property
     def straight(self) -> Straight | None:
         """The short way for one small commit; None where others write too."""
+
+    @property
+    def loader(self) -> Loader | None:
+        """Takes in files as they are; None where an engine cannot."""
 
     @property
     def alone(self) -> bool:

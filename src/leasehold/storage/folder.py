@@ -5,6 +5,7 @@ data/
   OWNER      locked (flock) by whoever has the store open; says who that is
   DURABLE    the marks of `marks.py`
   db/        the engine's own files
+  staging/   what is being written, until it is committed
   snapshots/ named snapshots, each a folder of its own (`stores.snapshots`)
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from leasehold.errors import FormatError, OpenError, StoreLocked
 from leasehold.storage.keyspace import FORMAT
 
-_OURS = {"OWNER", "DURABLE", "FORMAT.new", "db", "snapshots"}
+_OURS = {"OWNER", "DURABLE", "FORMAT.new", "db", "staging", "snapshots"}
 
 
 def expand(path: str) -> Path:

@@ -3,6 +3,7 @@
     space        key                                             value
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
                  "write/", digest of the write's id 16, part u16 how far a staged write is published; its manifest (parts 1…)
+                 "load/", digest of the write's id 16            a bulk load that must be finished before anything else
     queues       tenant, queue (each length-prefixed)            number, policy, paused
     jobs         queue u32, job 16                               what never changes, and the payload's first part
     payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
@@ -266,6 +267,14 @@ split_limit = _LIMIT.unpack
 #: The digest of a request's id, and the part of its outcome: 0 is the outcome itself.
 request = _REQUEST.pack
 split_request = _REQUEST.unpack
+
+
+LOADS = (b"load/", b"load/\xff")
+
+
+def load_row(write: bytes) -> bytes:
+    """A row of `meta`: the intent of a bulk load, there while it is unfinished."""
+    return LOADS[0] + write
 
 
 def digest(text: bytes) -> bytes:

@@ -242,6 +242,25 @@ class WriteRecord(msgspec.Struct, frozen=True, array_like=True):
     finished: bool = False
 
 
+class LoadedPart(msgspec.Struct, frozen=True, array_like=True):
+    """Files of one bulk load: rows of one queue, and the spaces there is a sorted file of."""
+
+    name: str
+    queue: int
+    rows: int
+    spaces: list[int]
+
+
+class LoadRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The intent of a bulk load."""
+
+    id: str
+    manifest: bytes
+    parts: list[LoadedPart]
+    time_ms: int
+    keep_ms: int
+
+
 class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
     value: int
 
@@ -257,6 +276,13 @@ def decode_struct(kind: type[R], value: bytes, what: str, job: bytes | None = No
         raise Corrupt(f"{what} cannot be read: {exc}", job.hex() if job else None) from exc
     except Corrupt as exc:
         raise Corrupt(exc.detail, job.hex() if job else None) from None
+
+
+# ── bulk loads ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: What the owner needs to know of a staged job to write its state and its event: job, priority, flags, visible_at,
+#: max_attempts, due_at. Rows of a file follow each other, in the order of their jobs; a CRC ends it.
+LOAD_ROW = Struct(">16sBBQIQ")
 
 
 # ── leases and claims ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
-from leasehold.model.write import Published, WriteState
+from leasehold.model.write import LoadRequest, LoadTarget, Published, WriteState
 from leasehold.storage.engine import Traits
 
 Events = list[Event]  # by names of their own, since `list` is a verb below
@@ -85,6 +85,18 @@ class Backend(Protocol):
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         """Nothing is left to publish. `forget`: an earlier, finished write that need not be remembered any longer."""
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        """What makers of a bulk load's files have to know of a queue, which is made if it is not there.
+
+        Raises InvalidArgument where the store takes no files.
+        """
+
+    def load(self, request: LoadRequest) -> WriteState:
+        """Take in the sorted files of a bulk load, all or nothing; nothing, if its id was loaded before.
+
+        Raises QueueFull, TooLarge, InvalidArgument (also where the store takes no files).
+        """
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None

@@ -17,7 +17,7 @@ from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
-from leasehold.model.write import Published, WriteState
+from leasehold.model.write import LoadRequest, LoadTarget, Published, WriteState
 from leasehold.queueing import (
     census,
     checking,
@@ -25,6 +25,7 @@ from leasehold.queueing import (
     deadletter,
     enqueue,
     journal,
+    loads,
     policies,
     restore,
     settle,
@@ -45,6 +46,7 @@ class KvBackend:
     def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
         self._engine = engine
         self._core = Core(engine, clock)
+        loads.roll_forward(self._core)
         engine.share()
         self.url = url
         self._clock = clock
@@ -81,6 +83,12 @@ class KvBackend:
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return writes.finish(self._core, write_id, forget)
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        return loads.target(self._core, name)
+
+    def load(self, request: LoadRequest) -> WriteState:
+        return loads.load(self._core, request)
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None

@@ -19,7 +19,15 @@ from leasehold.model.durations import Duration, duration_ms
 from leasehold.model.job import NewJob
 from leasehold.model.request import JobRequest, job_request
 from leasehold.model.retry import whole_number
-from leasehold.model.write import KEEP_MS, Published, WriteState, checked_write_id
+from leasehold.model.write import (
+    KEEP_MS,
+    LoadPart,
+    LoadRequest,
+    LoadTarget,
+    Published,
+    WriteState,
+    checked_write_id,
+)
 from leasehold.stores.contract import Backend
 from leasehold.stores.telemetry import Telemetry
 
@@ -59,6 +67,19 @@ class Staged:
             published = self._backend.publish(self.id, chunk, queue.name, jobs)
             span.jobs(published.jobs)
         return published
+
+    def load(self, manifest: bytes, parts: Sequence[LoadPart]) -> WriteState:
+        """Take in sorted files instead of chunks, all or nothing: see `leasehold.bulk.loading`, which makes them."""
+        with self._telemetry.span("load") as span:
+            state = self._backend.load(LoadRequest(self.id, manifest, list(parts), self._keep_ms))
+            span.jobs(state.jobs)
+        self._telemetry.info("loaded", write=self.id, jobs=state.jobs)
+        return state
+
+    def load_target(self, queue: Queue) -> LoadTarget:
+        """What the maker of such files has to know of a queue."""
+        with self._telemetry.span("load_target"):
+            return self._backend.load_target(queue.name)
 
     def finish(self, forget: str | None = None) -> WriteState:
         """Nothing is left to publish. `forget`: an earlier, finished write whose caller is past it."""

@@ -168,6 +168,7 @@ class MemoryEngine:
     home = None
     remarks: tuple[str, ...] = ()
     straight = None
+    loader = None
 
     def __init__(self) -> None:
         self.retried: Callable[[str], None] = lambda why: None

@@ -56,6 +56,7 @@ class LmdbEngine:
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None
         self.straight = None  # others write too
+        self.loader = None
         self._rested = time.monotonic()
         self._gate = Gate()
         self._combiner = Combiner(self._commit, GROUP)

@@ -16,6 +16,7 @@ from rocksdict import Checkpoint
 from leasehold.errors import Corrupt, LeaseholdError, StoreClosed, Unavailable
 from leasehold.storage.engine import Durability, Snapshot, Space, Traits
 from leasehold.storage.engines.rocksdb.iterators import check_status
+from leasehold.storage.engines.rocksdb.loading import RocksLoader
 from leasehold.storage.engines.rocksdb.opening import Mode, open_db, translated
 from leasehold.storage.engines.rocksdb.snapshot import RocksSnapshot
 from leasehold.storage.engines.rocksdb.straight import RocksStraight
@@ -118,6 +119,7 @@ class RocksEngine:
         #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
         self.straight = RocksStraight(self)
+        self.loader = RocksLoader(self)
         _open_engines.add(self)
         self._marks_durable = self._sequence
         self._note_writes = durability != "disk"

@@ -1,0 +1,280 @@
+"""Bulk loads: the same jobs as by any other way in, all or nothing, once, wherever the process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import leasehold
+from leasehold import Policy
+from leasehold.bulk import incoming, staging
+from leasehold.bulk.loading import Ids, LoadWriter
+from leasehold.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
+from leasehold.model.names import QueueName
+from leasehold.model.write import LoadPart
+from leasehold.stores.store import Store
+
+WORK = QueueName("default", "work")
+
+
+def stage(store: Store, path: Path, write: str, partition: int, **columns: pa.Array) -> list[LoadPart]:
+    staged = store.staged(write)
+
+    def target(name: QueueName):
+        return staged.load_target(store.queue(name.queue, tenant=name.tenant))
+
+    folder = staging.folder_of(str(path / "staging"), write)
+    writer = LoadWriter(folder, f"{partition}-{os.urandom(4).hex()}", partition, target(WORK).now_ms, target)
+    for queue, rows in incoming.check(pa.RecordBatch.from_pydict(columns), WORK).good:
+        writer.add(queue, rows)
+    return writer.close()
+
+
+def numbered(first: int, count: int) -> pa.Array:
+    return pa.array([b"%06d" % n for n in range(first, first + count)])
+
+
+def payloads(store: Store, queue: str = "work") -> list[bytes]:
+    found: list[bytes] = []
+    while claim := store.queue(queue).claim(limit=10_000):
+        found += [delivery.payload for delivery in claim]
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with leasehold.open(f"rocksdb:{path}", sweep=False) as made:
+        yield made
+        report = made.check()
+        assert report.clean, report.findings
+
+
+def test_all_of_it_in_order(store: Store, path: Path) -> None:
+    store.queue("work").enqueue(b"before")
+    parts = stage(store, path, "w", 0, payload=numbered(0, 2_500)) + stage(
+        store, path, "w", 1, payload=numbered(2_500, 1_700)
+    )
+    state = store.staged("w").load(b"", parts)
+    assert (state.jobs, state.finished) == (4_200, True)
+    store.queue("work").enqueue(b"after")
+    assert store.check().clean
+    assert store.queue("work").counts().ready == 4_202
+    found = payloads(store)
+    assert found[0] == b"before"
+    assert found[1:-1] == [b"%06d" % n for n in range(4_200)]
+
+
+def test_its_events_are_in_the_journal(store: Store, path: Path) -> None:
+    store.staged("w").load(b"", stage(store, path, "w", 0, payload=numbered(0, 1_234)))
+    found = [event for event in store.events(limit=5_000).events if event.type == "enqueued"]
+    assert len(found) == 1_234
+    assert [event.index for event in found[998:1_002]] == [998, 999, 0, 1]
+    delivery = store.queue("work").claim()[0]
+    assert [event.type for event in store.queue("work").timeline(delivery.id)] == ["enqueued", "claimed"]
+    store.queue("work").ack(delivery)
+
+
+def test_every_column(store: Store, path: Path) -> None:
+    columns = {
+        "payload": pa.array([b"plain", b"later", b"urgent", b"\0" * 200_000, b"brief"]),
+        "delay": pa.array([None, 3600, None, None, None]),
+        "priority": pa.array([None, None, 9, 1, None]),
+        "ttl": pa.array([None, None, None, None, 86_400]),
+        "max_attempts": pa.array([None, None, 2, None, None]),
+        "headers": pa.array([None, None, [("a", "b")], None, None], incoming.STAGED["headers"]),
+    }
+    store.staged("w").load(b"", stage(store, path, "w", 0, **columns))
+    assert store.check().clean
+    first = store.queue("work").claim()[0]
+    assert (first.payload, first.max_attempts, first.headers) == (b"urgent", 2, {"a": "b"})
+    assert store.queue("work").counts().scheduled == 1
+    assert sorted(len(payload) for payload in payloads(store)) == [5, 5, 200_000]
+
+
+def test_several_queues_and_a_rank_that_was_empty(store: Store, path: Path) -> None:
+    queue = store.queue("work")
+    queue.enqueue(b"x")
+    queue.ack(queue.claim()[0])
+    assert not queue.claim(), "from here on the front of priority 0 is known to be empty"
+    columns = {"payload": numbered(0, 40), "queue": pa.array(["work", "other"] * 20), "priority": pa.array([0, 3] * 20)}
+    parts = stage(store, path, "w", 0, **columns)
+    assert len(parts) == 2
+    store.staged("w").load(b"", parts)
+    assert len(payloads(store)) == 20
+    assert len(payloads(store, "other")) == 20
+
+
+def test_it_wakes_who_waits(store: Store, path: Path) -> None:
+    from leasehold.testing.conformance.world import waiting
+
+    store.queue("work").enqueue(b"x")
+    store.queue("work").ack(store.queue("work").claim()[0])
+    parts = stage(store, path, "w", 0, payload=numbered(0, 10))
+    future = waiting(store.queue("work"), limit=10)
+    store.staged("w").load(b"", parts)
+    assert len(future.result(20)) == 10
+
+
+def test_an_id_is_loaded_once(store: Store, path: Path) -> None:
+    parts = stage(store, path, "w", 0, payload=numbered(0, 100))
+    store.staged("w").load(b"m", parts)
+    again = stage(store, path, "w", 0, payload=numbered(0, 100))
+    state = store.staged("w").load(b"n", again)
+    assert (state.jobs, state.manifest) == (100, b"m")
+    assert store.queue("work").counts().enqueued == 100
+    store.staged("v").begin(b"")
+    with pytest.raises(InvalidArgument, match="ordinary path"):
+        store.staged("v").load(b"", stage(store, path, "v", 0, payload=numbered(0, 1)))
+
+
+def test_what_is_refused_writes_nothing(store: Store, path: Path) -> None:
+    store.queue("work").configure(Policy(max_waiting=99))
+    parts = stage(store, path, "w", 0, payload=numbered(0, 100))
+    with pytest.raises(QueueFull):
+        store.staged("w").load(b"", parts)
+    with pytest.raises(InvalidArgument, match="with a key"):
+        stage(store, path, "w", 0, payload=numbered(0, 1), key=pa.array(["k"]))
+    with pytest.raises(InvalidArgument, match="not a part"):
+        store.staged("w").load(b"", [LoadPart("../../etc/passwd", 1, 1, [])])
+    with pytest.raises(InvalidArgument, match="no queue with the number"):
+        store.staged("w").load(b"", [LoadPart(parts[0].name, 77, 100, parts[0].spaces)])
+    rows = next((path / "staging").glob("*/*.rows"))
+    rows.write_bytes(rows.read_bytes()[:-1] + b"x")
+    store.queue("work").configure(Policy())
+    with pytest.raises(Corrupt, match="checksum"):
+        store.staged("w").load(b"", parts)
+    assert store.queue("work").counts().enqueued == 0
+    assert store.queue("work").enqueue(b"x"), "and it goes on"
+
+
+def test_other_stores_say_so(tmp_path: Path) -> None:
+    with leasehold.open(f"lmdb:{tmp_path}", sweep=False) as store, pytest.raises(InvalidArgument, match="RocksDB"):
+        store.staged("w").load_target(store.queue("work"))
+
+
+def test_ids_never_meet() -> None:
+    seen: set[bytes] = set()
+    for partition in (0, 0, 1, 2**20 - 1):
+        ids = Ids(1_700_000_000_000, partition).take(1_000)
+        assert ids == sorted(ids)
+        assert ids[0][:6] == (1_700_000_000_000).to_bytes(6, "big")
+        assert ids[0][6] >> 4 == 7
+        assert ids[0][8] >> 6 == 2
+        seen.update(ids)
+    assert len(seen) == 4_000
+
+
+# ── ended at each step ───────────────────────────────────────────────────────────────────────────────────────────────
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import leasehold
+from tests.bulk.test_loading import numbered, stage
+
+path, step = Path(sys.argv[1]), sys.argv[2]
+store = leasehold.open(f"rocksdb:{path}", sweep=False)
+store.queue("work").enqueue(b"before")
+parts = stage(store, path, "w", 0, payload=numbered(0, 1500)) + stage(store, path, "w", 1, payload=numbered(1500, 1500))
+
+def end(at):
+    if at == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+store._backend._engine.loader.after = end
+store.staged("w").load(b"m", parts)
+"""
+
+STEPS = ("synced", "intended", "ingested 2", "ingested 4", "ingested 6", "finishing", "finished")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_each_step_it_is_all_or_nothing(path: Path, step: str) -> None:
+    child = subprocess.run([sys.executable, "-c", CHILD, str(path), step], capture_output=True, text=True, timeout=60)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+        report = store.check()
+        assert report.clean, report.findings
+        loaded = store.queue("work").counts().enqueued - 1
+        assert loaded == (0 if step == "synced" else 3_000)
+        # Whoever repeats it gets it once.
+        state = store.staged("w").load(b"m", stage(store, path, "w", 0, payload=numbered(0, 3_000)))
+        assert state.jobs == 3_000
+        assert store.queue("work").counts().enqueued == 3_001
+        assert store.check().clean
+        assert payloads(store) == [b"before", *[b"%06d" % n for n in range(3_000)]]
+    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+        assert store.check().clean
+
+
+def test_killed_again_while_it_is_finished(path: Path) -> None:
+    subprocess.run([sys.executable, "-c", CHILD, str(path), "ingested 4"], capture_output=True, timeout=60)
+    for step in STEPS[1:-1]:
+        again = f"""
+import os, signal
+from leasehold.storage.engines.rocksdb import loading
+class Ending(loading.RocksLoader):
+    def __init__(self, engine):
+        super().__init__(engine)
+        self.after = lambda at: os.kill(os.getpid(), signal.SIGKILL) if at == {step!r} else None
+from leasehold.storage.engines.rocksdb import engine
+engine.RocksLoader = Ending
+import leasehold
+leasehold.open("rocksdb:{path}", sweep=False)
+"""
+        child = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, timeout=60)
+        assert child.returncode == -signal.SIGKILL, child.stderr
+    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+        assert store.check().clean
+        assert store.queue("work").counts().enqueued == 3_001
+
+
+def test_a_load_whose_files_are_gone_is_told(path: Path) -> None:
+    subprocess.run([sys.executable, "-c", CHILD, str(path), "intended"], capture_output=True, timeout=60)
+    for file in (path / "staging").glob("*/*.rows"):
+        file.unlink()
+    with pytest.raises(Corrupt, match="cannot be finished"):
+        leasehold.open(f"rocksdb:{path}", sweep=False)
+
+
+def test_a_load_that_fails_stops_the_store(path: Path) -> None:
+    store = leasehold.open(f"rocksdb:{path}", sweep=False)
+    parts = stage(store, path, "w", 0, payload=numbered(0, 100))
+    loader = store._backend._engine.loader  # type: ignore[attr-defined]
+
+    def fail(step: str) -> None:
+        if step == "ingested 4":
+            raise OSError("no more")
+
+    loader.after = fail
+    with pytest.raises(Unavailable, match="goes on when the store is opened again"):
+        store.staged("w").load(b"", parts)
+    with pytest.raises(Unavailable):
+        store.queue("work").enqueue(b"x")
+    store.close()
+    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+        assert store.check().clean
+        assert store.queue("work").counts().ready == 100
+
+
+def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path: Path) -> None:
+    parts = stage(store, path, "w", 0, payload=numbered(0, 100))
+    store.snapshot(tmp_path / "without")
+    store.staged("w").load(b"", parts)
+    store.snapshot(tmp_path / "with")
+    for name, jobs in (("without", 0), ("with", 100)):
+        with leasehold.open(f"rocksdb:{tmp_path / name}", sweep=False) as copy:
+            assert copy.check().clean
+            assert copy.queue("work").counts().ready == jobs
