@@ -34,6 +34,7 @@ class Published(msgspec.Struct, frozen=True):
     duplicates: int = 0
 
 
+NO_LOADS = "a bulk load needs a store that takes sorted files, an embedded RocksDB: write in chunks instead"
 #: How many jobs one bulk load takes: its events are one commit, held in memory.
 MAX_LOAD = 4_000_000
 

@@ -22,7 +22,7 @@ from leasehold.errors import Corrupt, InvalidArgument, QueueFull, TooLarge
 from leasehold.model.ids import NO_ID
 from leasehold.model.lifecycle import State
 from leasehold.model.names import QueueName
-from leasehold.model.write import MAX_LOAD, MAX_MANIFEST, LoadRequest, LoadTarget, WriteState
+from leasehold.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, LoadTarget, WriteState
 from leasehold.queueing import writes
 from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.ledger import ALL, Ledger, Tail
@@ -86,9 +86,7 @@ def roll_forward(core: Core) -> int:
 
 def _loader(core: Core) -> Loader:
     if core.engine.loader is None:
-        raise InvalidArgument(
-            "a bulk load needs a store that takes sorted files: an embedded RocksDB. Write in chunks instead"
-        )
+        raise InvalidArgument(NO_LOADS)
     return core.engine.loader
 
 

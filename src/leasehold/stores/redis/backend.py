@@ -16,7 +16,7 @@ from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
-from leasehold.model.write import Published, WriteState
+from leasehold.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, WriteState
 from leasehold.queueing.once import asked
 from leasehold.storage.engine import Traits
 from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos
@@ -56,6 +56,12 @@ class RedisBackend:
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return produce.finish_write(self._core, write_id, forget)
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        raise InvalidArgument(NO_LOADS)
+
+    def load(self, request: LoadRequest) -> WriteState:
+        raise InvalidArgument(NO_LOADS)
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
