@@ -79,6 +79,13 @@ def decode(rows: Sequence[Row], begin: int, query: Query, names: Callable[[], Na
     return arrays.filtered(pa.RecordBatch.from_arrays(columns, schema=query.schema), keep)
 
 
+def queue_numbers(rows: Sequence[Row]) -> Ints:
+    """The queues that these rows are about."""
+    return np.unique(
+        _Chunk(rows, keyspace.split_commit(rows[0][0]), lambda: Names(())).events["queue"].astype(np.int64)
+    )
+
+
 class _Chunk:
     """Some journal rows, and one method a column."""
 

@@ -6,6 +6,7 @@ memory:                       nowhere: it lives in one process
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +15,20 @@ from typing import Protocol
 import pyarrow as pa
 
 from leasehold.bulk.moments import Kept
-from leasehold.bulk.plan import Part, plan
+from leasehold.bulk.plan import Part, event_parts, plan
 from leasehold.bulk.plan import read as read_part
 from leasehold.bulk.query import Query
 from leasehold.clock import SystemClock
-from leasehold.errors import InvalidArgument, OpenError
+from leasehold.errors import InvalidArgument, OpenError, StoreLocked
 from leasehold.model.snapshot import SnapshotInfo
 from leasehold.settings import parse_url
 from leasehold.storage.folder import expand
 from leasehold.stores.opening import open as open_store
 from leasehold.stores.snapshots import FOLDER, FolderShelf
 from leasehold.stores.store import Store
+
+#: Seconds to wait for a process that has the store open and does not let others in.
+PATIENCE = 5.0
 
 NAME = "spark"
 """Of snapshots that a read takes by itself."""
@@ -37,6 +41,9 @@ class Place(Protocol):
     def id(self) -> str: ...
 
     def plan(self, query: Query, rows: int) -> list[Part]: ...
+
+    def events(self, begin: int, end: int, rows: int) -> list[Part]:
+        """Parts of the journal's rows [begin, end), of about `rows` events each."""
 
     def read(self, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
         """Raises SnapshotExpired."""
@@ -53,6 +60,9 @@ class FolderPlace:
     def plan(self, query: Query, rows: int) -> list[Part]:
         return plan(Kept(self.folder).moment(), query, rows)
 
+    def events(self, begin: int, end: int, rows: int) -> list[Part]:
+        return event_parts(Kept(self.folder).moment().reader, begin, end, rows)
+
     def read(self, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
         kept = Kept(self.folder)
         return kept.in_use(read_part(kept.moment(), query, part))
@@ -61,14 +71,13 @@ class FolderPlace:
 def take(url: str, ttl_ms: int, name: str = NAME) -> Place:
     """A new snapshot of the store, which is opened for it, through its owner where it has one."""
     with opened(url) as store:
-        info = store.take_snapshot(name, ttl_ms / 1000)
-    return _place(url, info)
+        return place(url, store._backend.take_snapshot(name, ttl_ms))
 
 
 def find(url: str, id: str) -> Place:
     """A snapshot that was taken before. Its folder is found without the store, whoever has that open."""
     info = FolderShelf(home(url) / FOLDER).renew(id, SystemClock().wall_ms())
-    return _place(url, info)
+    return place(url, info)
 
 
 def opened(url: str) -> Store:
@@ -76,7 +85,15 @@ def opened(url: str) -> Store:
     path = home(url)
     if not (path / "FORMAT").exists():
         raise OpenError(f"{path} holds no store: url={url!r} is to name one that exists")
-    return open_store(url, sweep=False)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return open_store(url, sweep=False)
+        except StoreLocked:
+            # Another reader or writer of the same job may have it for a moment, and nobody listens there.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def home(url: str) -> Path:
@@ -90,7 +107,7 @@ def home(url: str) -> Path:
     return expand(path)
 
 
-def _place(url: str, info: SnapshotInfo) -> Place:
+def place(url: str, info: SnapshotInfo) -> Place:
     if info.where is None:
         raise InvalidArgument(f"the snapshots of {url} cannot be read from another process")
     return FolderPlace(info.where)

@@ -44,9 +44,11 @@ class LeaseholdSource(DataSource):
         return made
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        table = self._table("events")
+        table = self.options.get("table")
         if table not in _STREAM_READERS:
-            raise InvalidArgument(f"table {table!r} is not a stream: readStream takes {', '.join(_STREAM_READERS)}")
+            raise InvalidArgument(
+                f'readStream needs .option("table", …): one of {", ".join(_STREAM_READERS)}, not {table!r}'
+            )
         made: DataSourceStreamReader = _of(_STREAM_READERS[table]).stream_reader(self.options, schema)
         return made
 

@@ -48,8 +48,7 @@ TTL_SECONDS = 3600
 def schema(options: Mapping[str, str]) -> str:
     found = checked(options, OPTIONS | STREAM_OPTIONS, "a read")
     url_of(found)
-    table = found.get("table", "events" if STREAM_OPTIONS & found.keys() else "jobs")
-    return ddl(table, _columns(found))
+    return ddl(found.get("table", "jobs"), _columns(found))
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:

@@ -1,0 +1,202 @@
+"""The journal as a stream: every event once, in batches that can run again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import leasehold
+from leasehold.storage import keyspace
+from leasehold.stores.store import Store
+from leasehold.testing.harness import engine_of
+from tests.bulk.filling import fill
+
+Key = tuple[int, int]
+
+
+def stream(spark: SparkSession, url: str, **options: object) -> DataFrame:
+    reader = spark.readStream.format("leasehold").option("url", url).option("table", "events")
+    for name, value in options.items():
+        reader = reader.option(name, value)  # type: ignore[arg-type]
+    return reader.load()
+
+
+class Bronze:
+    """A sink that writes a folder a batch, and writes it again if the batch runs again."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.folder = folder
+
+    def drain(self, frame: DataFrame, checkpoint: str = "checkpoint") -> list[Any]:
+        """Run to the end; the progress of each batch."""
+        query = (
+            frame.writeStream.foreachBatch(self._write)
+            .option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(100)
+        return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
+
+    def _write(self, batch: DataFrame, id: int) -> None:
+        batch.write.mode("overwrite").parquet(str(self.folder / "bronze" / f"batch={id}"))
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = self._spark.read.parquet(str(self.folder / "bronze")).drop("batch").toArrow().to_pylist()
+        return sorted(found, key=lambda row: (row["commit"], row["index"]))
+
+    def keys(self) -> list[Key]:
+        return [(row["commit"], row["index"]) for row in self.rows()]
+
+
+@pytest.fixture
+def bronze(spark: SparkSession, tmp_path: Path) -> Bronze:
+    return Bronze(spark, tmp_path)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    made = f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(made, sweep=False, durability="os") as store:
+        fill(store)
+    return made
+
+
+def with_store(url: str, then: Callable[[Store], Any]) -> Any:
+    with leasehold.open(url, sweep=False) as store:
+        return then(store)
+
+
+def all_keys(url: str) -> list[Key]:
+    return with_store(url, lambda store: [(e.commit, e.index) for e in store.events(limit=10**6)])  # type: ignore[no-any-return]
+
+
+def test_it_drains_to_the_end_and_goes_on_from_there(spark: SparkSession, url: str, bronze: Bronze):
+    frame = stream(spark, url, maxEventsPerTrigger=200)
+    progress = bronze.drain(frame)
+    truth = all_keys(url)
+    assert bronze.keys() == truth
+    assert [batch["numInputRows"] for batch in progress] != [len(truth)], "several batches"
+    # Rows are never split: a row of 300 events is a batch by itself.
+    assert max(batch["numInputRows"] for batch in progress) <= 300
+    last = progress[-1]["sources"][0]
+    assert last["endOffset"] == last["latestOffset"]
+    assert last["endOffset"]["0"]["number"] == len(truth) + 1
+    with_store(url, lambda store: store.queue("more").enqueue_many([b"x"] * 50))
+    bronze.drain(frame)
+    assert bronze.keys() == all_keys(url)
+    assert len(bronze.keys()) == len(truth) + 51
+
+
+def test_a_large_batch_is_read_in_parts_and_its_snapshot_dropped(spark: SparkSession, url: str, bronze: Bronze):
+    with_store(url, lambda store: [store.queue("bulk").enqueue_many([b"x"] * 1000) for _ in range(25)])
+    bronze.drain(stream(spark, url, rowsPerPartition=9000))
+    assert bronze.keys() == all_keys(url)
+    files = list((bronze.folder / "bronze" / "batch=0").glob("*.parquet"))
+    assert len(files) == 3
+    assert with_store(url, lambda store: store.snapshots()) == []
+
+
+def test_columns_and_queues_are_chosen(spark: SparkSession, url: str, bronze: Bronze):
+    bronze.drain(stream(spark, url, tenant="zebra", columns="commit, index, tenant, type"))
+    rows = bronze.rows()
+    assert {row["tenant"] for row in rows} == {"zebra"}
+    assert list(rows[0]) == ["commit", "index", "tenant", "type"]
+    assert len(rows) == 2 + 20 + 6 + 6
+
+
+def test_where_it_starts(spark: SparkSession, url: str, tmp_path: Path):
+    truth = with_store(url, lambda store: list(store.events(limit=10**6)))
+    middle = truth[len(truth) // 2]
+    when = datetime.fromtimestamp(middle.time_ms / 1000, UTC)
+    expected = {
+        "earliest": len(truth),
+        "latest": 0,
+        when.isoformat(): sum(event.time_ms >= middle.time_ms for event in truth),
+        '{"0": 5}': sum(event.commit >= 5 for event in truth),
+    }
+    for number, (starting, count) in enumerate(expected.items()):
+        sink = Bronze(spark, tmp_path / str(number))
+        progress = sink.drain(stream(spark, url, startingOffsets=starting))
+        assert sum(batch["numInputRows"] for batch in progress) == count, starting
+
+
+def test_a_gap_is_named(spark: SparkSession, url: str, bronze: Bronze):
+    with_store(url, lambda store: engine_of(store).transact(lambda tx: tx.delete(keyspace.JOURNAL, keyspace.commit(4))))
+    with pytest.raises(StreamingQueryException, match="journal row 4 is missing"):
+        bronze.drain(stream(spark, url))
+
+
+def test_what_was_trimmed_is_an_error_and_a_consumer_prevents_it(spark: SparkSession, url: str, bronze: Bronze):
+    bronze.drain(stream(spark, url, consumer="bronze"))
+    for _ in range(3):
+        with_store(url, lambda store: store.queue("more").enqueue_many([b"x"] * 5))
+    end = all_keys(url)[-1][0]
+    # The consumer is remembered where the last batch but one ended; nothing from there on may go.
+    with_store(url, lambda store: engine_of(store).transact(lambda tx: tx.delete_range(
+        keyspace.JOURNAL, keyspace.commit(1), keyspace.commit(end))))  # fmt: skip
+    with pytest.raises(StreamingQueryException, match=r"JournalTrimmed.*kept from cursor"):
+        bronze.drain(stream(spark, url, consumer="bronze"))
+
+
+def test_offsets_of_another_store_are_refused(spark: SparkSession, url: str, bronze: Bronze, tmp_path: Path):
+    bronze.drain(stream(spark, url))
+    with leasehold.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as other:
+        other.queue("a").enqueue(b"x")
+    with pytest.raises(StreamingQueryException, match="belongs to another store"):
+        bronze.drain(stream(spark, f"rocksdb:{tmp_path / 'other'}"))
+
+
+def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: Bronze, tmp_path: Path):
+    url = f"lmdb:{tmp_path / 'live'}"
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("live")
+        queue.enqueue(b"first")
+        query = (
+            stream(spark, url, maxEventsPerTrigger=10)
+            .writeStream.foreachBatch(bronze._write)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            for _ in range(20):
+                queue.enqueue_many([b"x"] * 5)
+                queue.ack_many(queue.claim(limit=5).deliveries)
+            deadline = time.monotonic() + 60
+            while (
+                not query.lastProgress
+                or query.lastProgress.sources[0].endOffset != query.lastProgress.sources[0].latestOffset
+                or query.status["isDataAvailable"]
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            query.stop()
+        truth = [(e.commit, e.index) for e in store.events(limit=10**6)]
+    bronze.drain(stream(spark, url, maxEventsPerTrigger=10))
+    assert bronze.keys() == truth
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"state": "dead"}, "unknown option 'state'"),
+        ({"startingOffsets": "soon"}, "is not a time"),
+        ({"startingOffsets": '{"0": 99999}'}, "past the end"),
+        ({"startingOffsets": '{"1": 3}'}, "not an offset"),
+        ({"maxEventsPerTrigger": "0"}, "maxEventsPerTrigger"),
+        ({"table": "jobs"}, "readStream needs"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_is_wrong(spark: SparkSession, url: str, bronze: Bronze, options: dict[str, str], said: str):
+    with pytest.raises(Exception, match=said):
+        bronze.drain(stream(spark, url, **options))
