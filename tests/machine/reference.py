@@ -222,7 +222,7 @@ class Reference:
             return self._repeat(queue.claims[claim_id], asked)
         if queue.paused:
             return []
-        self.expire()
+        self.expire(name)
         room = self._room(queue, limit)
         granted = Lease(self.now + (lease or _ms(queue.policy.lease)))
         taken: list[Delivery] = []
@@ -336,12 +336,16 @@ class Reference:
             self._event()
         return lease.until, {job.id for job in lease.lost}
 
+    def repaired(self, claimed: str | None) -> Iterable[Queue]:
+        """Whose expired leases are found by a claim of that queue, or (None) by a sweep."""
+        return self.queues.values()
+
     # ── time passes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def expire(self) -> tuple[int, int]:
+    def expire(self, claimed: str | None = None) -> tuple[int, int]:
         """Leases that have run out give their jobs back, or the jobs die; (how many back, how many dead)."""
         back = dead = 0
-        for queue in self.queues.values():
+        for queue in self.repaired(claimed):
             for job in queue.of("leased"):
                 lease = job.lease
                 if lease is None or lease.until > self.now:
@@ -475,6 +479,21 @@ class Reference:
         self.last_event = self.now
         if job is not None:
             job.told.append(told)
+
+
+class ApartReference(Reference):
+    """Queues that live apart, on a server whose clock is its own: a claim mends its own queue, and no calendar matters."""
+
+    def repaired(self, claimed: str | None) -> Iterable[Queue]:
+        return super().repaired(None) if claimed is None else [self.queues[claimed]]
+
+    def reopen(self) -> None:
+        """A client comes and goes."""
+
+    def reboot(self, steady: int) -> None:
+        """The client's machine is started anew: nothing to the server."""
+        self.offset += self.steady - steady
+        self.steady = steady
 
 
 def _ms(seconds: float) -> int:

@@ -94,6 +94,7 @@ class QueueMachine(RuleBasedStateMachine):
     """One store and the reference, side by side."""
 
     place: ClassVar[Callable[[], Place]]
+    reference: ClassVar[type[Reference]] = Reference
     deliveries: Bundle[tuple[Delivery, RealDelivery]] = Bundle("deliveries")
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.home = type(self).place()
         self.store = self.home.open(self.clock)
-        self.model = Reference(self.clock.wall_ms(), self.clock.steady_ms(), {})
+        self.model = self.reference(self.clock.wall_ms(), self.clock.steady_ms(), {})
         self.ids: set[str] = set()
         #: The real delivery of each of the model's, and the last token each job was given.
         self.real: dict[Delivery, RealDelivery] = {}
@@ -111,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(first=policies, second=policies)
     def begin(self, first: Policy, second: Policy) -> None:
         now = self.clock
-        self.model = Reference(now.wall_ms(), now.steady_ms(), {"a": first, "b": second})
+        self.model = self.reference(now.wall_ms(), now.steady_ms(), {"a": first, "b": second})
         self.queue("b").configure(second)
         self.queue("a").configure(first)
 
@@ -470,12 +471,15 @@ class QueueMachine(RuleBasedStateMachine):
         """Every change of every job is told once, in order, as far back as the journal is kept."""
         told: dict[str | None, list[str]] = {}
         page = self.store.events(limit=50)
-        first = page.events[0].number if page.events else 1
-        count = 0
+        #: The number expected next, of the store's journal or of each queue's.
+        after: dict[str, int] = {}
+        first = 1
         while page.events:
             for event in page:
-                assert event.number == first + count
-                count += 1
+                journal = event.queue if self.store.traits.journal == "queue" else ""
+                first = max(first, after.setdefault(journal, event.number))
+                assert event.number == after[journal]
+                after[journal] += 1
                 told.setdefault(event.job_id, []).append(event.type)
             page = self.store.events(after=page.cursor, limit=50)
         told.pop(None, None)
@@ -486,8 +490,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert kept == (story if first == 1 else story[len(story) - len(kept) :])
 
 
-def machine(place: Callable[[], Place]) -> type[QueueMachine]:
-    return type("Machine", (QueueMachine,), {"place": staticmethod(place)})
+def machine(place: Callable[[], Place], reference: type[Reference] = Reference) -> type[QueueMachine]:
+    return type("Machine", (QueueMachine,), {"place": staticmethod(place), "reference": reference})
 
 
 @pytest.fixture

