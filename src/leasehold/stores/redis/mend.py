@@ -271,9 +271,10 @@ def sweep(core: Core) -> Swept:
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
     """Give queues their policies; each shard of each in one step of its own."""
     for name, policy in policies.items():
-        for shard in core.shards.made(name).shards:
+        queue = core.shards.made(name)
+        for shard in queue.shards:
             core.act(
-                shard.base, "configure", created_text(name), FIRST_RULES, encode_rules(policy),
+                shard.base, "configure", created_text(name), FIRST_RULES, encode_rules(policy, len(queue.shards)),
                 encode_msgpack(policy), _DEFAULT,
             )  # fmt: skip
 

@@ -17,6 +17,7 @@ import msgspec
 from leasehold.errors import Corrupt
 from leasehold.model.durations import duration_ms
 from leasehold.model.ids import NO_ID
+from leasehold.model.rate import Rate
 from leasehold.model.retry import Policy
 from leasehold.storage.records import decode_headers
 
@@ -147,29 +148,37 @@ def decode_result(value: bytes | None, job: bytes) -> bytes | None:
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_RULES = Struct(">BIQQQQQBBBddd")
+_RULES = Struct(">BIQQQQQBBBdddQQd")
 _KINDS = ("fixed", "linear", "exponential")
 _JITTERS = ("none", "equal", "full")
 _policy = msgspec.msgpack.Decoder(Policy)
 encode_msgpack = msgspec.msgpack.Encoder().encode
 
 
-def encode_rules(policy: Policy) -> bytes:
-    """A policy as the Lua reads it: numbers only."""
+def encode_rules(policy: Policy, partitions: int = 1) -> bytes:
+    """A policy as the Lua reads it: numbers only. Of its limits, a partition has its share."""
     backoff = policy.backoff
+    rate = policy.rate if isinstance(policy.rate, Rate) else None
     return _RULES.pack(
         0,
         policy.max_attempts,
         *(duration_ms(name, getattr(policy, name)) for name in ("lease", "retention", "result_retention")),
         duration_ms("dedup_window", policy.dedup_window),
-        policy.max_waiting or 0,
+        _share(policy.max_waiting, partitions),
         policy.backoff_on_expiry,
         _KINDS.index(backoff.kind),
         _JITTERS.index(backoff.jitter),
         backoff.base,
         backoff.factor,
         backoff.cap,
+        _share(policy.max_leased, partitions),
+        0 if rate is None else _share(rate.capacity, partitions),
+        0.0 if rate is None else float(rate.interval_ns * partitions),
     )
+
+
+def _share(limit: int | None, partitions: int) -> int:
+    return 0 if limit is None else max(1, limit // partitions)
 
 
 def decode_policy(raw: bytes) -> Policy:

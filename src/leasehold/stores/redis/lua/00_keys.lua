@@ -19,6 +19,7 @@
 --   :lost       hash     lease -> jobs cancelled under it
 --   :claims     hash     digest of a claim's id -> lease, digest of what it asked for, whether it expired
 --   :claimdue   zset     digest of a claim's id by when it may be forgotten
+--   :bucket     string   of a rate: a moment, and how many nanoseconds after it the bucket is full again
 --   :dedup      hash     digest of an idempotency key -> job, digest of its payload, until when it is held
 --   :dedupdue   zset     digest of an idempotency key by when it may be forgotten
 --   :damaged    hash     job -> "w" | "l": taken out of its index because it cannot be read

@@ -10,7 +10,8 @@ L.LEASE_BYTES = struct.size(L.LEASE)
 L.BOOKS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
 L.BOOKS_BYTES = struct.size(L.BOOKS)
 -- paused max_attempts lease retention result_retention dedup max_waiting backoff_on_expiry kind jitter base factor cap
-L.RULES = '>BI4I8I8I8I8I8BBBddd'
+-- max_leased (0: any), and of the rate how many at once (0: no rate) and the nanoseconds between two
+L.RULES = '>BI4I8I8I8I8I8BBBdddI8I8d'
 
 function L.state_row(id, s)
   local row = pack(L.STATE, 1, s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token,
@@ -49,10 +50,11 @@ end
 
 function L.rules_of(value)
   local paused, max_attempts, lease, retention, result_retention, dedup, max_waiting, on_expiry, kind, jitter, base,
-    factor, cap = unpack_(L.RULES, value)
+    factor, cap, max_leased, burst, interval = unpack_(L.RULES, value)
   return {paused = paused == 1, max_attempts = max_attempts, lease = lease, retention = retention,
     result_retention = result_retention, dedup = dedup, max_waiting = max_waiting, on_expiry = on_expiry == 1,
-    kind = kind, jitter = jitter, base = base, factor = factor, cap = cap}
+    kind = kind, jitter = jitter, base = base, factor = factor, cap = cap, max_leased = max_leased, burst = burst,
+    interval = interval, limited = max_leased > 0 or burst > 0}
 end
 
 -- the wait after failed delivery number `attempt`, as model/retry.py decides it

@@ -32,7 +32,7 @@ function L.begin(keys, args)
   if b.damaged then return nil, {'E', 'corrupt', '', 'the books of ' .. base .. ' are damaged: run check with repair'} end
   b.now = L.now(args[1], b.time)
   b.rules_row = found[2]
-  b.wake = 0
+  b.wake, b.held_before = 0, b.leased
   return b
 end
 
@@ -101,6 +101,10 @@ end
 function L.finish(b, reply)
   local base = b.base
   if b.events_in_row > 0 then L.close_row(b) end
+  -- Who waits because too many jobs were held may go on.
+  if b.leased < b.held_before and b.rules_row and L.rules(b).limited then
+    b.wake = max(b.wake, b.held_before - b.leased)
+  end
   for i, row in ipairs(b.rows) do call('XADD', base .. ':journal', string.format("%.0f-0", b.commit + i), 'e', row) end
   b.commit = b.commit + #b.rows
   b.time = b.now

@@ -23,17 +23,46 @@ function L.payload_bytes(body)
   return #body - 11 - key - headers
 end
 
--- When the next job becomes ready or the next lease runs out; -1: nothing to come.
-function L.next_due(b)
-  local first = -1
-  local function look(key)
+-- ── limits: how many are held at once, how many are handed out a second ──
+
+-- How far the bucket is from full, in nanoseconds.
+function L.taken_ns(b)
+  local raw = call('GET', b.base .. ':bucket')
+  if not raw then return 0 end
+  local moment, ns = unpack_('>I8d', raw)
+  return max(0, (moment - b.now) * 1e6 + ns)
+end
+
+-- How many jobs a claim may take now, of those it wants.
+function L.room(b, rules, wanted)
+  if rules.max_leased > 0 then wanted = min(wanted, rules.max_leased - b.leased) end
+  if rules.burst > 0 and wanted > 0 then
+    wanted = min(wanted, floor((rules.burst * rules.interval - L.taken_ns(b)) / rules.interval))
+  end
+  return max(wanted, 0)
+end
+
+function L.take(b, rules, count)
+  if rules.burst > 0 then
+    call('SET', b.base .. ':bucket', pack('>I8d', b.now, L.taken_ns(b) + count * rules.interval))
+  end
+end
+
+-- When the next job becomes ready (and may be taken) or the next lease runs out; -1: nothing to come.
+function L.next_due(b, rules)
+  local first, opens = -1, 0
+  local function look(key, least)
     local found = call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if found[2] and (first < 0 or tonumber(found[2]) < first) then first = tonumber(found[2]) end
+    local at = found[2] and max(tonumber(found[2]), least)
+    if at and (first < 0 or at < first) then first = at end
   end
-  for tier = 9, 0, -1 do
-    if L.has(b.tiers, 2 ^ tier) then look(b.base .. ':t' .. tier) end
+  if rules.burst > 0 then opens = b.now + ceil((L.taken_ns(b) - (rules.burst - 1) * rules.interval) / 1e6) end
+  if rules.max_leased == 0 or b.leased < rules.max_leased then
+    for tier = 9, 0, -1 do
+      if L.has(b.tiers, 2 ^ tier) then look(b.base .. ':t' .. tier, opens) end
+    end
   end
-  look(b.base .. ':leases')
+  look(b.base .. ':leases', 0)
   return first
 end
 
@@ -116,10 +145,12 @@ verbs.claim = function(keys, args)
   local l = L.lease_of(base, lease)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
   local expired = L.expire(b, tonumber(args[11]))
-  local taken = L.pick(b, tonumber(args[5]), tonumber(args[7]))
+  local limit = tonumber(args[5])
+  if rules.limited then limit = L.room(b, rules, limit) end
+  local taken = limit > 0 and L.pick(b, limit, tonumber(args[7])) or {}
   if #taken == 0 then
     if expired > 0 or b.events_in_row > 0 or #b.rows > 0 then L.finish(b, {}) end
-    return {0, L.next_due(b), b.now, call('HKEYS', base .. ':damaged')[1] or ''}
+    return {0, L.next_due(b, rules), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or ''}
   end
   local length = tonumber(args[6])
   local untils = b.now + (length > 0 and length or rules.lease)
@@ -143,6 +174,7 @@ verbs.claim = function(keys, args)
     call('HSET', base .. ':claims', claim, lease .. args[10] .. '0')
     call('ZADD', base .. ':claimdue', untils + CLAIM_MEMORY, claim)
   end
+  if rules.limited then L.take(b, rules, #ids) end
   b.waiting, b.leased = b.waiting - #ids, b.leased + #ids
   b.plan = untils
   L.finish(b, {})

@@ -8,6 +8,11 @@ verbs.configure = function(keys, args)
   local paused = byte(b.rules_row)
   local now = call('GET', b.base .. ':policy')
   if (now or args[8]) ~= args[7] then
+    local old, new = L.rules_of(b.rules_row), L.rules_of(args[6])
+    if old.burst ~= new.burst or old.interval ~= new.interval then
+      call('DEL', b.base .. ':bucket') -- kept by another measure, what was taken of it says nothing
+    end
+    if old.limited then b.wake = 1000000 end
     b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
     L.event(b, 2, NO_ID, nil, {text = args[7]})
     call('SET', b.base .. ':policy', args[7])
