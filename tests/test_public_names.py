@@ -9,7 +9,7 @@ PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 NAMES = {
     "open", "Store", "Queue", "Claim",
-    "NewJob", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Where", "Event",
+    "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Where", "Event",
     "ManualClock", "SystemClock",
     "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",

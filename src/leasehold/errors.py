@@ -14,6 +14,7 @@
     ├── Unauthenticated         a server does not know the caller: no token, or one it does not take
     ├── Forbidden               a server knows the caller, and the token does not allow this
     ├── TaskFailed              the result asked for will not come: the job is dead, or was removed
+    ├── NotFound                there is nothing at that address
     ├── StoreError              the store itself
     │   ├── OpenError           it could not be opened, and nothing on disk was changed
     │   │   ├── UnknownEngine
@@ -174,6 +175,12 @@ class TaskFailed(LeaseholdError):
         self.error = error
         what = {"removed": "was removed", "max_attempts": "failed at its last attempt"}.get(reason, "failed")
         super().__init__(f"task {task} (job {job_id}) {what}" + (f": {error}" if error else ""))
+
+
+class NotFound(LeaseholdError):
+    """There is nothing at that address, or nothing the caller may know of."""
+
+    code = "not_found"
 
 
 class StoreError(LeaseholdError):

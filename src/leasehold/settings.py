@@ -24,10 +24,10 @@ from msgspec import Meta, Struct
 from leasehold.errors import OpenError, SettingsError, UnknownEngine
 from leasehold.serving import Secret, Server
 
-EngineName = Literal["rocksdb", "lmdb", "memory", "redis"]
+EngineName = Literal["rocksdb", "lmdb", "memory", "redis", "http"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
 #: Planned, and asked for by name already: better told apart from a misspelling.
-_LATER = {"http", "https", "foundationdb", "fdb"}
+_LATER = {"foundationdb", "fdb"}
 
 #: What a store of that engine promises when nothing is asked for.
 _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
@@ -35,6 +35,7 @@ _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
     "lmdb": "disk",
     "memory": "memory",
     "redis": "memory",  # what the server has is taken, and told of
+    "http": "memory",  # whatever the server has will do
 }
 
 PREFIX = "LEASEHOLD_"
@@ -82,6 +83,19 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, **said)
 
 
+class Http(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For stores behind a server (`http://…`, `https://…`, `http+unix:…`)."""
+
+    #: Who asks: a token of the server's.
+    token: Secret = Secret()
+    #: How requests and answers are written.
+    encoding: Literal["msgpack", "json"] = "msgpack"
+    #: How long a request is tried for before it is given up, besides the waiting it asks for.
+    timeout: Seconds = 30.0
+    #: Certificates to trust instead of the system's.
+    ca_file: Annotated[str, Meta(min_length=1)] | None = None
+
+
 class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: EngineName = "rocksdb"
     #: A folder of its own; `~` and variables are expanded. Not for `memory`.
@@ -91,6 +105,7 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rocksdb: RocksDb = RocksDb()
     lmdb: Lmdb = Lmdb()
     redis: Redis = Redis()
+    http: Http = Http()
 
     @property
     def promised(self) -> Literal["disk", "os", "memory"]:
@@ -341,6 +356,8 @@ def parse_url(url: object) -> tuple[str, str | None]:
     engine, rest = match[1].lower(), match[2]
     if _REDIS.match(engine):
         return "redis", url  # who and where, for its own reader
+    if engine in ("http", "https", "http+unix"):
+        return "http", url
     if engine in _LATER:
         raise UnknownEngine(f"{url!r}: this release does not have {engine} yet. It has {_known()}")
     if engine not in ENGINES:
@@ -368,7 +385,7 @@ def _path_of(url: str, engine: str, rest: str) -> str | None:
 
 
 def _known() -> str:
-    forms = {"memory": "'memory:'", "redis": "'redis://<host>'"}
+    forms = {"memory": "'memory:'", "redis": "'redis://<host>'", "http": "'http://<host>:<port>'"}
     return ", ".join(forms.get(engine, f"'{engine}:<path>'") for engine in ENGINES)
 
 

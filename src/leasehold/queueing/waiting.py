@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 
-class Waiter:
+class Signal(Protocol):
+    """How a waiter is woken. Set while the line's lock is held: it must not come back to the line."""
+
+    def set(self) -> None: ...
+
+
+S = TypeVar("S", bound=Signal)
+
+
+class Waiter(Generic[S]):
     """One caller, standing in one line or several."""
 
     __slots__ = ("signal", "topics")
 
-    def __init__(self, topics: Sequence[Hashable]) -> None:
+    def __init__(self, topics: Sequence[Hashable], signal: S) -> None:
         self.topics = topics
-        self.signal = threading.Event()
+        self.signal = signal
 
 
 class Waiters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, dict[Waiter, None]] = {}
+        self._lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
     @property
     def anyone(self) -> bool:
@@ -35,19 +45,22 @@ class Waiters:
         self._lock = threading.Lock()
         self._lines = {}
 
-    def join(self, topics: Sequence[Hashable]) -> Waiter:
-        waiter = Waiter(topics)
+    def join(self, topics: Sequence[Hashable]) -> Waiter[threading.Event]:
+        return self.enter(Waiter(topics, threading.Event()))
+
+    def enter(self, waiter: Waiter[S]) -> Waiter[S]:
+        topics = waiter.topics
         with self._lock:
             for topic in topics:
                 self._lines.setdefault(topic, {})[waiter] = None
         return waiter
 
-    def leads(self, waiter: Waiter) -> list[Hashable]:
+    def leads(self, waiter: Waiter[Any]) -> list[Hashable]:
         """The lines this waiter is first in: it watches the clock for those."""
         with self._lock:
-            return [topic for topic in waiter.topics if next(iter(self._lines[topic])) is waiter]
+            return [topic for topic in waiter.topics if next(iter(self._lines.get(topic, ())), None) is waiter]
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: Waiter[Any]) -> None:
         with self._lock:
             for topic in waiter.topics:
                 line = self._lines[topic]

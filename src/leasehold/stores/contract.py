@@ -30,8 +30,23 @@ Jobs = list[Job]
 JobIds = list[bytes]
 QueueInfos = list[QueueInfo]
 SnapshotInfos = list[SnapshotInfo]
+Topic = QueueName | bytes | None
+"""What a watch is kept for: a queue that may have a job to claim, a job (its id) that may have ended, or the journal (None)."""
 Progress = Callable[[int, int | None], None]
 """Told of (done so far, of how many if known) by verbs that work in chunks."""
+
+
+class Watch(Protocol):
+    """A place in line, kept without a thread (see `Backend.watch`)."""
+
+    def left_ms(self) -> int:
+        """What is left of the wait, by the store's time."""
+
+    def again(self) -> None:
+        """The look was in vain: tell me of the next chance."""
+
+    def close(self) -> None:
+        """Leave the line. Closing twice is fine."""
 
 
 class Backend(Protocol):
@@ -106,6 +121,14 @@ class Backend(Protocol):
         Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
         With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
         InvalidArgument (it asked for something else).
+        """
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
+        """For servers, which wait for many callers at once: `told` is called whenever it is worth looking again.
+
+        That is when a verb wakes these topics, when a job of these queues becomes due or a lease runs out, when `wait_ms`
+        have passed, and when the store is closed. Look once after this returns, as something may have happened before.
+        `told` is called from any thread, must be quick and must not call the store; it may be called in vain.
         """
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:

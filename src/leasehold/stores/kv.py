@@ -32,11 +32,12 @@ from leasehold.queueing import (
     sweep,
     writes,
 )
+from leasehold.queueing.attending import Attendant
 from leasehold.queueing.core import Core
 from leasehold.queueing.once import OnceCore, asked
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
-from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos
+from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos, Topic, Watch
 from leasehold.stores.snapshots import shelf_of
 
 
@@ -47,6 +48,7 @@ class KvBackend:
         self._engine = engine
         self._core = Core(engine, clock)
         loads.roll_forward(self._core)
+        self._attendant = Attendant(self._core)
         engine.share()
         self.url = url
         self._clock = clock
@@ -94,6 +96,9 @@ class KvBackend:
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
         return claim.claim(self._core, names, request, cancel)
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
+        return self._attendant.watch(topics, wait_ms, told)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
         return settle.settle(self._core, name, items)
@@ -201,6 +206,7 @@ class KvBackend:
     def close(self) -> None:
         self._core.waiters.wake_all()
         self._engine.close()
+        self._attendant.stop()
 
 
 class KvOnce(KvBackend):

@@ -18,7 +18,10 @@ from leasehold.stores.store import Store
 from leasehold.stores.sweeper import Sweeper
 
 #: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
-OPTIONS = {name.rsplit(".", 1)[1]: name for name in SETTINGS if name.startswith("storage.") and name.count(".") == 2}
+OPTIONS: dict[str, tuple[str, ...]] = {}
+for _name in SETTINGS:
+    if _name.startswith("storage.") and _name.count(".") == 2:
+        OPTIONS[_name.rsplit(".", 1)[1]] = (*OPTIONS.get(_name.rsplit(".", 1)[1], ()), _name)
 
 
 def open(
@@ -32,10 +35,13 @@ def open(
 ) -> Store:
     """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`.
 
+    Or one that a server keeps: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
+
     What is not said here comes from the environment, a TOML file (`config`, or ./leasehold.toml) or the defaults: see
     docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
     how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
-    (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, timeout, patience (redis).
+    (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, timeout, patience (redis), token, encoding,
+    timeout, ca_file (http).
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
     """
@@ -44,21 +50,28 @@ def open(
         overrides["sweep.enabled"] = sweep
     elif sweep is not None:
         overrides |= {"sweep.enabled": True, "sweep.interval": sweep}
-    return open_with(Settings.load(url, config, overrides=overrides), clock, asked=frozenset(options))
+    settings = Settings.load(url, config, overrides=overrides)
+    return open_with(settings, clock, asked=frozenset(options), sweep=sweep not in (None, False))
 
 
-def open_with(settings: Settings, clock: Clock | None = None, *, asked: frozenset[str] = frozenset()) -> Store:
-    """Open what the settings say."""
+def open_with(
+    settings: Settings, clock: Clock | None = None, *, asked: frozenset[str] = frozenset(), sweep: bool = False
+) -> Store:
+    """Open what the settings say. `sweep`: it was asked for, and not only left on."""
     storage = settings.storage
     for option in asked:
-        if not OPTIONS[option].startswith(f"storage.{storage.engine}."):
+        engines = [name.split(".")[1] for name in OPTIONS[option]]
+        if storage.engine not in engines:
             raise SettingsError(
-                f"{option!r} is a setting of {OPTIONS[option].split('.')[1]}, and this is a {storage.engine} store"
+                f"{option!r} is a setting of {' and '.join(engines)}, and this is a {storage.engine} store"
             )
     clock = SystemClock() if clock is None else clock
-    backend, remarks = (_redis if storage.engine == "redis" else _embedded)(storage, clock)
-    sweep = settings.sweep
-    store = Store(backend, sweeper=Sweeper(clock, sweep.interval) if sweep.enabled else None)
+    opened = {"redis": _redis, "http": _behind_a_server}.get(storage.engine, _embedded)
+    backend, remarks = opened(storage, clock)
+    sweeping = settings.sweep
+    # A server sweeps what it keeps; who reaches it over HTTP does so only if asked to.
+    wanted = sweeping.enabled and (sweep or storage.engine != "http")
+    store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
     for remark in remarks:
         store._telemetry.warning("opened_with_a_remark", remark=remark)
     store._telemetry.info(
@@ -66,7 +79,7 @@ def open_with(settings: Settings, clock: Clock | None = None, *, asked: frozense
         engine=storage.engine,
         durability=store.durability,
         format=FORMAT,
-        sweep=sweep.interval if sweep.enabled else None,
+        sweep=sweeping.interval if sweeping.enabled else None,
     )
     return store
 
@@ -78,7 +91,7 @@ def _options(options: dict[str, object]) -> dict[str, object]:
             raise SettingsError(
                 f"unknown option {option!r} (given to open): the engines take {', '.join(sorted(OPTIONS))}"
             )
-        overrides[OPTIONS[option]] = value
+        overrides.update(dict.fromkeys(OPTIONS[option], value))
     return overrides
 
 
@@ -108,6 +121,30 @@ def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
         backend.close()
         raise
     return backend, remarks
+
+
+def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    if storage.path is None:
+        raise SettingsError(
+            f"no server is named: give open a URL ('http://<host>:<port>'), or set {variable('storage.path')}"
+        )
+    from leasehold.stores.remote.address import parse
+    from leasehold.stores.remote.client import RemoteBackend
+
+    http = storage.http
+    backend = RemoteBackend(
+        parse(storage.path),
+        encoding=http.encoding,
+        token=http.token.reveal() or None,
+        timeout=http.timeout,
+        ca_file=http.ca_file,
+    )
+    try:
+        _refuse_less(backend.traits.durability, storage.promised, backend.url)
+    except BaseException:
+        backend.close()
+        raise
+    return backend, ()
 
 
 # ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────

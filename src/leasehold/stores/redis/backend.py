@@ -19,7 +19,8 @@ from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, WriteState
 from leasehold.queueing.once import asked
 from leasehold.storage.engine import Traits
-from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos
+from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos, Topic, Watch
+from leasehold.stores.polling import Poller
 from leasehold.stores.redis import checking, consume, history, look, mend, produce, restore
 from leasehold.stores.redis.core import Core, OnceCore
 
@@ -29,6 +30,7 @@ class RedisBackend:
         self._core = core
         self.url = url
         self.traits = traits
+        self._poller = Poller()
 
     def once(self, request: bytes) -> RedisBackend:
         return _Once(self, request)
@@ -67,6 +69,9 @@ class RedisBackend:
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
         return consume.claim(self._core, names, request, cancel)
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
+        return self._poller.watch(topics, wait_ms, told)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
         return consume.settle(self._core, name, items)

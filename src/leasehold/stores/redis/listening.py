@@ -51,7 +51,7 @@ class Listening:
                     self._subscribe(channel)
         known[1].wait(LOOK_AGAIN)
 
-    def wait(self, waiter: Waiter, ms: float, cancel: threading.Event | None = None) -> None:
+    def wait(self, waiter: Waiter[threading.Event], ms: float, cancel: threading.Event | None = None) -> None:
         """Sleep until the waiter is woken, that many milliseconds have passed, or it is time for another look."""
         leads = bool(self.waiters.leads(waiter))
         poll = LOOK_AGAIN if leads else None

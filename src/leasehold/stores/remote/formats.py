@@ -1,0 +1,63 @@
+"""JSON for people and MessagePack for programs: the same structs, by the `Content-Type` and `Accept` headers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from leasehold.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+class _Decode(Protocol):
+    def __call__(self, raw: bytes | bytearray | memoryview) -> Any: ...
+
+
+class Format(NamedTuple):
+    name: str
+    content_type: str
+    problem_type: str
+    encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder
+    decoders: dict[Any, _Decode]
+
+    def encode(self, thing: object) -> bytes:
+        return self.encoder.encode(thing)
+
+    def decode(self, raw: bytes | bytearray | memoryview, kind: type[T]) -> T:
+        """Raises msgspec.DecodeError."""
+        decode = self.decoders.get(kind)
+        if decode is None:
+            made = msgspec.json.Decoder(kind) if self.name == "json" else msgspec.msgpack.Decoder(kind)
+            decode = self.decoders[kind] = made.decode  # type: ignore[assignment]
+        found: T = decode(raw)  # type: ignore[misc]
+        return found
+
+
+JSON = Format("json", "application/json", "application/problem+json", msgspec.json.Encoder(), {})
+MSGPACK = Format("msgpack", "application/msgpack", "application/problem+msgpack", msgspec.msgpack.Encoder(), {})
+FORMATS = {"json": JSON, "msgpack": MSGPACK}
+
+_MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
+
+
+def of_body(content_type: str | None) -> Format:
+    """How a request's body is written. Whoever says nothing, or what `curl -d` says, means JSON."""
+    if not content_type:
+        return JSON
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in _MSGPACK_TYPES:
+        return MSGPACK
+    if kind in ("application/json", "application/x-www-form-urlencoded", "text/plain", "text/json", "*/*"):
+        return JSON
+    raise InvalidArgument(f"Content-Type {kind!r}: this server reads application/json and application/msgpack")
+
+
+def of_reply(accept: str | None, body: Format) -> Format:
+    """How to answer: as asked for by `Accept`, or else as the request was written."""
+    if not accept:
+        return body
+    if "msgpack" in accept:
+        return MSGPACK
+    return JSON if "json" in accept else body

@@ -1,0 +1,290 @@
+"""Carries an operation out on a backend, whatever server it came through.
+
+    match ─▶ begin ─▶ run, or wait (`Attendance`) ─▶ reply
+
+A server gives it method, path, headers and body, and writes what it answers; it knows sockets, this does not.
+Every operation that writes runs under the request's id, so that a repeat gets the first answer. A waiting request is
+known by its id too: it can be called off, and a repeat takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct
+
+from leasehold.errors import Forbidden, InvalidArgument, LeaseholdError, NotFound, StoreClosed, TooLarge, Unavailable
+from leasehold.model.lease import Settle, proof_of
+from leasehold.stores.contract import Backend, Watch
+from leasehold.stores.polling import Poller
+from leasehold.stores.remote import formats
+from leasehold.stores.remote import messages as m
+from leasehold.stores.remote.calls import Call, Operation, Waiting
+from leasehold.stores.remote.faults import problem_of, retry_after
+from leasehold.stores.remote.formats import Format
+from leasehold.stores.remote.identity import Identity
+from leasehold.stores.remote.operations import OPERATIONS, decoded_query
+from leasehold.stores.telemetry import Telemetry
+
+REQUEST_ID = "leasehold-request"
+TENANT = "leasehold-tenant"
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one request may ask for."""
+
+    body_bytes: int = 64 * 1024**2
+    head_bytes: int = 32 * 1024
+    #: A longer wait is answered when this has passed, and asked for again by the client.
+    wait_ms: int = 60_000
+
+
+class Reply(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes
+    #: Further headers, as pairs.
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Attended(Struct, eq=False):
+    """A request that waits."""
+
+    told: Callable[[], None]
+    #: Its caller no longer wants it: end it with nothing.
+    over: bool = False
+    #: … since they have asked again, and are served there.
+    superseded: bool = False
+
+
+class Attendance:
+    """The waiting requests, by tenant and request id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[object, Attended] = {}
+
+    def enter(self, key: object, told: Callable[[], None]) -> Attended:
+        entry = Attended(told)
+        with self._lock:
+            before = self._waiting.get(key)
+            self._waiting[key] = entry
+        if before is not None:  # the same caller asks again, having lost the first connection
+            before.over = before.superseded = True
+            before.told()
+        return entry
+
+    def leave(self, key: object, entry: Attended) -> None:
+        with self._lock:
+            if self._waiting.get(key) is entry:
+                del self._waiting[key]
+
+    def call_off(self, key: object) -> bool:
+        with self._lock:
+            entry = self._waiting.get(key)
+        if entry is None:
+            return False
+        entry.over = True
+        entry.told()
+        return True
+
+    def everyone(self) -> None:
+        with self._lock:
+            entries = list(self._waiting.values())
+        for entry in entries:
+            entry.told()
+
+
+class Begun(NamedTuple):
+    """A request that was understood, and is allowed."""
+
+    operation: Operation
+    call: Call
+    #: The backend itself, without the memory of this request.
+    backend: Backend
+    waiting: Waiting | None
+    format: Format
+    #: By whom and what it is known while it waits.
+    key: object
+
+
+class Host:
+    """One backend, open to requests. `local`: those who ask may name paths."""
+
+    def __init__(self, backend: Backend, *, local: bool = False, limits: Limits | None = None) -> None:
+        self.backend = backend
+        self.limits = limits or Limits()
+        self.local = local
+        self.attendance = Attendance()
+        #: Set when the server goes down: nobody waits any longer.
+        self.stopping = False
+        self._once: Callable[[bytes], Backend] | None = getattr(backend, "once", None)
+        self._watch: Callable[..., Watch] = getattr(backend, "watch", None) or Poller().watch
+
+    # ── understanding ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(
+        self,
+        operation: Operation,
+        path: dict[str, str],
+        query: dict[str, str],
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview,
+        identity: Identity,
+    ) -> Begun:
+        """Check all there is to check. `headers` by their names in lower case."""
+        if operation.local and not self.local:
+            raise InvalidArgument("a server writes no copies to paths: take a snapshot where the store is")
+        if not identity.may(operation.scope):
+            raise Forbidden(f"this takes the scope {operation.scope!r}")
+        tenant = identity.acting(headers.get(TENANT))
+        written = formats.of_body(headers.get("content-type"))
+        if operation.in_query:
+            request = decoded_query(operation, query)
+        elif not body and operation.asks is m.Nothing:
+            request = m.Nothing()
+        else:
+            request = self._decoded(operation, written, body)
+        name = headers.get(REQUEST_ID)
+        backend = self.backend
+        key: object = None
+        if name is not None and (operation.writes or operation.waits):
+            key = (tenant, name)
+            if operation.writes and self._once is not None:
+                backend = self._once(outcome_id("" if identity.operator else identity.tenant, name))
+        call = Call(backend, identity, tenant, path, request)
+        waiting = None if operation.waits is None else operation.waits(call)
+        return Begun(
+            operation, call, self.backend, waiting, formats.of_reply(headers.get("accept"), written), key or object()
+        )
+
+    def _decoded(self, operation: Operation, written: Format, body: bytes | bytearray | memoryview) -> object:
+        if len(body) > self.limits.body_bytes:
+            raise TooLarge("the request", len(body), self.limits.body_bytes)
+        try:
+            return written.decode(body, operation.asks)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise InvalidArgument(f"the request's body: {exc}") from None
+        except ValueError as exc:  # text that is no UTF-8
+            raise InvalidArgument(f"the request's body: {exc}") from None
+
+    # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, begun: Begun) -> object:
+        """Carry out what does not wait."""
+        with Telemetry.span(begun.operation.name):
+            return begun.operation.run(begun.call)
+
+    def watch(self, begun: Begun, told: Callable[[], None]) -> Watch:
+        waiting = begun.waiting
+        assert waiting is not None
+        return self._watch(waiting.topics, min(waiting.wait_ms, self.limits.wait_ms), told)
+
+    def look(self, begun: Begun, watch: Watch, entry: Attended) -> object | None:
+        """Look once; None: go on waiting."""
+        waiting = begun.waiting
+        assert waiting is not None
+        if entry.over:
+            return waiting.end(0)
+        answer = waiting.look()
+        if answer is not None:
+            return answer
+        left = watch.left_ms()
+        if left <= 0 or self.stopping:
+            return waiting.end(left + max(0, waiting.wait_ms - self.limits.wait_ms))
+        watch.again()
+        return None
+
+    def give_back(self, begun: Begun, entry: Attended, answer: object) -> None:
+        """Whoever waited is gone: what was leased to them goes back, unless they have asked again and have it now."""
+        if not isinstance(answer, m.ClaimReply) or not answer.jobs or entry.superseded:
+            return
+        name = begun.call.identity.queue(answer.queue, answer.tenant)
+        self.backend.settle(name, [Settle("release", proof_of(job.receipt)) for job in answer.jobs])
+
+    def call_off(self, identity: Identity, headers: Mapping[str, str], name: str) -> bool:
+        """End a waiting request by its id."""
+        return self.attendance.call_off((identity.acting(headers.get(TENANT)), name))
+
+    def stop(self) -> None:
+        """Answer all who wait with what there is."""
+        self.stopping = True
+        self.attendance.everyone()
+
+    # ── answering ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def reply(begun: Begun, answer: object) -> Reply:
+        return Reply(200, begun.format.content_type, begun.format.encode(answer))
+
+    @staticmethod
+    def refusal(error: LeaseholdError, headers: Mapping[str, str]) -> Reply:
+        """An error as an answer, in the caller's format as far as that can be told."""
+        try:
+            written = formats.of_body(headers.get("content-type"))
+        except InvalidArgument:
+            written = formats.JSON
+        form = formats.of_reply(headers.get("accept"), written)
+        if isinstance(error, StoreClosed):  # to the caller, a store that is being closed is one that may come back
+            error = Unavailable(f"the server is going down: {error}")
+            error.retry_after = 1  # type: ignore[attr-defined]
+        problem = problem_of(error)
+        after = retry_after(error)
+        extra: tuple[tuple[str, str], ...] = () if after is None else (("Retry-After", str(after)),)
+        if problem.status == 401:
+            extra += (("WWW-Authenticate", "Bearer"),)
+        return Reply(problem.status, form.problem_type, form.encode(problem), extra)
+
+
+_REQUEST = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def outcome_id(tenant: str, name: str) -> bytes:
+    """The id under which an outcome is kept: the caller's, and no other tenant's. Operators have none of their own."""
+    if not _REQUEST.fullmatch(name):
+        raise InvalidArgument(f"Leasehold-Request is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not {name[:40]!r}")
+    return hashlib.blake2b(f"{tenant}\0{name}".encode(), digest_size=16).digest()
+
+
+# ── finding the operation ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Routes:
+    """The operation of a method and path."""
+
+    def __init__(self, operations: Mapping[str, Operation] = OPERATIONS) -> None:
+        self._root: dict[str, Any] = {}
+        for operation in operations.values():
+            node = self._root
+            for word in operation.path.split("/")[1:]:
+                node = node.setdefault("{}" if word[0] == "{" else word, {})
+                if word[0] == "{":
+                    node["name"] = word[1:-1]
+            node.setdefault("methods", {})[operation.method] = operation
+
+    def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
+        node, named = self._root, {}
+        for word in path.split("/")[1:]:
+            below = node.get(word) if word not in ("name", "methods", "{}") else None
+            if below is None:
+                below = node.get("{}")
+                if below is None or not word:
+                    raise NotFound(f"there is nothing at {path}")
+                named[below["name"]] = unquote(word) if "%" in word else word
+            node = below
+        methods = node.get("methods")
+        if not methods:
+            raise NotFound(f"there is nothing at {path}")
+        operation: Operation | None = methods.get(method)
+        if operation is None:
+            raise InvalidArgument(f"{path} takes {', '.join(sorted(methods))}, not {method}")
+        return operation, named
+
+
+ROUTES = Routes()

@@ -1,0 +1,271 @@
+"""A small HTTP/1.1 server for the operations, inside any process: one thread a connection, nothing to install.
+
+It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `leasehold serve`.
+A connection's thread runs the verb itself; while it waits it watches its socket too, so that a caller who is gone is
+noticed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl
+
+from leasehold.errors import InvalidArgument, LeaseholdError, NotFound, TooLarge
+from leasehold.stores import telemetry
+from leasehold.stores.remote.host import ROUTES, Begun, Host, Reply
+from leasehold.stores.remote.identity import LOCAL, Identity
+
+Identify = Callable[[Mapping[str, str]], Identity]
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
+            413: "Content Too Large", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
+
+
+class _Gone(Exception):
+    """The caller has left."""
+
+
+class Listener:
+    """Answers on a listening socket, which it takes over, until stopped."""
+
+    def __init__(self, listening: socket.socket, host: Host, identify: Identify = lambda headers: LOCAL) -> None:
+        self.host = host
+        self.identify = identify
+        self._listening = listening
+        self._lock = threading.Lock()
+        self._connections: dict[_Connection, None] = {}
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._accept, name="leasehold-listener", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError:
+                if self.host.stopping or self._listening.fileno() < 0:
+                    return
+                threading.Event().wait(0.05)  # out of handles: those who are here may leave
+                continue
+            if self.host.stopping:
+                accepted.close()
+                return
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(self, accepted)
+            with self._lock:
+                self._connections[connection] = None
+            threading.Thread(target=connection.serve, name="leasehold-connection", daemon=True).start()
+
+    def left(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Take no more, end all waiting, let requests under way finish."""
+        if os.getpid() != self._owner or self.host.stopping:
+            return
+        self.host.stop()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        self._listening.close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.finish()
+        deadline = threading.Event()
+        waited = 0.0
+        while waited < timeout:
+            with self._lock:
+                if not self._connections:
+                    return
+            deadline.wait(0.005)
+            waited += 0.005
+
+
+class _Connection:
+    """One caller's connection, and the thread that serves it."""
+
+    def __init__(self, listener: Listener, sock: socket.socket) -> None:
+        self._listener = listener
+        self._host = listener.host
+        self._sock = sock
+        self._buffer = bytearray()
+        self._busy = False
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+
+    def serve(self) -> None:
+        try:
+            while self._one():
+                pass
+        except (OSError, _Gone):
+            pass  # they left, or were shown out
+        except Exception as exc:  # noqa: BLE001 - a bug must not end without a word
+            telemetry.warn("connection_failed", exc)
+        finally:
+            self._listener.left(self)
+            with self._lock:
+                pipe, self._pipe = self._pipe, None
+                self._sock.close()
+            for handle in pipe or ():
+                os.close(handle)
+
+    def finish(self) -> None:
+        """Between two requests: go. Otherwise, after this one."""
+        with self._lock:
+            if not self._busy and self._sock.fileno() >= 0:
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _one(self) -> bool:
+        """Serve one request; False: the connection is over."""
+        head = self._head()
+        if head is None:
+            return False
+        with self._lock:
+            self._busy = True
+        if self._host.stopping:
+            return False
+        line, _, rest = head.partition("\r\n")
+        words = line.split(" ")
+        headers: dict[str, str] = {}
+        for header in rest.split("\r\n"):
+            name, colon, value = header.partition(":")
+            if colon:
+                headers[name.lower()] = value.strip()
+        try:
+            if len(words) != 3 or not words[2].startswith("HTTP/1."):
+                raise InvalidArgument("that is not HTTP/1.1")
+            body = self._body(headers)
+        except LeaseholdError as exc:  # what follows on this connection cannot be told apart any more
+            self._send(Host.refusal(exc, headers), False)
+            return False
+        keep = headers.get("connection", "").lower() != "close"
+        reply = self._answer(words[0], words[1], headers, body)
+        keep = keep and not self._host.stopping
+        self._send(reply, keep)
+        with self._lock:
+            self._busy = False
+            return keep and not self._host.stopping
+
+    def _head(self) -> str | None:
+        buffer, limit = self._buffer, self._host.limits.head_bytes
+        while (end := buffer.find(b"\r\n\r\n")) < 0:
+            if len(buffer) > limit:
+                raise _Gone
+            got = self._sock.recv(65536)
+            if not got:
+                return None
+            buffer += got
+        head = buffer[:end].decode("latin-1")
+        del buffer[: end + 4]
+        return head
+
+    def _body(self, headers: Mapping[str, str]) -> bytes:
+        if "transfer-encoding" in headers:
+            raise InvalidArgument("a request's body comes with a Content-Length here")
+        length = headers.get("content-length", "0")
+        if not length.isdigit():
+            raise InvalidArgument(f"Content-Length {length!r} is no length")
+        size, limit = int(length), self._host.limits.body_bytes
+        if size > limit:
+            raise TooLarge("the request", size, limit)
+        if headers.get("expect", "").lower() == "100-continue":
+            self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        buffer = self._buffer
+        while len(buffer) < size:
+            got = self._sock.recv(max(65536, min(size - len(buffer), 1 << 20)))
+            if not got:
+                raise _Gone
+            buffer += got
+        body = bytes(buffer[:size])
+        del buffer[:size]
+        return body
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        host = self._host
+        try:
+            identity = self._listener.identify(headers)
+            path, query = target, {}
+            if "?" in target:
+                path, _, after = target.partition("?")
+                query = dict(parse_qsl(after, keep_blank_values=True))
+            if method == "DELETE" and path.startswith("/v1/requests/"):
+                if not host.call_off(identity, headers, path[13:]):
+                    raise NotFound("no request of that id waits")
+                return Reply(200, "application/json", b"{}")
+            operation, named = ROUTES.find(method, path)
+            begun = host.begin(operation, named, query, headers, body, identity)
+            answer = host.run(begun) if begun.waiting is None else self._wait(begun)
+            return host.reply(begun, answer)
+        except LeaseholdError as exc:
+            return host.refusal(exc, headers)
+        except (_Gone, OSError):
+            raise
+        except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
+            telemetry.warn("request_failed", exc, path=target.partition("?")[0])
+            return host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
+
+    def _wait(self, begun: Begun) -> object:
+        host = self._host
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            os.set_blocking(self._pipe[1], False)
+        reading, writing = self._pipe
+        lock, open_here = self._lock, self
+
+        def told() -> None:
+            # Under the lock, since a late call must not write to a handle that was closed, and perhaps is another's by now.
+            with lock:
+                if open_here._pipe is not None:
+                    with contextlib.suppress(BlockingIOError):
+                        os.write(writing, b"x")
+
+        entry = host.attendance.enter(begun.key, told)
+        watch = host.watch(begun, told)
+        poll = select.poll()
+        poll.register(reading, select.POLLIN)
+        poll.register(self._sock, select.POLLIN)
+        try:
+            while True:
+                answer = host.look(begun, watch, entry)
+                if answer is not None:
+                    if answer_lost(self._sock):
+                        host.give_back(begun, entry, answer)
+                        raise _Gone
+                    return answer
+                for handle, _ in poll.poll():
+                    if handle == reading:
+                        os.read(reading, 4096)
+                    else:
+                        raise _Gone  # nobody sends more before they have their answer: this is the end of it
+        finally:
+            watch.close()
+            host.attendance.leave(begun.key, entry)
+
+    def _send(self, reply: Reply, keep: bool) -> None:
+        status, content_type, body, extra = reply
+        head = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(body)}\r\n"
+        )
+        for name, value in extra:
+            head += f"{name}: {value}\r\n"
+        head += "\r\n" if keep else "Connection: close\r\n\r\n"
+        if len(body) < 1 << 16:
+            self._sock.sendall(head.encode("latin-1") + body)
+        else:
+            self._sock.sendall(head.encode("latin-1"))
+            self._sock.sendall(body)
+
+
+def answer_lost(sock: socket.socket) -> bool:
+    """Whether the caller has closed their end by now."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,62 @@
+"""A store behind a listener of this process, for the conformance suite."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import leasehold
+from leasehold.clock import Clock
+from leasehold.stores.queue import Queue
+from leasehold.stores.remote.host import Host
+from leasehold.stores.remote.listener import Listener
+from leasehold.stores.store import Store
+from leasehold.testing.harness import EngineHarness, Harness, Part
+
+
+class ListenerHarness(Harness):
+    """The suite's store is the client's. What is behind stays open while the client closes and opens, unless it is a folder."""
+
+    race_jobs = 3_000
+
+    def __init__(self, inner: EngineHarness, folder: Path, *, unix: bool, encoding: str) -> None:
+        self._inner = inner
+        self._encoding = encoding
+        self._unix = folder / "s" if unix else None
+        self._port = 0
+        self._behind: Store | None = None
+        self._listener: Any = None
+
+    @property
+    def url(self) -> str:  # type: ignore[override]
+        return f"http+unix:{self._unix}" if self._unix else f"http://127.0.0.1:{self._port}"
+
+    def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
+        if self._behind is not None and self._inner.persistent:
+            self.destroy()
+        if self._behind is None:
+            self._behind = self._inner.open(clock=clock, quick=quick)
+            self._listener = self.listen(self._behind)
+        return leasehold.open(self.url, clock=clock, sweep=sweep, encoding=self._encoding)
+
+    def listen(self, store: Store) -> Any:
+        if self._unix:
+            self._unix.unlink(missing_ok=True)
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(str(self._unix))
+            listening.listen(128)
+        else:
+            listening = socket.create_server(("127.0.0.1", self._port))
+            self._port = listening.getsockname()[1]
+        return Listener(listening, Host(store._backend))
+
+    def damage(self, store: Store, queue: Queue, job_id: str, part: Part) -> bool:
+        assert self._behind is not None
+        return self._inner.damage(self._behind, queue, job_id, part)
+
+    def destroy(self) -> None:
+        if self._behind is not None:
+            self._listener.stop()
+            self._behind.close()
+            self._behind = None
