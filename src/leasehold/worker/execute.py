@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from leasehold.worker.tasks import Task
 
 
-def run(app: App, job: CurrentJob, payload: bytes) -> Outcome:
-    """Run it in this thread. An `async def` handler gets an event loop of its own."""
+def run(app: App, job: CurrentJob, payload: bytes, caught: Callable[[BaseException], None] | None = None) -> Outcome:
+    """Run it in this thread. An `async def` handler gets an event loop of its own. `caught` is told what it raised."""
     found = _prepare(app, payload)
     if isinstance(found, Outcome):
         return found
@@ -30,6 +30,8 @@ def run(app: App, job: CurrentJob, payload: bytes) -> Outcome:
                 return _kept(task, asyncio.run(task.function(*args, **kwargs)))
             return _kept(task, task.function(*args, **kwargs))
     except BaseException as exc:  # noqa: BLE001 - whatever a handler raises, even SystemExit, is its job's outcome
+        if caught is not None:
+            caught(exc)
         return task.rules.after(exc, job.attempt)
 
 

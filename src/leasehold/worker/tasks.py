@@ -17,10 +17,12 @@ from leasehold.errors import InvalidArgument
 from leasehold.model.durations import Duration, Moment, duration_ms
 from leasehold.model.job import NewJob
 from leasehold.stores.queue import Queue
-from leasehold.worker import finding, tracing
+from leasehold.stores.tracing import tracing
+from leasehold.worker import finding
 from leasehold.worker.context import CurrentJob, Within, running
 from leasehold.worker.encoding import Codec, Encoding
 from leasehold.worker.handles import AsyncHandle, Handle, InlineHandle
+from leasehold.worker.tracing import inject
 from leasehold.worker.verdicts import Rules
 
 if TYPE_CHECKING:
@@ -182,8 +184,8 @@ class Task(Generic[P, C, R]):
     def _job(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | NewJob:
         o = self._options
         headers, key = o.headers, o.key
-        if tracing.loaded():
-            headers = tracing.inject(headers)
+        if tracing():
+            headers = inject(headers)
         if key is None and self._unique:
             key = self._unique_key(payload, args, kwargs)
         if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers) == _NOTHING:

@@ -6,19 +6,16 @@ Nothing is imported for it. A program that traces has loaded the library itself;
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
+
+from leasehold.stores.tracing import tracing
 
 if TYPE_CHECKING:
     from leasehold.worker.context import CurrentJob
 
 _NOTHING: AbstractContextManager[object] = contextlib.nullcontext()
-
-
-def loaded() -> bool:
-    return "opentelemetry.trace" in sys.modules
 
 
 def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
@@ -32,7 +29,7 @@ def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 def span(job: CurrentJob) -> AbstractContextManager[object]:
     """A span around the handler, its parent the producer's."""
-    if not loaded():
+    if not tracing():
         return _NOTHING
     from opentelemetry import propagate, trace
 
