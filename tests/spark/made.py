@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,23 @@ from leasehold.model.lease import Settle
 ERRORS = (
     "MailboxFull: ada@example.org", "Timeout: no answer after 31 s", "ValueError: 'x' is not a number", "KeyError: 17",
 )  # fmt: skip
+
+
+@contextmanager
+def small_plans(spark: SparkSession) -> Iterator[None]:
+    """Tests have few rows and many plans: what Spark compiles for each costs more than running it as it is."""
+    quick = {
+        "spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.shuffle.partitions": "1",
+    }  # fmt: skip
+    before = {name: spark.conf.get(name) for name in quick}
+    for name, value in quick.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            spark.conf.set(name, str(was))
 
 
 def live(store: Store, clock: ManualClock, *, rounds: int, seed: int = 1, jobs: int = 12) -> None:
@@ -48,6 +66,8 @@ def live(store: Store, clock: ManualClock, *, rounds: int, seed: int = 1, jobs: 
             pass
     for queue in queues:
         queue.resume()
+        queue.enqueue(b"held at the end")
+        queue.claim(lease=3600)
 
 
 def _work(chance: random.Random, queue: Any, clock: ManualClock) -> None:

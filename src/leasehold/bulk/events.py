@@ -37,10 +37,11 @@ def _among(*changes: Change) -> Bools:
     return made
 
 
-_VISIBLE = _among(Change.ENQUEUED, Change.RETRIED, Change.RELEASED, Change.EXPIRED, Change.REPLAYED, Change.REPAIRED)
+_VISIBLE = _among(Change.ENQUEUED, Change.RETRIED, Change.RELEASED, Change.EXPIRED, Change.REPLAYED, Change.REPAIRED,
+                  Change.RESTORED)  # fmt: skip
 _LEASED = _among(Change.CLAIMED, Change.EXTENDED)
 _WORKER = _among(Change.CLAIMED)
-_ERROR = _among(Change.RETRIED, Change.DIED)
+_ERROR = _among(Change.RETRIED, Change.DIED, Change.RESTORED)
 _PACKED = _among(Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED)
 _KNOWN = _among(*Change)
 

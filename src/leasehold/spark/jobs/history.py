@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,14 +19,13 @@ from pyspark.storagelevel import StorageLevel
 
 from leasehold.errors import Corrupt, InvalidArgument
 from leasehold.spark.jobs import journal
-from leasehold.spark.jobs.lake import Entry, Lake, new_attempt
+from leasehold.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
 from leasehold.spark.jobs.pauses import paused_hours
 from leasehold.spark.jobs.summary import Summary, Told, quietly
 from leasehold.spark.pipelines import gold, silver
 from leasehold.spark.pipelines.chains import chains
+from leasehold.spark.snapshots import snapshot
 
-#: Tables that are written whole in each run: what is open.
-OPEN = ("silver/open_attempts", "silver/open_lives", "silver/carry")
 CONSUMER = "history"
 SLO = 60.0
 
@@ -58,8 +58,8 @@ def history(
     if start == end:
         summary.seconds = time.monotonic() - began
         return summary
-    run = _Run(spark, lake, last, start, end, slo, told)
-    entry = run.write(url)
+    with snapshot(url, name="history") as snap:
+        entry = _Run(spark, lake, last, start, end, slo, told).write(url, snap.id)
     told("committing")
     lake.commit(entry)
     lake.vacuum()
@@ -100,10 +100,10 @@ class _Run:
         self._tables: dict[str, str] = {}
         self._rows: dict[str, int] = {}
 
-    def write(self, url: str) -> Entry:
-        bronze = self._put("bronze", journal.events(self._spark, url, self._start, self._end))
-        last_number, end_ms = self._whole(bronze)
+    def write(self, url: str, snapshot: str) -> Entry:
         start_ms = None if self._last is None else self._last.end_ms
+        bronze = self._put("bronze", journal.events(self._spark, url, snapshot, self._start, self._end, start_ms))
+        last_number, end_ms = self._whole(bronze)
         span = gold.Span(None if start_ms is None else _moment(start_ms), _moment(end_ms))
         carried = None if self._last is None else self._lake.read(self._spark, "silver/carry", last=True)
         self._told("silver: putting each job's events side by side")
@@ -136,7 +136,7 @@ class _Run:
         # Lives are gathered once, and read back for what follows.
         self._told("silver: lives")
         lives = self._put("silver/lives_seen", silver.lives(chained), counted=False)
-        del self._tables["silver/lives_seen"], self._rows["silver/lives_seen"]  # for this run alone: swept after it
+        del self._tables["silver/lives_seen"]  # for this run alone: swept after it
         self._put("silver/lives", silver.closed_lives(lives))
         self._put("silver/open_lives", silver.open_lives(lives))
         self._put("silver/carry", silver.carry(lives))
@@ -144,7 +144,7 @@ class _Run:
 
     def _gold(self, chained: DataFrame, attempts: DataFrame, lives: DataFrame, span: gold.Span) -> None:
         closed = self._spark.read.parquet(self._lake.path(self._tables["silver/lives"]))
-        for name, partial in {
+        partials = {
             "flows": gold.flows(chained),
             "waits": gold.waits(attempts),
             "runs": gold.runs(attempts),
@@ -152,8 +152,10 @@ class _Run:
             "ready": gold.ready(chained, span),
             "slo": gold.slo(lives, self._slo, span),
             "causes": gold.causes(chained),
-        }.items():
-            self._put(f"gold/{name}", partial, few=True)
+        }
+        # Small ones, and each mostly waiting for the driver to plan it: side by side.
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda item: self._put(f"gold/{item[0]}", item[1], few=True), partials.items()))
 
     def _put(self, table: str, rows: DataFrame, *, few: bool = False, counted: bool = True) -> DataFrame:
         """Write a table of this run, and read it back."""
@@ -162,9 +164,9 @@ class _Run:
         path = self._lake.path(place)
         (rows.coalesce(1) if few else rows).write.mode("error").parquet(path)
         self._tables[table] = place
-        written = self._spark.read.schema(rows.schema).parquet(path)
-        self._rows[table] = written.count() if counted else 0
-        return written
+        if counted:
+            self._rows[table] = rows_in(path)
+        return self._spark.read.schema(rows.schema).parquet(path)
 
     def _whole(self, bronze: DataFrame) -> tuple[dict[str, int], int]:
         """Verify that the events follow on those before, without a gap; the last number of each shard, and the last time."""

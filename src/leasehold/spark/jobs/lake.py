@@ -19,12 +19,15 @@ import uuid
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.errors import InvalidArgument, LeaseholdError
 
 VERSION = 1
 _LOG = "_log"
+#: Tables that every run writes whole: what is open. Those of the last run count.
+OPEN = ("silver/open_attempts", "silver/open_lives", "silver/carry")
 
 
 class RunConflict(LeaseholdError):
@@ -112,9 +115,9 @@ class Lake:
         return str(self.root / place)
 
     def read(self, spark: SparkSession, table: str, *, last: bool = False) -> DataFrame | None:
-        """A table of all runs, or of the last one only; None if there is no run yet."""
+        """A table of all runs, or of the last one only (always, of what is open); None if there is no run yet."""
         entries = self.entries()
-        chosen = entries[-1:] if last else entries
+        chosen = entries[-1:] if last or table in OPEN else entries
         places = [self.path(entry.tables[table]) for entry in chosen if entry.rows.get(table)]
         if places:
             return spark.read.parquet(*places)
@@ -124,7 +127,13 @@ class Lake:
     def vacuum(self) -> int:
         """Remove folders that no entry names and none can name any more; returns how many."""
         entries = self.entries()
-        logged = {place for entry in entries for place in entry.tables.values()}
+        # Of what is open the last run tells; the one before is left to those who are reading it.
+        logged = {
+            place
+            for entry in entries
+            for table, place in entry.tables.items()
+            if table not in OPEN or entry.number >= len(entries) - 1
+        }
         end = sum(entries[-1].end.values()) if entries else 0
         removed = 0
         for folder in self.root.glob("*/run=*/*"), self.root.glob("*/*/run=*/*"):
@@ -145,6 +154,11 @@ class Lake:
 
 def new_attempt() -> str:
     return uuid.uuid4().hex[:12]
+
+
+def rows_in(folder: str) -> int:
+    """How many rows its Parquet files have, by what they say of themselves."""
+    return sum(pq.read_metadata(path).num_rows for path in Path(folder).glob("*.parquet"))
 
 
 def _sync(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """What jobs fail of: errors brought down to a class, so that a thousand time-outs are one cause.
 
-The class is what stands before the first colon or line end, with everything that varies from one job to the next
+The class is what stands before the first colon and space, or line end, with everything that varies from one job to the next
 (numbers, hex, quoted text, addresses) replaced: "MailboxFull: ada@example.org" and "MailboxFull: bob@…" are
 `MailboxFull`; "lease 01a3… lost after 31 s" is `lease # lost after # s`.
 """
@@ -16,6 +16,7 @@ NONE = "(no error given)"
 _LENGTH = 80
 
 _VARYING = (
+    (r"^(the lease expired) \\(worker .*\\)$", "$1"),  # our own words, with a name in them
     (r"""'[^']*'|"[^"]*"|`[^`]*`""", "…"),
     (r"\\S+@\\S+|\\w+://\\S+|(/[\\w.-]+){2,}", "…"),
     (r"\\b[0-9a-fA-F]{8,}(-[0-9a-fA-F]{4,})*\\b|\\b0x[0-9a-fA-F]+\\b", "#"),
@@ -31,7 +32,7 @@ def cause(error: Column) -> Column:
     said = F.when(
         said.startswith("Traceback (most recent"), F.trim(F.element_at(F.split(F.rtrim(error), r"[\r\n]+"), -1))
     ).otherwise(said)
-    head = F.trim(F.regexp_extract(said, r"^([^:]{1,200})(:|$)", 1))
+    head = F.trim(F.regexp_extract(said, r"^(.{1,200}?)(:\s|:?$)", 1))
     text = F.when(F.length(head) > 0, head).otherwise(said)
     for pattern, put in _VARYING:
         text = F.regexp_replace(text, pattern.replace("\\\\", "\\"), put)

@@ -34,6 +34,14 @@ PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 K = 200
 
 
+#: Partials are by the hour; a report of a short time asks for shorter steps.
+STEP = 3_600_000
+
+
+def _step(name: str, step_ms: int) -> Column:
+    return F.timestamp_millis(F.floor(F.unix_millis(name) / step_ms).cast("bigint") * step_ms)
+
+
 @dataclass(frozen=True)
 class Span:
     """The moments a run looks at: from `start` (None: since ever) up to `end`, which is not one of them."""
@@ -46,7 +54,7 @@ class Span:
         return before_end if self.start is None else before_end & (moment >= F.lit(self.start))
 
 
-def flows(chains: DataFrame) -> DataFrame:
+def flows(chains: DataFrame, step_ms: int = STEP) -> DataFrame:
     counted = [F.sum(F.when(F.col("type") == name, 1).otherwise(0)).cast("bigint").alias(name) for name in TYPES]
     moved = [
         F.sum((F.col("state") == name).cast("bigint") - (F.col("prev_state") == name).cast("bigint")).alias(f"d_{name}")
@@ -54,7 +62,7 @@ def flows(chains: DataFrame) -> DataFrame:
     ]
     return (
         chains.where(~F.col("carried"))
-        .withColumn("hour", F.date_trunc("hour", "time"))
+        .withColumn("hour", _step("time", step_ms))
         .groupBy(*HOUR)
         .agg(
             *counted,
@@ -65,26 +73,26 @@ def flows(chains: DataFrame) -> DataFrame:
     )
 
 
-def waits(attempts: DataFrame) -> DataFrame:
+def waits(attempts: DataFrame, step_ms: int = STEP) -> DataFrame:
     """Of the claims made in this run."""
     made = attempts.where(~F.col("carried") & F.col("wait_ms").isNotNull())
-    return made.withColumn("hour", F.date_trunc("hour", "claimed_at")).groupBy(*HOUR).agg(*_measured("wait_ms"))
+    return made.withColumn("hour", _step("claimed_at", step_ms)).groupBy(*HOUR).agg(*_measured("wait_ms"))
 
 
-def runs(attempts: DataFrame) -> DataFrame:
+def runs(attempts: DataFrame, step_ms: int = STEP) -> DataFrame:
     """Of the attempts that ended in this run."""
     ended = attempts.where(F.col("ended_at").isNotNull())
     return (
-        ended.withColumn("hour", F.date_trunc("hour", "ended_at"))
+        ended.withColumn("hour", _step("ended_at", step_ms))
         .groupBy(*HOUR, "outcome", "expired")
         .agg(*_measured("run_ms"))
     )
 
 
-def ends(closed: DataFrame) -> DataFrame:
+def ends(closed: DataFrame, step_ms: int = STEP) -> DataFrame:
     """Of `silver.closed_lives`."""
     timed = closed.withColumns(
-        {"hour": F.date_trunc("hour", "ended_at"), "life_ms": ms_between(F.col("opened_at"), F.col("ended_at"))}
+        {"hour": _step("ended_at", step_ms), "life_ms": ms_between(F.col("opened_at"), F.col("ended_at"))}
     )
     return timed.groupBy(*HOUR, "outcome").agg(
         *_measured("life_ms"),
@@ -94,9 +102,8 @@ def ends(closed: DataFrame) -> DataFrame:
     )
 
 
-def ready(chains: DataFrame, span: Span) -> DataFrame:
+def ready(chains: DataFrame, span: Span, step_ms: int = STEP) -> DataFrame:
     """How many jobs were ready at each hour's end, and since when the oldest of them was."""
-    hour_ms = 3_600_000
     waiting = chains.where((F.col("state") == "waiting") & F.col("visible_at").isNotNull())
     # A wait is counted at every hour's end it covers; first gathered by the hours it begins and ends in, which are few.
     # A released job has its old place, and so a `visible_at` from before it waited again.
@@ -104,8 +111,8 @@ def ready(chains: DataFrame, span: Span) -> DataFrame:
     if span.start is not None:
         start = F.greatest(start, F.lit(span.start))
     end = F.least(F.coalesce(F.col("next_time"), F.lit(span.end)), F.lit(span.end))
-    first = F.ceil(F.unix_millis(start) / hour_ms).cast("bigint")
-    last = F.ceil(F.unix_millis(end) / hour_ms).cast("bigint") - 1
+    first = F.ceil(F.unix_millis(start) / step_ms).cast("bigint")
+    last = F.ceil(F.unix_millis(end) / step_ms).cast("bigint") - 1
     gathered = (
         waiting.select(*NAMES, first.alias("first"), last.alias("last"), "visible_at")
         .where(F.col("first") <= F.col("last"))
@@ -114,13 +121,13 @@ def ready(chains: DataFrame, span: Span) -> DataFrame:
     )
     at = gathered.withColumn("number", F.explode(F.sequence("first", "last")))
     return (
-        at.withColumn("hour", F.timestamp_millis((F.col("number") - 1) * hour_ms))
+        at.withColumn("hour", F.timestamp_millis((F.col("number") - 1) * step_ms))
         .groupBy(*HOUR)
         .agg(F.sum("ready").alias("ready"), F.min("oldest").alias("oldest"))
     )
 
 
-def slo(lives: DataFrame, seconds: float, span: Span) -> DataFrame:
+def slo(lives: DataFrame, seconds: float, span: Span, step_ms: int = STEP) -> DataFrame:
     """Lives first claimed within `seconds` of becoming visible, and those that were not; of `silver.lives`.
 
     In time counts when it is claimed, too late when the time is up: each once, whatever the run it is seen in.
@@ -131,7 +138,7 @@ def slo(lives: DataFrame, seconds: float, span: Span) -> DataFrame:
     late = F.when(claimed.isNotNull(), claimed > due).otherwise(ended.isNull() | (ended > due))
     told = lives.where(F.col("first_visible_at").isNotNull() & ~F.col("over"))
     judged = told.select(
-        F.date_trunc("hour", "first_visible_at").alias("hour"),
+        _step("first_visible_at", step_ms).alias("hour"),
         *NAMES,
         F.coalesce(met, F.lit(False)).cast("bigint").alias("met"),
         (late & span.holds(due)).cast("bigint").alias("missed"),
@@ -140,10 +147,10 @@ def slo(lives: DataFrame, seconds: float, span: Span) -> DataFrame:
     return counted.agg(F.sum("met").alias("met"), F.sum("missed").alias("missed"))
 
 
-def causes(chains: DataFrame) -> DataFrame:
+def causes(chains: DataFrame, step_ms: int = STEP) -> DataFrame:
     failed = chains.where(~F.col("carried") & F.col("type").isin("retried", "died"))
     return (
-        failed.select(F.date_trunc("hour", "time").alias("hour"), *NAMES, cause(F.col("error")).alias("cause"), "type")
+        failed.select(_step("time", step_ms).alias("hour"), *NAMES, cause(F.col("error")).alias("cause"), "type")
         .groupBy(*HOUR, "cause")
         .agg(
             F.sum((F.col("type") == "retried").cast("bigint")).alias("retried"),

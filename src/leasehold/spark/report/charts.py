@@ -48,11 +48,10 @@ class _Plot:
             parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text class="axis" x="{_LEFT - 7}" y="{y + 3.5:.1f}" text-anchor="end">{say(value)}</text>')
         every = max(1, math.ceil(len(self.times) / 7))
-        for at in self.times[::every]:
-            parts.append(
-                f'<text class="axis" x="{self.x(at):.1f}" y="{HEIGHT - 8}">{escape(tick(at, self.step * every))}</text>'
-            )
-        return parts
+        return parts + [
+            f'<text class="axis" x="{self.x(at):.1f}" y="{HEIGHT - 8}">{escape(tick(at, self.step * every))}</text>'
+            for at in self.times[::every]
+        ]
 
 
 def lines(times: Sequence[int], step_ms: int, series: Sequence[Series], *, durations: bool = False) -> str:
@@ -150,10 +149,10 @@ def heat(times: Sequence[int], step_ms: int, rows: Sequence[tuple[str, Sequence[
             )
     bottom = 4 + len(rows) * tall
     every = max(1, math.ceil(len(times) / 12))
-    for index in range(0, len(times), every):
-        parts.append(
-            f'<text class="axis" x="{left + index * wide:.1f}" y="{bottom + 16}">{escape(tick(times[index], step_ms * every))}</text>'
-        )
+    parts += [
+        f'<text class="axis" x="{left + index * wide:.1f}" y="{bottom + 16}">{escape(tick(times[index], step_ms * every))}</text>'
+        for index in range(0, len(times), every)
+    ]
     return (
         f'<svg class="wide" viewBox="0 0 {width} {bottom + 24}" role="img" aria-label="waits by queue and time">'
         f"{''.join(parts)}</svg>"

@@ -15,11 +15,11 @@ def page(facts: Facts) -> str:
     """The whole report as one HTML document that needs nothing else."""
     f = facts
     body = [
-        f'<header><h1>{escape(f.title)}</h1><p><code>{escape(f.store)}</code> · {moment(f.begin_ms)} to {moment(f.end_ms)} UTC'
-        f" · {count(f.events)} events in {f.runs} run{'s' if f.runs != 1 else ''}, by {span(f.step_ms)}</p></header>",
+        (f'<header><h1>{escape(f.title)}</h1><p><code>{escape(f.store)}</code> · {moment(f.begin_ms)} to {moment(f.end_ms)} UTC'
+        f" · {count(f.events)} events in {f.runs} run{'s' if f.runs != 1 else ''}, by {span(f.step_ms)}</p></header>"),
         _tiles(f),
         '<div class="grid2">',
-        _card("Throughput", f"jobs every {span(f.step_ms)}", charts.lines(f.times, f.step_ms, f.flows)),
+        _card("Throughput", f"jobs in each {span(f.step_ms)}", charts.lines(f.times, f.step_ms, f.flows)),
         _card("Backlog", "what is there at the end of each step", charts.areas(f.times, f.step_ms, f.stocks)),
         _card("Waiting", "from visible to claimed", charts.lines(f.times, f.step_ms, f.waits, durations=True)),
         _card("Running", "from claimed to settled; leases that ran out are not among them",
@@ -64,7 +64,9 @@ def _tiles(f: Facts) -> str:
     ]
     return (
         '<div class="tiles">'
-        + "".join(f'<div class="tile {look}"><b>{value}</b><span>{escape(what)}</span></div>' for value, what, look in tiles)
+        + "".join(
+            f'<div class="tile {look}"><b>{value}</b><span>{escape(what)}</span></div>' for value, what, look in tiles
+        )
         + "</div>"
     )
 
@@ -79,7 +81,19 @@ def _card(title: str, why: str, inside: str, *, full: bool = False) -> str:
 
 
 def _table(what: str, rows: Sequence[Row]) -> str:
-    heads = ("enqueued", "done", "died", "waiting", "wait p50", "wait p95", "run p50", "run p95", "in time", "wasted", "paused")
+    heads = (
+        "enqueued",
+        "done",
+        "died",
+        "waiting",
+        "wait p50",
+        "wait p95",
+        "run p50",
+        "run p95",
+        "in time",
+        "wasted",
+        "paused",
+    )
     made = []
     for row in rows:
         slo = row.slo
@@ -109,5 +123,9 @@ def _slowest(f: Facts) -> str:
 
 
 def _footer(f: Facts) -> str:
-    kept = "entered − left = waiting + leased + done + dead, in every hour" if f.conserved else "DOES NOT ADD UP: run leasehold spark audit"
+    kept = (
+        "entered − left = waiting + leased + done + dead, in every hour"
+        if f.conserved
+        else "DOES NOT ADD UP: run leasehold spark audit"
+    )
     return f"<footer>Conservation: {kept}. Percentiles are from sketches, right to about 1.3 % in rank. Definitions: docs/tables.md.</footer>"

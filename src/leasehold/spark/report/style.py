@@ -10,7 +10,7 @@ font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-s
 main{max-width:1240px;margin:0 auto;padding:28px 24px 60px}h1{font-size:22px;margin:0 0 2px;font-weight:650}
 h2{font-size:14px;margin:0 0 2px;font-weight:650}.why{color:var(--faint);font-size:12.5px;margin:0 0 8px}
 header{margin-bottom:18px}header p{margin:0;color:var(--faint)}code{font:12px ui-monospace,Menlo,Consolas,monospace}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(136px,1fr));gap:12px;margin:0 0 16px}
+.tiles{display:grid;grid-template-columns:repeat(6,1fr);gap:12px;margin:0 0 16px}
 .tile,.card{background:var(--card);border:1px solid var(--rule);border-radius:10px}
 .tile{padding:12px 14px}.tile b{display:block;font-size:21px;font-weight:650;font-variant-numeric:tabular-nums;line-height:1.25}
 .tile span{color:var(--faint);font-size:12px}.tile.good b{color:var(--green)}.tile.bad b{color:var(--red)}
@@ -35,7 +35,7 @@ overflow:hidden;text-overflow:ellipsis}.bar{width:46%}.bar span{display:inline-b
 .step.expired{fill:var(--violet)}.step.released,.step.cancelled,.step.repaired,.step.held{fill:var(--teal)}.nothing{color:var(--faint)}
 .tip{position:absolute;pointer-events:none;background:var(--ink);color:var(--paper);border-radius:7px;padding:7px 10px;font-size:12px;
 display:none;white-space:nowrap;z-index:2}.tip i{display:inline-block;width:8px;height:8px;border-radius:2px;margin-right:6px;background:var(--c)}
-footer{color:var(--faint);font-size:12px;margin-top:18px}@media print{.card,.tile{break-inside:avoid}}
+footer{color:var(--faint);font-size:12px;margin-top:18px}@media (max-width:900px){.tiles{grid-template-columns:repeat(3,1fr)}}@media print{.card,.tile{break-inside:avoid}}
 """
 
 SCRIPT = """
