@@ -87,6 +87,7 @@ def test_every_setting_has_a_variable():
         "LEASEHOLD_STORAGE_REDIS_WAIT_AOF": "true",
         "LEASEHOLD_STORAGE_REDIS_TIMEOUT": "2",
         "LEASEHOLD_STORAGE_REDIS_PATIENCE": "3",
+        "LEASEHOLD_STORAGE_HTTP_TOKEN_FILE": "t",
         "LEASEHOLD_STORAGE_HTTP_TOKEN": "t",
         "LEASEHOLD_STORAGE_HTTP_ENCODING": "json",
         "LEASEHOLD_STORAGE_HTTP_TIMEOUT": "3",

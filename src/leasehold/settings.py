@@ -88,6 +88,8 @@ class Http(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     #: Who asks: a token of the server's.
     token: Secret = Secret()
+    #: The same, out of a file, which is read again when the server no longer takes it.
+    token_file: Annotated[str, Meta(min_length=1)] | None = None
     #: How requests and answers are written.
     encoding: Literal["msgpack", "json"] = "msgpack"
     #: How long a request is tried for before it is given up, besides the waiting it asks for.

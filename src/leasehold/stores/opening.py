@@ -130,12 +130,13 @@ def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[
         )
     from leasehold.stores.remote.address import parse
     from leasehold.stores.remote.client import RemoteBackend
+    from leasehold.stores.remote.credentials import Credentials
 
     http = storage.http
     backend = RemoteBackend(
         parse(storage.path),
         encoding=http.encoding,
-        token=http.token.reveal() or None,
+        credentials=Credentials(http.token.reveal(), http.token_file),
         timeout=http.timeout,
         ca_file=http.ca_file,
     )

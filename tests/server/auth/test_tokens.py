@@ -11,10 +11,11 @@ from typing import Any
 import jwt
 import pytest
 
-from leasehold import Forbidden, InvalidArgument, ManualClock, SettingsError, Unauthenticated
-from leasehold.server.auth import Identity, LoopbackAuthenticator
+from leasehold import Forbidden, InvalidArgument, ManualClock, NotFound, SettingsError, Unauthenticated
+from leasehold.server.auth import LoopbackAuthenticator
 from leasehold.server.auth.keys import Key, OneKey, from_pem, from_secret
 from leasehold.server.auth.tokens import MAX_TOKEN_BYTES, TokenAuthenticator
+from leasehold.stores.remote.identity import Identity
 from tests.server.auth.conftest import ED, OTHER_ED, OTHER_RSA, RSA, RULES, SECRET, bearing, claims, jwk, public_pem
 
 #: The server's key, what its friends sign with, what a stranger signs with.
@@ -268,28 +269,46 @@ def test_claims_that_are_none(payload: bytes, kind: str, clock: ManualClock):
 
 def test_only_an_operator_chooses_a_tenant(clock: ManualClock):
     there = door("HS256", clock)
-    plain, operator = (signed("HS256", claims(clock, scope=scope)) for scope in ("produce consume admin", "operator"))
-    assert there.identify(bearing(operator, **{"leasehold-tenant": "globex"})).tenant == "globex"
-    assert there.identify(bearing(operator)).tenant == "acme"
-    assert there.identify(bearing(plain, **{"leasehold-tenant": "acme"})).tenant == "acme"
+    plain, operator = (
+        there.identify(bearing(signed("HS256", claims(clock, scope=scope))))
+        for scope in ("produce consume admin", "operator")
+    )
+    assert operator.acting("globex") == "globex"
+    assert operator.acting(None) is None
+    assert plain.acting(None) == plain.acting("acme") == "acme"
     messages = set()
     for other in ("globex", "not-there", "NOT A NAME", ""):
         with pytest.raises(Forbidden) as caught:
-            there.identify(bearing(plain, **{"leasehold-tenant": other}))
+            plain.acting(other)
         messages.add(str(caught.value))
     assert len(messages) == 1
-    with pytest.raises(InvalidArgument, match="Leasehold-Tenant"):
-        there.identify(bearing(operator, **{"leasehold-tenant": "NOT A NAME"}))
+    with pytest.raises(InvalidArgument, match="tenant"):
+        operator.acting("NOT A NAME")
 
 
-def test_scopes_and_queues():
-    producer = Identity("ada", "acme", frozenset({"produce"}), frozenset({"emails"}))
-    assert producer.allows("produce", "admin")
-    assert producer.sees("emails")
-    assert not producer.sees("invoices")
-    with pytest.raises(Forbidden, match="consume or admin"):
-        producer.require("consume", "admin")
-    assert Identity("root", "acme", frozenset({"operator"})).allows("consume")
+@pytest.mark.parametrize(
+    ("scope", "may"),
+    [
+        ("", ""),
+        ("produce", "any produce"),
+        ("consume", "any consume"),
+        ("admin", "any produce consume admin"),
+        ("operator", "any produce consume admin operator"),
+    ],
+)
+def test_what_a_scope_includes(scope: str, may: str):
+    identity = Identity("ada", "acme", frozenset(scope.split()))
+    for one in ("any", "produce", "consume", "admin", "operator"):
+        assert identity.may(one) == (one in may.split())
+
+
+def test_a_token_for_some_queues():
+    identity = Identity("ada", "acme", frozenset({"produce"}), frozenset({"emails"}))
+    assert identity.queue("emails", "acme") == ("acme", "emails")
+    with pytest.raises(NotFound):
+        identity.queue("invoices", "acme")
+    with pytest.raises(InvalidArgument):
+        identity.queue("globex/emails", "acme")
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -333,9 +352,7 @@ def test_a_key_does_not_show_itself():
     "host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST.", "127.9.9.9"]
 )
 def test_loopback_is_the_operator(host: str):
-    identity = LoopbackAuthenticator().identify({"host": host, "leasehold-tenant": "acme"})
-    assert (identity.tenant, identity.allows("operator")) == ("acme", True)
-    assert LoopbackAuthenticator().identify({"host": host}).tenant == "default"
+    assert LoopbackAuthenticator().identify({"host": host}).operator
 
 
 @pytest.mark.parametrize(
@@ -344,4 +361,4 @@ def test_loopback_is_the_operator(host: str):
 def test_a_page_that_resolves_its_name_to_loopback_is_refused(host: str):
     with pytest.raises(Forbidden, match="localhost"):
         LoopbackAuthenticator().identify({"host": host})
-    assert LoopbackAuthenticator(check_host=False).identify({"host": host}).tenant == "default"
+    assert LoopbackAuthenticator(check_host=False).identify({"host": host}).operator

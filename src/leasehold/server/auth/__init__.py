@@ -1,34 +1,12 @@
 """Who is asking: from a request's headers to an Identity, or to a refusal.
 
     Authorization: Bearer TOKEN ──▶ tokens ──▶ signature (keys, jwks) ──▶ claims ──▶ Identity(subject, tenant, scopes, queues)
-    Leasehold-Tenant: NAME ────────────────────────────────────────────────────────▶   … an operator's choice of tenant
 
 A refusal is `Unauthenticated` (401) or `Forbidden` (403); `Unavailable` (503) where the keys have never been had. No message and no
 log line holds a token, a part of one, or a key.
 """
 
 from leasehold.server.auth.access import LoopbackAuthenticator
-from leasehold.server.auth.identity import (
-    ADMIN,
-    CONSUME,
-    EVERYONE_LOCAL,
-    OPERATOR,
-    PRODUCE,
-    SCOPES,
-    TENANT_HEADER,
-    Authenticator,
-    Identity,
-)
+from leasehold.server.auth.authenticator import Authenticator
 
-__all__ = [
-    "ADMIN",
-    "CONSUME",
-    "EVERYONE_LOCAL",
-    "OPERATOR",
-    "PRODUCE",
-    "SCOPES",
-    "TENANT_HEADER",
-    "Authenticator",
-    "Identity",
-    "LoopbackAuthenticator",
-]
+__all__ = ["Authenticator", "LoopbackAuthenticator"]

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Mapping
 
 from leasehold.errors import Forbidden
-from leasehold.server.auth.identity import EVERYONE_LOCAL, Identity
+from leasehold.stores.remote.identity import LOCAL, Identity
 
 
 def is_loopback(host: str) -> bool:
@@ -26,7 +26,7 @@ def is_loopback(host: str) -> bool:
 
 
 class LoopbackAuthenticator:
-    """Takes everyone who addresses loopback for the operator of tenant `default`."""
+    """Takes everyone who addresses loopback for an operator."""
 
     def __init__(self, check_host: bool = True) -> None:
         #: A Unix socket has no address that a web page could name.
@@ -35,7 +35,7 @@ class LoopbackAuthenticator:
     def identify(self, headers: Mapping[str, str]) -> Identity:
         if self._check_host and not is_loopback(_without_port(headers.get("host", ""))):
             raise Forbidden("without authentication this server answers only requests addressed to localhost")
-        return EVERYONE_LOCAL.choosing(headers)
+        return LOCAL
 
     identify_at_once = identify
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from leasehold.errors import InvalidArgument, Unauthenticated
 from leasehold.model.names import DEFAULT_TENANT, checked
-from leasehold.server.auth.identity import OPERATOR, SCOPES, Identity
+from leasehold.stores.remote.identity import SCOPES, Identity
 
 MAX_SUBJECT = 256
 MAX_QUEUES = 100
@@ -41,7 +41,7 @@ def identity_of(claims: Mapping[str, object], rules: Rules, now: float) -> tuple
         raise Unauthenticated("the token is not for this server: its audience (aud) is another")
     ends = _times(claims, rules.leeway, now)
     scopes = _scopes(claims.get("scope"))
-    tenant = _tenant(claims, rules.tenant_claim, OPERATOR in scopes)
+    tenant = _tenant(claims, rules.tenant_claim, "operator" in scopes)
     return Identity(_subject(claims.get("sub")), tenant, scopes, _queues(claims.get("queues"))), ends
 
 
@@ -85,7 +85,7 @@ def _scopes(value: object) -> frozenset[str]:
     names = value.split(" ") if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Unauthenticated("the token has no scope: names parted by spaces, or a list of them")
-    return frozenset(names) & frozenset(SCOPES)
+    return frozenset(names) & SCOPES
 
 
 def _queues(value: object) -> frozenset[str] | None:

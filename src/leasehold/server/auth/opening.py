@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from leasehold.clock import Clock
 from leasehold.errors import SettingsError
+from leasehold.server.auth.authenticator import Authenticator
 from leasehold.server.auth.claims import Rules
-from leasehold.server.auth.identity import Authenticator
 from leasehold.serving import Auth
 
 SOURCES = ("secret", "secret_file", "key_file", "jwks_url")

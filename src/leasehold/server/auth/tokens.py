@@ -17,8 +17,8 @@ import jwt
 from leasehold.clock import Clock, SystemClock
 from leasehold.errors import Unauthenticated
 from leasehold.server.auth.claims import Rules, identity_of
-from leasehold.server.auth.identity import Identity
 from leasehold.server.auth.keys import Key, Keyring
+from leasehold.stores.remote.identity import Identity
 
 MAX_TOKEN_BYTES = 8 * 1024
 #: Verified tokens that are remembered: a signature costs more than the rest of a small request.
@@ -43,7 +43,7 @@ class TokenAuthenticator:
         self._known: OrderedDict[bytes, tuple[Identity, float, int]] = OrderedDict()
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        return self.verify(bearer(headers)).choosing(headers)
+        return self.verify(bearer(headers))
 
     def identify_at_once(self, headers: Mapping[str, str]) -> Identity | None:
         token = bearer(headers)
@@ -52,10 +52,10 @@ class TokenAuthenticator:
             if self._keyring.stale(_kid(_header(token))):
                 return None
             identity = self._verified(token)
-        return identity.choosing(headers)
+        return identity
 
     def verify(self, token: str) -> Identity:
-        """Who bears this token, for its own tenant. May fetch keys."""
+        """Who bears this token. May fetch keys."""
         identity = self._remembered(token)
         if identity is not None:
             return identity

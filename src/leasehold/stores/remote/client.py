@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from leasehold.errors import LeaseholdError, NotFound, OpenError, SnapshotExpired, Unavailable
+from leasehold.errors import LeaseholdError, NotFound, OpenError, SnapshotExpired, Unauthenticated, Unavailable
 from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle, receipt
@@ -30,11 +30,13 @@ from leasehold.stores.polling import Poller
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote.address import Address
 from leasehold.stores.remote.calls import Operation
+from leasehold.stores.remote.credentials import Credentials
 from leasehold.stores.remote.faults import error_of
 from leasehold.stores.remote.formats import FORMATS, JSON, MSGPACK
 from leasehold.stores.remote.mending import write_word
 from leasehold.stores.remote.operations import OPERATIONS
 from leasehold.stores.remote.transport import Answer, Transport
+from leasehold.stores.tracing import client_span
 
 T = TypeVar("T")
 
@@ -60,7 +62,7 @@ class RemoteBackend:
         address: Address,
         *,
         encoding: str = "msgpack",
-        token: str | None = None,
+        credentials: Credentials | None = None,
         timeout: float = 30.0,
         ca_file: str | None = None,
         patience: float = 0.0,
@@ -70,8 +72,7 @@ class RemoteBackend:
         self._format = FORMATS[encoding]
         self._transport = Transport(address, timeout=timeout, ca_file=ca_file)
         fixed = f" HTTP/1.1\r\nHost: {address.authority}\r\nAccept: {self._format.content_type}\r\n"
-        if token is not None:
-            fixed += f"Authorization: Bearer {token}\r\n"
+        self._credentials = credentials or Credentials()
         self._base = address.base
         self._fixed = fixed
         self._content_type = f"Content-Type: {self._format.content_type}\r\n"
@@ -103,12 +104,39 @@ class RemoteBackend:
         cancel: threading.Event | None = None,
         patience: float | None = None,
     ) -> T:
-        head = f"{operation.method} {self._base}{path}{self._fixed}"
+        name = (self._request or os.urandom(16).hex()) if operation.writes else ""
+        carried: dict[str, str] = {}
+        with client_span(operation.name, carried, {"server.address": self.url}):
+            more = "".join(f"{header}: {value}\r\n" for header, value in carried.items())
+            sent = self._credentials.header
+            try:
+                return self._asked(
+                    operation, path, tenant, request, answers, name, sent + more, wait_ms, cancel, patience
+                )
+            except Unauthenticated:
+                # Another thread may have renewed them meanwhile.
+                if self._credentials.header == sent and not self._credentials.renew():
+                    raise
+            sent = self._credentials.header
+            return self._asked(operation, path, tenant, request, answers, name, sent + more, wait_ms, cancel, patience)
+
+    def _asked(
+        self,
+        operation: Operation,
+        path: str,
+        tenant: str | None,
+        request: object,
+        answers: type[T],
+        name: str,
+        more: str,
+        wait_ms: int,
+        cancel: threading.Event | None,
+        patience: float | None,
+    ) -> T:
+        head = f"{operation.method} {self._base}{path}{self._fixed}{more}"
         if tenant is not None:
             head += f"Leasehold-Tenant: {tenant}\r\n"
-        name = ""
-        if operation.writes:
-            name = self._request or os.urandom(16).hex()
+        if name:
             head += f"Leasehold-Request: {name}\r\n"
         if request is None:
             head += "\r\n" if operation.in_query else "Content-Length: 0\r\n\r\n"
@@ -140,7 +168,7 @@ class RemoteBackend:
 
     def _call_off(self, name: str, tenant: str | None) -> None:
         """Tell the server that a waiting request is no longer wanted; its answer says what became of it."""
-        head = f"DELETE {self._base}/v1/requests/{name}{self._fixed}"
+        head = f"DELETE {self._base}/v1/requests/{name}{self._fixed}{self._credentials.header}"
         if tenant is not None:
             head += f"Leasehold-Tenant: {tenant}\r\n"
         self._transport.exchange([(head + "\r\n").encode("ascii")], patience=1.0)

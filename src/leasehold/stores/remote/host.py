@@ -29,20 +29,12 @@ from leasehold.stores.remote.calls import Call, Operation, Waiting
 from leasehold.stores.remote.faults import problem_of, retry_after
 from leasehold.stores.remote.formats import Format
 from leasehold.stores.remote.identity import Identity
+from leasehold.stores.remote.limits import Limits
 from leasehold.stores.remote.operations import OPERATIONS, decoded_query
 from leasehold.stores.telemetry import Telemetry
 
 REQUEST_ID = "leasehold-request"
 TENANT = "leasehold-tenant"
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What one request may ask for."""
-
-    body_bytes: int = 64 * 1024**2
-    head_bytes: int = 32 * 1024
-    #: A longer wait is answered when this has passed, and asked for again by the client.
-    wait_ms: int = 60_000
 
 
 class Reply(NamedTuple):
@@ -151,6 +143,7 @@ class Host:
             request = m.Nothing()
         else:
             request = self._decoded(operation, written, body)
+        self.limits.check(request)
         name = headers.get(REQUEST_ID)
         backend = self.backend
         key: object = None

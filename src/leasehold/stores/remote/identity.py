@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from leasehold.errors import Forbidden
+from leasehold.errors import Forbidden, NotFound
 from leasehold.model.names import DEFAULT_TENANT, QueueName, checked
 
 Scope = Literal["any", "produce", "consume", "admin", "operator"]
@@ -25,6 +25,10 @@ _INCLUDES: dict[str, frozenset[str]] = {
     "admin": frozenset({"any", "produce", "consume", "admin"}),
     "operator": frozenset({"any", "produce", "consume", "admin", "operator"}),
 }
+
+
+#: What a token may say; `any` is what all of them include.
+SCOPES = frozenset(_INCLUDES)
 
 
 class Identity(Struct, frozen=True):
@@ -61,7 +65,8 @@ class Identity(Struct, frozen=True):
             checked("tenant", tenant)
         checked("queue", queue)
         if self.queues is not None and queue not in self.queues:
-            raise Forbidden(f"this token is not for queue {queue!r}")
+            # As for what is not there: a token for some queues is not told which others are.
+            raise NotFound(f"there is no queue {queue!r} for this token")
         return QueueName(DEFAULT_TENANT if tenant is None else tenant, queue)
 
     def sees(self, tenant: str | None, name: QueueName) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from hashlib import blake2b
 
 from msgspec.structs import replace
 
@@ -126,12 +127,19 @@ def _write_id(call: Call) -> str:
 
 
 def _own(call: Call, write_id: str) -> str:
-    """A tenant's writes have names of their own."""
-    return write_id if call.tenant is None else f"{call.tenant}/{write_id}"
+    """A tenant's writes have names of their own, and so have those of a token for some queues only."""
+    return _whose(call) + write_id
+
+
+def _whose(call: Call) -> str:
+    tenant, queues = call.tenant, call.identity.queues
+    if queues is None:
+        return "" if tenant is None else f"{tenant}/"
+    return f"{tenant or ''}/{blake2b(' '.join(sorted(queues)).encode(), digest_size=8).hexdigest()}/"
 
 
 def _told(call: Call, state: WriteState) -> WriteState:
-    return state if call.tenant is None else replace(state, id=state.id.removeprefix(f"{call.tenant}/"))
+    return replace(state, id=state.id.removeprefix(_whose(call)))
 
 
 # ── read in bulk ─────────────────────────────────────────────────────────────────────────────────────────────────────

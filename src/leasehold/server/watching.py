@@ -1,0 +1,154 @@
+"""Around every request: its id, its line of log, its numbers, its span.
+
+    {"event": "request", "request_id": "…", "route": "enqueue", "tenant": "acme", "subject": "ada", "queue": "emails",
+     "method": "POST", "status": 200, "code": null, "ms": 1.3, "bytes_in": 31, "bytes_out": 64, …}
+
+    leasehold_http_requests_total{route,status}   leasehold_http_seconds{route}
+
+A line says who asked for which operation and how it ended. It never holds a header, a path as it was sent, a query, a body or a
+receipt: whatever a caller wrote could be a secret. The route is the operation's name, so that callers cannot make
+up new ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+from leasehold.stores.telemetry import BOUNDS, inform
+from leasehold.stores.tracing import server_span
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+REQUEST_ID = b"leasehold-request"
+_ID = re.compile(rb"[0-9a-f]{32}\Z")
+_LOG = logging.getLogger("leasehold")
+
+#: Of a request that got as far as no operation.
+NO_ROUTE = "none"
+
+
+class Facts:
+    """What becomes known of a request while it is served. Handlers fill it in; it is at `scope["leasehold"]`."""
+
+    __slots__ = ("bytes_in", "bytes_out", "code", "queue", "request_id", "route", "status", "subject", "tenant")
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.route = NO_ROUTE
+        self.tenant: str | None = None
+        self.subject: str | None = None
+        self.queue: str | None = None
+        #: Of the error, if it was one.
+        self.code: str | None = None
+        self.status = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+
+def facts_of(scope: Scope) -> Facts:
+    found = scope.get("leasehold")
+    if not isinstance(found, Facts):  # served without a watch, as in a test
+        found = scope["leasehold"] = Facts("")
+    return found
+
+
+class Watch:
+    """An ASGI application around another."""
+
+    def __init__(self, app: Asgi) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        facts = scope["leasehold"] = Facts(_request_id(scope))
+        sent_id = facts.request_id.encode()
+
+        async def receiving() -> Message:
+            message = await receive()
+            facts.bytes_in += len(message.get("body", b""))
+            return message
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                facts.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (REQUEST_ID, sent_id)]}
+            elif message["type"] == "http.response.body":
+                facts.bytes_out += len(message.get("body", b""))
+            await send(message)
+
+        start = perf_counter()
+        try:
+            with server_span("request", headers, {"http.request.method": scope["method"]}) as span:
+                await self._app(scope, receiving, sending)
+                if span is not None:
+                    _describe(span, facts)
+        finally:
+            _tell(scope, facts, perf_counter() - start)
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's, if it looks like one of ours; else a new one."""
+    for name, value in scope["headers"]:
+        if name == REQUEST_ID and _ID.match(value):
+            return str(value, "ascii")
+    return os.urandom(16).hex()
+
+
+def _describe(span: Any, facts: Facts) -> None:
+    span.update_name(facts.route)
+    span.set_attribute("http.response.status_code", facts.status)
+    span.set_attribute("leasehold.request_id", facts.request_id)
+    for name, value in (("tenant", facts.tenant), ("queue", facts.queue), ("error", facts.code)):
+        if value is not None:
+            span.set_attribute(f"leasehold.{name}", value)
+    if facts.status >= 500:
+        from opentelemetry.trace import Status, StatusCode
+
+        span.set_status(Status(StatusCode.ERROR, facts.code or ""))
+
+
+def _tell(scope: Scope, facts: Facts, seconds: float) -> None:
+    requests, durations = _numbers()
+    requests.labels(facts.route, str(facts.status or 499)).inc()
+    durations.labels(facts.route).observe(seconds)
+    if _LOG.isEnabledFor(logging.INFO):
+        inform(
+            "request",
+            request_id=facts.request_id,
+            route=facts.route,
+            method=scope["method"],
+            tenant=facts.tenant,
+            subject=facts.subject,
+            queue=facts.queue,
+            status=facts.status or 499,  # the caller left before there was an answer
+            code=facts.code,
+            ms=round(seconds * 1000, 3),
+            bytes_in=facts.bytes_in,
+            bytes_out=facts.bytes_out,
+        )
+
+
+@cache
+def _numbers() -> tuple[Any, Any]:
+    """Made once a process, and not when this is imported: prometheus-client takes its time."""
+    from prometheus_client import Counter, Histogram
+
+    return (
+        Counter("leasehold_http_requests", "Requests answered, by operation and status.", ["route", "status"]),
+        Histogram(
+            "leasehold_http_seconds", "From a request's head to the end of its answer.", ["route"], buckets=BOUNDS
+        ),
+    )

@@ -1,0 +1,114 @@
+"""Heads that are too large, too slow or none, said to uvicorn over a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from leasehold.server.wire import guarded
+
+LIMIT = 8192
+
+
+async def counting(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the size of what it was sent."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    body = str(size).encode()
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(counting, http=guarded(LIMIT, 0.3), lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+def said(port: int, *parts: bytes, pause: float = 0.02) -> bytes:
+    """What comes back until the other end closes, or has answered."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        for index, part in enumerate(parts):
+            if index:
+                time.sleep(pause)
+            try:
+                connection.sendall(part)
+            except OSError:
+                break  # it has had enough
+        heard = b""
+        try:
+            while b"\r\n\r\n" not in heard or b"200 OK" not in heard:
+                got = connection.recv(65536)
+                if not got:
+                    break
+                heard += got
+        except ConnectionResetError:
+            pass
+        return heard
+
+
+def problem(heard: bytes) -> tuple[int, str]:
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    found = json.loads(body)
+    assert int(head.split()[1]) == found["status"]
+    return found["status"], found["code"]
+
+
+def test_what_is_within_the_limit(port: int):
+    assert said(port, b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * (LIMIT - 200) + b"\r\n\r\n").endswith(b"0")
+    large = b"x" * 300_000  # a body has its own limit, and may come in the packet with the head
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n"
+    assert said(port, head + large[:100_000], large[100_000:]).endswith(b"300000")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * LIMIT + b"\r\n\r\n"],
+        [b"GET /" + b"x" * LIMIT + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
+        [b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"A%d: x\r\n" % n for n in range(LIMIT // 4)) + b"\r\n"],
+        [b"POST / HTTP/1.1\r\nContent-Length: 5\r\nA: " + b"x" * LIMIT + b"\r\n\r\nhello"],
+        [b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 5000, *[b"x" * 5000] * 20],
+        [b"GET / HTTP/1.1\r\nHost: x\r\n", *[b"B: " + b"y" * 997 + b"\r\n"] * 20],
+    ],
+    ids=["a header", "the line", "many headers", "with a body", "a header without end", "headers without end"],
+)
+def test_heads_that_are_too_large(parts: list[bytes], port: int):
+    assert problem(said(port, *parts)) == (413, "too_large")
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ],
+)
+def test_what_is_not_http(nonsense: bytes, port: int):
+    assert problem(said(port, nonsense)) == (400, "invalid_argument")
+
+
+def test_a_head_that_takes_its_time(port: int):
+    assert said(port, b"GET / HTTP/1.1\r\nHost: x\r\n") == b""
+    assert said(port, *(bytes([sign]) for sign in b"GET / HTTP/1.1\r\nHost: x" * 4)) == b""
