@@ -146,7 +146,7 @@ def _moment(column: pa.Array, rejects: _Rejects) -> pa.Array:
     if not pa.types.is_timestamp(column.type):
         early = _bools(pc.less(column, 0))
         rejects.add(early, lambda row: f"at={column[row].as_py()!r} is not a usable moment")
-        return _milliseconds("at", _blanked(column, early), 0, 2 * MAX_MS, "is not a usable moment", rejects, digits=3)
+        return _milliseconds("at", _blanked(column, early), 0, 2 * MAX_MS, "is not a usable moment", rejects)
     # Whatever the unit: rounded up, so that nothing is early.
     micros = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64())
     ms = pc.add(pc.divide(micros, 1000), pc.cast(pc.greater(_rest(micros), 0), pa.int64()))
@@ -159,18 +159,17 @@ def _rest(micros: pa.Array) -> pa.Array:
     return pc.subtract(micros, pc.multiply(pc.divide(micros, 1000), 1000))
 
 
-def _milliseconds(
-    name: str, column: pa.Array, low: int, high: int, why: str, rejects: _Rejects, digits: int = 6
-) -> pa.Array:
+def _milliseconds(name: str, column: pa.Array, low: int, high: int, why: str, rejects: _Rejects) -> pa.Array:
     """Seconds or an interval as whole milliseconds, rounded up; nothing that is not a number passes."""
-    if pa.types.is_duration(column.type):
-        micros = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
-        seconds = np.asarray(micros.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)) / 1e6
-    else:
-        seconds = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
     valid = _bools(pc.is_valid(column))
     with np.errstate(invalid="ignore", over="ignore"):
-        ms = np.ceil(np.round(seconds * 1000, digits))
+        if pa.types.is_duration(column.type):
+            # Exactly: a float of so many milliseconds is not.
+            micros = pc.fill_null(column.cast(pa.duration("us"), safe=False).cast(pa.int64()), 0)
+            ms = -(-np.asarray(micros.to_numpy(zero_copy_only=False)) // 1000)
+        else:
+            seconds = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            ms = np.ceil(np.round(np.asarray(seconds, dtype=float) * 1000, 3))
         bad = valid & ~((ms >= low) & (ms <= high))
     rejects.add(bad, lambda row: f"{name}={column[row].as_py()!r} {why}")
     usable = valid & ~bad

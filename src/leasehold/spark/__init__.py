@@ -3,6 +3,8 @@
     session(...)            a SparkSession with the settings that suit it
     register(spark)         for sessions that PySpark's own look-up does not serve
     snapshot(url, ttl=…)    one moment of a store for several reads
+    drain(spark, url, …)    executors as workers, until a queue is empty
+    StreamListener()        rows, lag and batch times of streams, for Prometheus and the log
 
 PySpark finds the data source by itself where the module `pyspark_leasehold`, which comes with this package, is installed.
 """
@@ -19,9 +21,11 @@ except ImportError as exc:  # pragma: no cover - where the extra is not installe
     ) from exc
 
 from leasehold.spark.datasource import LeaseholdSource, register
+from leasehold.spark.draining import drain
+from leasehold.spark.listening import StreamListener
 from leasehold.spark.session import session
 from leasehold.spark.snapshots import snapshot
 
 del _numpy, _pyarrow, _pyspark
 
-__all__ = ["LeaseholdSource", "register", "session", "snapshot"]
+__all__ = ["LeaseholdSource", "StreamListener", "drain", "register", "session", "snapshot"]

@@ -16,15 +16,19 @@ PATIENCE = 30.0
 
 @contextmanager
 def opened(url: str, patience: float = PATIENCE) -> Iterator[Store]:
-    """The store, for a while. Where another process has it and does not let others in, wait for it to let go."""
-    store = open_store(url, patience)
-    try:
+    """The store, for a while: the one this process has open already, which stays so, or one of our own.
+
+    Where another process has it and does not let others in, wait for it to let go.
+    """
+    shared = opening.already_open(url)
+    if shared is not None:
+        yield shared
+        return
+    with _waited(url, patience) as store:
         yield store
-    finally:
-        store.close()
 
 
-def open_store(url: str, patience: float = PATIENCE) -> Store:
+def _waited(url: str, patience: float) -> Store:
     deadline = time.monotonic() + patience
     pause = 0.02
     while True:

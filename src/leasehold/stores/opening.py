@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.errors import OpenError, SettingsError
 from leasehold.extras import needs
-from leasehold.settings import SETTINGS, Settings, Storage, variable
+from leasehold.settings import SETTINGS, Settings, Storage, parse_url, variable
 from leasehold.storage.engine import DURABILITIES, Durability, Engine
 from leasehold.storage.folder import expand
 from leasehold.storage.keyspace import FORMAT
@@ -22,6 +23,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {}
 for _name in SETTINGS:
     if _name.startswith("storage.") and _name.count(".") == 2:
         OPTIONS[_name.rsplit(".", 1)[1]] = (*OPTIONS.get(_name.rsplit(".", 1)[1], ()), _name)
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def open(
@@ -72,6 +76,7 @@ def open_with(
     # A server sweeps what it keeps; who reaches it over HTTP does so only if asked to.
     wanted = sweeping.enabled and (sweep or storage.engine != "http")
     store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
+    _stores.add(store)
     for remark in remarks:
         store._telemetry.warning("opened_with_a_remark", remark=remark)
     store._telemetry.info(
@@ -82,6 +87,15 @@ def open_with(
         sweep=sweeping.interval if sweeping.enabled else None,
     )
     return store
+
+
+def already_open(url: str) -> Store | None:
+    """The store of that folder which this process has open, if it has: a second one it cannot have."""
+    engine, path = parse_url(url)
+    if path is None or engine not in ("rocksdb", "lmdb"):
+        return None
+    wanted = f"{engine}:{expand(path)}"
+    return next((store for store in list(_stores) if store.url == wanted and not store.closed), None)
 
 
 def _options(options: dict[str, object]) -> dict[str, object]:

@@ -38,6 +38,7 @@ class Store:
         self._telemetry = Telemetry(backend.url)
         self._queues: dict[QueueName, Queue] = {}
         self._turn = 0
+        self.closed = False
         self._sweeper = sweeper
         self._drift_ms = backend.clock_drift_ms()
         backend.on_retry(self._telemetry.retried)
@@ -194,6 +195,7 @@ class Store:
         if self._sweeper is not None:
             self._sweeper.stop()
             self._sweeper = None
+        self.closed = True
         self._backend.close()
 
     def __enter__(self) -> Store:

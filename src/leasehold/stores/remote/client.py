@@ -22,7 +22,7 @@ from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
-from leasehold.model.write import Published, WriteState
+from leasehold.model.write import LoadRequest, LoadTarget, Published, WriteState
 from leasehold.storage.engine import Traits
 from leasehold.storage.folder import expand
 from leasehold.stores.contract import Backend, Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos, Topic, Watch
@@ -294,6 +294,13 @@ class RemoteBackend:
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return self._write("finish_write", write_id, "/finish", m.FinishBody(forget), WriteState)
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        return self._of_queue("load_target", name, "/load-target", None, LoadTarget)
+
+    def load(self, request: LoadRequest) -> WriteState:
+        body = m.LoadBody(request.manifest, request.parts, request.keep_ms)
+        return self._write("load", request.id, "/load", body, WriteState)
 
     def _write(self, verb: str, write_id: str, rest: str, body: object, answers: type[T]) -> T:
         return self._ask(OPERATIONS[verb], f"/v1/writes/{write_word(write_id)}{rest}", None, body, answers)

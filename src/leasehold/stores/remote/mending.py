@@ -15,7 +15,7 @@ from leasehold.model.names import checked
 from leasehold.model.report import Report
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
-from leasehold.model.write import Published, WriteState, checked_write_id
+from leasehold.model.write import LoadRequest, LoadTarget, Published, WriteState, checked_write_id
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote.calls import Call
 
@@ -119,6 +119,17 @@ def finish_write(call: Call) -> WriteState:
     return _told(
         call,
         call.backend.finish_write(_write_id(call), None if forget is None else _own(call, checked_write_id(forget))),
+    )
+
+
+def load_target(call: Call) -> LoadTarget:
+    return call.backend.load_target(call.name)
+
+
+def load(call: Call) -> WriteState:
+    request = call.request
+    return _told(
+        call, call.backend.load(LoadRequest(_write_id(call), request.manifest, request.parts, request.keep_ms))
     )
 
 

@@ -21,7 +21,7 @@ from leasehold.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, sh
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest, checked_bytes, checked_headers
 from leasehold.model.retry import MAX_ATTEMPTS, Policy
 from leasehold.model.snapshot import SnapshotInfo
-from leasehold.model.write import CHUNK
+from leasehold.model.write import CHUNK, LoadPart
 from leasehold.storage.engine import Traits
 from leasehold.stores.queue import MAX_CLAIM
 
@@ -448,6 +448,12 @@ class ChunkBody(Request):
 
 class FinishBody(Request):
     forget: str | None = None
+
+
+class LoadBody(Request):
+    manifest: bytes
+    parts: list[LoadPart]
+    keep_ms: Span
 
 
 # ── read in bulk ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from leasehold.model.lease import Extended
 from leasehold.model.report import Report
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
-from leasehold.model.write import Published, WriteState
+from leasehold.model.write import LoadTarget, Published, WriteState
 from leasehold.stores.remote import mending as c
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote import working as w
@@ -65,6 +65,10 @@ _ALL = (
               "Publish the jobs of a staged write's next chunk, once."),
     Operation("finish_write", "POST", "/v1/writes/{write}/finish", "produce", m.FinishBody, WriteState, c.finish_write,
               "Nothing is left of a staged write to publish."),
+    Operation("load_target", "POST", _Q + "/load-target", "operator", m.Nothing, LoadTarget, c.load_target,
+              "What the makers of a bulk load's files have to know of a queue.", local=True),
+    Operation("load", "POST", "/v1/writes/{write}/load", "operator", m.LoadBody, WriteState, c.load,
+              "Take in the sorted files of a bulk load, which are in the store's own folder.", local=True),
     Operation("take_snapshot", "POST", "/v1/snapshots", "operator", m.TakeBody, SnapshotInfo, c.take_snapshot,
               "Keep one moment of the store until it was not used for a while."),
     Operation("snapshots", "GET", "/v1/snapshots", "operator", m.Nothing, m.SnapshotList, c.snapshots, "The named snapshots that are kept."),
