@@ -1,0 +1,84 @@
+"""The driver of a journal stream, killed -9 at random: bronze holds every event once (CRASH_ROUNDS: ten kills)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+import leasehold
+from leasehold.stores.store import Store
+from tests.bulk.filling import fill
+from tests.spark.test_stream import Bronze
+
+DRIVER = Path(__file__).parent / "bronze_driver.py"
+KILLS = 10 if "CRASH_ROUNDS" in os.environ else 1
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900 if KILLS > 1 else 240)
+@pytest.mark.parametrize("scheme", ["rocksdb", "lmdb"] if KILLS > 1 else ["rocksdb"])
+def test_killed_at_random_every_event_is_there_once(spark: SparkSession, tmp_path: Path, scheme: str):
+    url, random = f"{scheme}:{tmp_path / 'data'}", Random(time.time_ns())
+    expected: list[tuple[int, int]] = []
+    for kill in range(KILLS + 1):
+        with leasehold.open(url, sweep=False) as store:
+            if kill == 0:
+                fill(store)
+            _busy(store, kill)
+            expected = [(e.commit, e.index) for e in store.events(limit=10**6)]
+        # A last run in batches that are read from a snapshot, or small ones that travel with their plan.
+        killed = _run(url, tmp_path, None if kill == KILLS else random, 25_000 if kill % 2 else 1500)
+        assert killed == (kill < KILLS), "it ended before it was killed"
+    assert Bronze(spark, tmp_path).keys() == expected
+    with leasehold.open(url, sweep=False) as store:
+        assert store.check().clean
+
+
+def _busy(store: Store, turn: int) -> None:
+    """Some large commits, for the way by a snapshot, and many small ones."""
+    queue = store.queue(f"busy-{turn}")
+    for _ in range(23 if turn % 2 else 6):
+        queue.enqueue_many([b"x"] * 1000)
+    for _ in range(60):
+        queue.enqueue_many([b"y"] * 10)
+        queue.ack_many(queue.claim(limit=10).deliveries)
+
+
+def _run(url: str, folder: Path, random: Random | None, events: int) -> bool:
+    """Drain; with `random`, kill the driver and its Java in the middle of some batch. Says whether it was killed."""
+    after = 0 if random is None else random.randrange(1, 4) if events < 20_000 else 1
+    with (folder / "driver.log").open("ab") as log:
+        driver = subprocess.Popen(
+            [sys.executable, str(DRIVER), url, str(folder), str(events)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    seen = 0
+    try:
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if line.startswith("drained"):
+                break
+            seen += line.startswith("batch")
+            if random is not None and seen == after:
+                time.sleep(random.random() * 0.3)
+                os.killpg(driver.pid, signal.SIGKILL)
+        code = driver.wait()
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        assert driver.stdout is not None
+        driver.stdout.close()
+    assert code in (0, -signal.SIGKILL), (folder / "driver.log").read_text()[-3000:]
+    return code != 0
