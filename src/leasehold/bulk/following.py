@@ -35,8 +35,9 @@ class At(NamedTuple):
 class Journal:
     """The journal of a store that is opened for a look, and let go (`release`): its owner may be coming or going."""
 
-    def __init__(self, url: str, ttl_ms: int) -> None:
+    def __init__(self, url: str, ttl_ms: int, token: str | None = None) -> None:
         self._url = url
+        self._token = token
         self._ttl_ms = ttl_ms
         self._store: Store | None = None
         self._names = Names(())
@@ -47,7 +48,7 @@ class Journal:
     @property
     def _backend(self) -> Backend:
         if self._store is None:
-            self._store = places.opened(self._url)
+            self._store = places.opened(self._url, self._token)
         return self._store._backend
 
     def release(self) -> None:
@@ -136,7 +137,7 @@ class Journal:
         self.drop()
         backend = self._backend
         reach = _ends(backend)[1].commit
-        self._place = places.place(self._url, backend.take_snapshot(places.NAME, self._ttl_ms))
+        self._place = places.place(self._url, backend.take_snapshot(places.NAME, self._ttl_ms), self._token)
         self._reach = reach
         return self._place, self._place.events(start.commit, end.commit, rows)
 

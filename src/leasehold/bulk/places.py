@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from leasehold.bulk import wire
 from leasehold.bulk.moments import Kept
 from leasehold.bulk.plan import Part, event_parts, plan
 from leasehold.bulk.plan import read as read_part
@@ -24,6 +25,7 @@ from leasehold.model.snapshot import SnapshotInfo
 from leasehold.settings import parse_url
 from leasehold.storage.folder import expand
 from leasehold.stores.opening import open as open_store
+from leasehold.stores.remote.client import RemoteBackend
 from leasehold.stores.snapshots import FOLDER, FolderShelf
 from leasehold.stores.store import Store
 
@@ -68,20 +70,66 @@ class FolderPlace:
         return kept.in_use(read_part(kept.moment(), query, part))
 
 
-def take(url: str, ttl_ms: int, name: str = NAME) -> Place:
+@dataclass(frozen=True)
+class ServedPlace:
+    """Behind a server."""
+
+    url: str
+    id: str
+    token: str | None = None
+
+    def plan(self, query: Query, rows: int) -> list[Part]:
+        return self._parts(query.table, rows=rows, **wire.asked(query))
+
+    def events(self, begin: int, end: int, rows: int) -> list[Part]:
+        return self._parts("events", rows=rows, first_commit=begin, end_commit=end)
+
+    def read(self, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
+        which = wire.asked(query)
+        for begin, end in part.ranges:
+            following: bytes | None = begin
+            while following is not None:
+                keys = {"space": part.space, "begin": following.hex(), "end": end.hex()}
+                body = _server(self.url, self.token).read_table(self.id, query.table, **keys, **which)
+                batches, following = wire.unpacked(body)
+                yield from batches
+
+    def _parts(self, table: str, **which: Any) -> list[Part]:
+        found = _server(self.url, self.token).table_parts(self.id, table, **which)
+        return wire.parts_of(found.parts)
+
+
+#: Connections of this process to servers; they reconnect by themselves.
+_servers: dict[tuple[str, str | None], RemoteBackend] = {}
+
+
+def _server(url: str, token: str | None) -> RemoteBackend:
+    found = _servers.get((url, token))
+    if found is None:
+        backend = opened(url, token)._backend
+        assert isinstance(backend, RemoteBackend)
+        found = _servers[url, token] = backend
+    return found
+
+
+def take(url: str, ttl_ms: int, name: str = NAME, token: str | None = None) -> Place:
     """A new snapshot of the store, which is opened for it, through its owner where it has one."""
-    with opened(url) as store:
-        return place(url, store._backend.take_snapshot(name, ttl_ms))
+    with opened(url, token) as store:
+        return place(url, store._backend.take_snapshot(name, ttl_ms), token)
 
 
-def find(url: str, id: str) -> Place:
-    """A snapshot that was taken before. Its folder is found without the store, whoever has that open."""
-    info = FolderShelf(home(url) / FOLDER).renew(id, SystemClock().wall_ms())
-    return place(url, info)
+def find(url: str, id: str, token: str | None = None) -> Place:
+    """A snapshot that was taken before. A folder is found without the store, whoever has that open."""
+    if is_server(url):
+        with opened(url, token) as store:
+            return place(url, store.renew_snapshot(id), token)
+    return place(url, FolderShelf(home(url) / FOLDER).renew(id, SystemClock().wall_ms()))
 
 
-def opened(url: str) -> Store:
+def opened(url: str, token: str | None = None) -> Store:
     """A store that must be there: reading makes none."""
+    if is_server(url):
+        return open_store(url, sweep=False) if token is None else open_store(url, sweep=False, token=token)
     path = home(url)
     if not (path / "FORMAT").exists():
         raise OpenError(f"{path} holds no store: url={url!r} is to name one that exists")
@@ -96,18 +144,25 @@ def opened(url: str) -> Store:
             time.sleep(0.05)
 
 
+def is_server(url: str) -> bool:
+    return parse_url(url)[0] == "http"
+
+
 def home(url: str) -> Path:
+    """The folder of a store that has one."""
     engine, path = parse_url(url)
     if engine == "memory":
         raise InvalidArgument(
             "a memory: store lives in its own process, and Spark reads from others: use rocksdb: or lmdb:"
         )
-    if path is None:
-        raise InvalidArgument(f"url={url!r} names no folder: rocksdb:/path or lmdb:/path")
+    if engine not in ("rocksdb", "lmdb") or path is None:
+        raise InvalidArgument(f"url={url!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port")
     return expand(path)
 
 
-def place(url: str, info: SnapshotInfo) -> Place:
+def place(url: str, info: SnapshotInfo, token: str | None = None) -> Place:
+    if is_server(url):
+        return ServedPlace(url, info.id, token)
     if info.where is None:
         raise InvalidArgument(f"the snapshots of {url} cannot be read from another process")
     return FolderPlace(info.where)

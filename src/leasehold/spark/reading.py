@@ -37,7 +37,7 @@ from leasehold.spark.options import checked, flag, url_of, whole
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "state", "since", "until", "columns", "rowsPerPartition", "snapshot",
-     "snapshotTtl", "pushdown"}
+     "snapshotTtl", "pushdown", "token"}
 )  # fmt: skip
 #: Options of streams, which Spark also asks a schema for.
 STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer"})
@@ -99,6 +99,7 @@ class TablePartition(InputPartition):
 class TableReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._url = url_of(options)
+        self._token = options.get("token")
         self._snapshot = options.get("snapshot")
         self._rows = whole(options, "rowsPerPartition", ROWS)
         self._ttl_ms = 1000 * whole(options, "snapshotTtl", TTL_SECONDS)
@@ -107,9 +108,9 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         if self._snapshot is None:
-            place = places.take(self._url, self._ttl_ms)
+            place = places.take(self._url, self._ttl_ms, token=self._token)
         else:
-            place = places.find(self._url, self._snapshot)
+            place = places.find(self._url, self._snapshot, self._token)
         return [TablePartition(place, self._query, part) for part in place.plan(self._query, self._rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -17,8 +17,11 @@ class snapshot:
     address where this process has it open.
     """
 
-    def __init__(self, store: str | Store, ttl: Duration = 3600, name: str = places.NAME) -> None:
+    def __init__(
+        self, store: str | Store, ttl: Duration = 3600, name: str = places.NAME, token: str | None = None
+    ) -> None:
         self._store = store
+        self._token = token
         self._ttl = ttl
         self._name = name
         self.info: SnapshotInfo | None = None
@@ -33,7 +36,7 @@ class snapshot:
         if isinstance(self._store, Store):
             self.info = self._store.take_snapshot(self._name, self._ttl)
         else:
-            with places.opened(self._store) as store:
+            with places.opened(self._store, self._token) as store:
                 self.info = store.take_snapshot(self._name, self._ttl)
         return self
 
@@ -43,5 +46,5 @@ class snapshot:
         if isinstance(self._store, Store):
             self._store.drop_snapshot(self.id)
         else:
-            with places.opened(self._store) as store:
+            with places.opened(self._store, self._token) as store:
                 store.drop_snapshot(self.id)

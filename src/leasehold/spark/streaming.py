@@ -25,7 +25,7 @@ from leasehold.spark.reading import ROWS, TTL_SECONDS, TablePartition, in_schema
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "columns", "rowsPerPartition", "snapshotTtl", "startingOffsets",
-     "maxEventsPerTrigger", "consumer"}
+     "maxEventsPerTrigger", "consumer", "token"}
 )  # fmt: skip
 
 
@@ -51,7 +51,8 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting = options.get("startingOffsets", "earliest")
         self._query = query_of(options, schema, "events")
         self._schema = schema
-        self._journal = Journal(url_of(options), 1000 * whole(options, "snapshotTtl", TTL_SECONDS))
+        ttl_ms = 1000 * whole(options, "snapshotTtl", TTL_SECONDS)
+        self._journal = Journal(url_of(options), ttl_ms, options.get("token"))
         #: With Trigger.AvailableNow: where to stop.
         self._target: At | None = None
         self._latest: At | None = None

@@ -32,7 +32,7 @@ from leasehold.stores.remote.address import Address
 from leasehold.stores.remote.calls import Operation
 from leasehold.stores.remote.credentials import Credentials
 from leasehold.stores.remote.faults import error_of
-from leasehold.stores.remote.formats import FORMATS, JSON, MSGPACK
+from leasehold.stores.remote.formats import ARROW, FORMATS, JSON, MSGPACK
 from leasehold.stores.remote.mending import write_word
 from leasehold.stores.remote.operations import OPERATIONS
 from leasehold.stores.remote.transport import Answer, Transport
@@ -431,6 +431,18 @@ class RemoteBackend:
 
     def snapshots(self) -> SnapshotInfos:
         return self._ask(OPERATIONS["snapshots"], "/v1/snapshots", None, None, m.SnapshotList).snapshots
+
+    def table_parts(self, snapshot: str, table: str, **which: object) -> m.PartList:
+        """Beside the contract: readers elsewhere cut and read a snapshot's tables through the server."""
+        path = f"/v1/snapshots/{snapshot}/{table}/parts" + _query(**which)
+        return self._ask(OPERATIONS["table_parts"], path, None, None, m.PartList, wait_ms=_LONG_MS)
+
+    def read_table(self, snapshot: str, table: str, **which: object) -> bytes:
+        """A page, as an Arrow stream."""
+        path = f"/v1/snapshots/{snapshot}/{table}" + _query(**which)
+        head = f"GET {self._base}{path}{self._fixed}\r\n".encode("ascii")
+        answer = self._transport.exchange([head], wait=60.0)
+        return answer.body if answer.content_type == ARROW else self._read(answer, bytes)
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
         path = "/v1/journal" + _query(begin=begin, end=end, max_bytes=min(max_bytes, 64 * 1024**2))

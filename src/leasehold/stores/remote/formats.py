@@ -37,6 +37,7 @@ class Format(NamedTuple):
 
 JSON = Format("json", "application/json", "application/problem+json", msgspec.json.Encoder(), {})
 MSGPACK = Format("msgpack", "application/msgpack", "application/problem+msgpack", msgspec.msgpack.Encoder(), {})
+ARROW = "application/vnd.apache.arrow.stream"
 FORMATS = {"json": JSON, "msgpack": MSGPACK}
 
 _MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")

@@ -214,6 +214,8 @@ class Host:
 
     @staticmethod
     def reply(begun: Begun, answer: object) -> Reply:
+        if isinstance(answer, m.Stream):
+            return Reply(200, formats.ARROW, answer.body)
         return Reply(200, begun.format.content_type, begun.format.encode(answer))
 
     @staticmethod

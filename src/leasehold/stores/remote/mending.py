@@ -6,6 +6,7 @@ import base64
 import re
 from hashlib import blake2b
 
+import msgspec
 from msgspec.structs import replace
 
 from leasehold.errors import InvalidArgument, NotFound
@@ -18,6 +19,7 @@ from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import LoadRequest, LoadTarget, Published, WriteState, checked_write_id
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote.calls import Call
+from leasehold.stores.remote.readers import READERS
 
 # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -172,6 +174,23 @@ def drop_snapshot(call: Call) -> m.Done:
 
 def snapshots(call: Call) -> m.SnapshotList:
     return m.SnapshotList(call.backend.snapshots())
+
+
+def table_parts(call: Call) -> m.PartList:
+    return m.PartList(msgspec.json.decode(_read(call)))
+
+
+def read_table(call: Call) -> m.Stream:
+    return m.Stream(_read(call))
+
+
+def _read(call: Call) -> bytes:
+    """By a process beside this one, from the snapshot's folder."""
+    info = call.backend.renew_snapshot(call.path["snapshot"])
+    if info.where is None:
+        raise InvalidArgument("the snapshots of this store are not in a folder, and cannot be read as tables")
+    asked = {name: value for name, value in msgspec.to_builtins(call.request).items() if value is not None}
+    return READERS.ask({"folder": info.where, "table": call.path["table"], **asked})
 
 
 def journal_slice(call: Call) -> JournalSlice:

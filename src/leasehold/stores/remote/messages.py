@@ -474,6 +474,45 @@ class SliceQuery(Request):
     max_bytes: Annotated[int, Meta(ge=0, le=64 * 1024**2)] = 4 * 1024**2
 
 
+class TableQuery(Request):
+    """Which rows and columns of a table: names joined by commas, times in milliseconds."""
+
+    columns: str = ""
+    tenant: str | None = None
+    queue: str | None = None
+    state: str = ""
+    since_ms: Number | None = None
+    until_ms: Number | None = None
+
+
+class PartsQuery(TableQuery):
+    """The table in parts of about so many rows; of `events`, from one commit to before another, if said."""
+
+    rows: Annotated[int, Meta(ge=1)] = 200_000
+    first_commit: Number | None = None
+    end_commit: Number | None = None
+
+
+class PageQuery(TableQuery):
+    """The keys of a part's range, in hex digits; after a page, from where that says the next one begins."""
+
+    space: Number = 0
+    begin: str = ""
+    end: str = ""
+
+
+class PartList(Struct, frozen=True):
+    """For each part its space and its ranges of keys, in hex digits."""
+
+    parts: list[tuple[int, list[tuple[str, str]]]]
+
+
+class Stream(Struct, frozen=True):
+    """An answer that is no message: an Arrow stream, as it is."""
+
+    body: bytes
+
+
 class Count(Struct, frozen=True):
     """How many jobs a verb removed."""
 

@@ -1,0 +1,123 @@
+"""Tables through a server: pages of Arrow, read by processes beside it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import leasehold
+from leasehold import Corrupt, SnapshotExpired, bulk
+from leasehold.bulk import places, wire
+from leasehold.bulk.moments import moment_of
+from leasehold.bulk.plan import plan
+from leasehold.bulk.query import Query
+from leasehold.bulk.schemas import TABLES
+from leasehold.errors import InvalidArgument
+from leasehold.storage import keyspace
+from leasehold.stores.remote.host import Host
+from leasehold.stores.remote.listener import Listener
+from leasehold.stores.remote.readers import READERS
+from leasehold.stores.store import Store
+from leasehold.testing.harness import engine_of
+from tests.bulk.filling import fill
+
+
+@pytest.fixture(scope="module", params=["rocksdb", "lmdb"])
+def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with leasehold.open(f"{request.param}:{tmp_path_factory.mktemp('served') / 'data'}", sweep=False) as store:
+        fill(store)
+        yield store
+        READERS.close()
+
+
+@pytest.fixture(scope="module")
+def url(behind: Store) -> Iterator[str]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(listening, Host(behind._backend))
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    for server in places._servers.values():
+        server.close()
+    places._servers.clear()
+    listener.stop()
+
+
+def read(place: places.Place, query: Query, rows: int = 10**9) -> pa.Table:
+    batches = [batch for part in place.plan(query, rows) for batch in place.read(query, part)]
+    return pa.Table.from_batches([b.replace_schema_metadata() for b in batches], query.schema)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_is_the_same_through_the_server(behind: Store, url: str, table: str):
+    place = places.take(url, 60_000)
+    truth = bulk.read(behind, table, snapshot=place.id).to_pylist()
+    assert read(place, Query(table)).to_pylist() == truth
+    assert read(place, Query(table), 150).to_pylist() == truth
+    behind.drop_snapshot(place.id)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_pages_go_on_where_the_last_one_ended(behind: Store, url: str, table: str, monkeypatch: pytest.MonkeyPatch):
+    """A page is at least a batch: with the smallest pages, every batch is one."""
+    monkeypatch.setattr(wire, "PAGE_BYTES", 1)
+    with moment_of(behind) as moment:
+        query = Query(table)
+        found, pages = [], 0
+        for part in plan(moment, query, 10**9):
+            for begin, end in part.ranges:
+                following: bytes | None = begin
+                while following is not None:
+                    batches, following = wire.unpacked(wire.page(moment, query, part.space, (following, end)))
+                    found += [batch.replace_schema_metadata() for batch in batches]
+                    pages += 1
+    assert pa.Table.from_batches(found, query.schema).to_pylist() == bulk.read(behind, table).to_pylist()
+    if table in ("jobs", "events"):
+        assert pages > 2
+
+
+def test_filters_and_columns_go_along(behind: Store, url: str):
+    place = places.find(url, behind.take_snapshot("audit", 60).id)
+    query = Query("jobs", ("id", "error"), "acme", "emails", ("dead", "done"))
+    truth = bulk.read(behind, "jobs", columns=["id", "error"], tenant="acme", queue="emails", state=["dead", "done"])
+    assert read(place, query).to_pylist() == truth.to_pylist()
+    assert len(truth) == 16
+    events = [b for part in place.events(3, 6, 10) for b in place.read(Query("events", ("commit",)), part)]
+    assert {n for batch in events for n in batch.column(0).to_pylist()} == {3, 4, 5}
+
+
+def test_errors_come_through_as_they_are(behind: Store, url: str):
+    place = places.take(url, 60_000)
+    with pytest.raises(InvalidArgument, match="unknown table"):
+        places._server(url, None).table_parts(place.id, "nope")
+    with pytest.raises(InvalidArgument, match="hex digits"):
+        places._server(url, None).read_table(place.id, "jobs", space=4, begin="xyz", end="ff")
+    behind.drop_snapshot(place.id)
+    with pytest.raises(SnapshotExpired):
+        place.plan(Query("jobs"), 10)
+    with pytest.raises(SnapshotExpired):
+        places.find(url, "never-given")
+
+
+def test_a_reader_that_dies_is_replaced(behind: Store, url: str):
+    place = places.take(url, 60_000)
+    assert len(place.plan(Query("jobs"), 100)) == 5
+    for process in READERS._idle:
+        process.kill()
+        process.wait()
+    assert len(place.plan(Query("jobs"), 100)) == 5
+
+
+def test_damage_is_named_through_the_server(behind: Store, url: str, tmp_path: Path):
+    job = behind.queue("emails", tenant="acme").list("dead", limit=1).jobs[0]
+    key = keyspace.of_queue(1, bytes.fromhex(job.id))
+    good = engine_of(behind).read(lambda reader: reader.get(keyspace.STATE, key))
+    assert good is not None
+    engine_of(behind).transact(lambda tx: tx.put(keyspace.STATE, key, good[:-1] + b"?"))
+    place = places.take(url, 60_000)
+    with pytest.raises(Corrupt) as damage:
+        read(place, Query("jobs"))
+    assert damage.value.job_id == job.id
+    engine_of(behind).transact(lambda tx: tx.put(keyspace.STATE, key, good))
