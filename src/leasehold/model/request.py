@@ -55,6 +55,11 @@ def job_request(job: object) -> JobRequest:
     )
 
 
+def is_plain(request: JobRequest) -> bool:
+    """Whether there is nothing to it but its payload."""
+    return request[1:] == _PLAIN
+
+
 def checked_bytes(what: str, data: object) -> bytes:
     if type(data) is not bytes:
         if not isinstance(data, (bytes, bytearray, memoryview)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from leasehold.errors import KeyConflict, QueueFull, TooLarge
 from leasehold.model.ids import NO_ID
 from leasehold.model.job import Enqueued
 from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest
+from leasehold.model.request import JobRequest, is_plain
 from leasehold.queueing import single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import whole_payload
@@ -42,18 +43,20 @@ def planned(
     core: Core, name: QueueName, requests: Sequence[JobRequest]
 ) -> tuple[int, Callable[[Ledger], list[Enqueued]]]:
     """The time, and what a transaction has to do: by itself, or together with a marker (`writes`)."""
-    size = JOB_OVERHEAD * len(requests)
     now = core.time.now_ms()
     ids = core.ids.take(now, len(requests))
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    for index, (payload, _, at_ms, _, key, _, _, _) in enumerate(requests):
-        size += len(payload)
-        if key is not None:
-            # Digests are made once, outside the transaction: they cost more than the look-up.
-            keyed.append((index, keyspace.digest(key.encode()), keyspace.digest(payload)))
-        if at_ms is not None:
-            moments[index] = core.time.from_calendar(at_ms, now)
+    sizes = [len(request[0]) for request in requests]
+    size = JOB_OVERHEAD * len(requests) + sum(sizes)
+    plain = max(sizes, default=0) <= records.PART_BYTES and all(map(is_plain, requests))
+    if not plain:
+        for index, (payload, _, at_ms, _, key, _, _, _) in enumerate(requests):
+            if key is not None:
+                # Digests are made once, outside the transaction: they cost more than the look-up.
+                keyed.append((index, keyspace.digest(key.encode()), keyspace.digest(payload)))
+            if at_ms is not None:
+                moments[index] = core.time.from_calendar(at_ms, now)
     if size > core.engine.traits.atomic_bytes:
         raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
 
@@ -61,7 +64,10 @@ def planned(
         queue = ledger.queue(name)
         first_jobs = _find_duplicates(ledger, queue, requests, ids, keyed) if keyed else {}
         _check_room(ledger, queue, len(requests) - len(first_jobs))
-        _write(ledger, queue, requests, ids, moments, first_jobs)
+        if plain:
+            _write_plain(ledger, queue, requests, ids)
+        else:
+            _write(ledger, queue, requests, ids, moments, first_jobs)
         if keyed:
             hold_keys(ledger, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in first_jobs])
         if not first_jobs:
@@ -72,6 +78,36 @@ def planned(
         ]
 
     return now, run
+
+
+def _write_plain(ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes]) -> None:
+    """As `_write`, of jobs that differ in nothing but their payload: what they share is made once."""
+    now, prefix, max_attempts = ledger.now, queue.prefix, queue.policy.max_attempts
+    pack_crc, pack_job, pack_u64 = records.pack_crc, records.pack_job, keyspace.commit
+    alike = records.pack_state(1, _WAITING, 0, 0, 0, 0, max_attempts, 0, 0, now, 0, 0, 0, NO_ID)[: records.STATE_ALIKE]
+    place = keyspace.ready_from(queue.number, 0, now)
+    jobs: list[Row] = []
+    states: list[Row] = []
+    for begin, end, ref, _ in ledger.room(len(ids)):
+        for request, job in zip(requests[begin:end], ids[begin:end], strict=True):
+            payload = request[0]
+            at = prefix + job
+            body = pack_job(1, now, 0, 0, 0, len(payload)) + payload
+            jobs.append((at, body + pack_crc(crc32(body))))
+            state = alike + pack_u64(ref) + NO_ID
+            states.append((at, state + pack_crc(crc32(state))))
+            ref += 1
+        head = queue.enqueued[0]
+        tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0) + records.NO_TEXT
+        ledger.put_events([head + job + tail for job in ids[begin:end]])
+    tx, count = ledger.tx, len(ids)
+    tx.put_many(keyspace.JOBS, jobs)
+    tx.put_many(keyspace.STATE, states)
+    tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])
+    ledger.count(queue.number, Counter.WAITING, count)
+    ledger.count(queue.number, Counter.ENQUEUED, count)
+    ledger.woken[queue.name] = count
+    ledger.in_use(queue.number, (0,))
 
 
 def _write(

@@ -43,6 +43,8 @@ class Heads:
     def lower(self, space: Space, rows: Sequence[Row]) -> None:
         """These rows are being written."""
         fronts, width = self.fronts[space], FRONTS[space]
+        if len(rows) > 2 and len({key[:width] for key, _ in rows}) == 1:
+            rows = (min(rows),)  # of one front only the first row matters
         for key, _ in rows:
             front = fronts.get(key[:width])
             if front is not None and key < front.head:

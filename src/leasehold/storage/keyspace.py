@@ -168,6 +168,11 @@ def ready(queue: int, priority: int, visible_at_ms: int, job: bytes) -> bytes:
     return _READY.pack(queue, 9 - priority, visible_at_ms, job)
 
 
+def ready_from(queue: int, priority: int, visible_at_ms: int) -> bytes:
+    """How the rows of this priority and moment begin: the job follows."""
+    return _READY_TIME.pack(queue, 9 - priority, visible_at_ms)
+
+
 class ReadyKey(NamedTuple):
     queue: int
     priority: int

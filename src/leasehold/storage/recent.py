@@ -8,9 +8,11 @@ engine, so what is here is what is stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from leasehold.storage.engine import Row
 
+_value = itemgetter(1)
 ROWS = 20_000
 VALUE_BYTES = 512
 
@@ -27,17 +29,22 @@ class RecentRows:
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows that are here; None says nothing about the rest."""
-        young, old = self.young.get, self.old.get
-        return [young(key) or old(key) for key in keys]
+        found = list(map(self.young.get, keys))
+        if None in found and self.old:
+            old = self.old.get
+            found = [value or old(key) for key, value in zip(keys, found, strict=True)]
+        return found
 
     def put(self, rows: Sequence[Row]) -> None:
         """These rows are being written."""
         if len(self.young) > ROWS:
             self.turn()
-        young = self.young
+        if not rows or max(map(len, map(_value, rows))) <= VALUE_BYTES:
+            self.young.update(rows)
+            return
         for key, value in rows:
             if len(value) <= VALUE_BYTES:
-                young[key] = value
+                self.young[key] = value
             else:
                 self.delete((key,))  # an older, smaller value must not outlive it
 
@@ -46,7 +53,10 @@ class RecentRows:
         self.old, self.young = self.young, {}
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        young, old = self.young, self.old
+        forget = self.young.pop
         for key in keys:
-            young.pop(key, None)
-            old.pop(key, None)
+            forget(key, None)
+        if self.old:
+            forget = self.old.pop
+            for key in keys:
+                forget(key, None)

@@ -81,6 +81,9 @@ class StateRecord(NamedTuple):
 pack_crc = Struct(">I").pack
 unpack_crc = Struct(">I").unpack_from
 pack_state = _pack_state = _STATE.pack
+_STATE_BODY = _STATE.size
+#: A state ends with `last_event` and `lease`: what is before them is the same for jobs enqueued alike.
+STATE_ALIKE = _STATE_BODY - 24
 _unpack_state = _STATE.unpack_from
 _new = tuple.__new__  # what `_make` does, without a Python frame a record
 
@@ -101,10 +104,25 @@ def decode_state(value: bytes, job: bytes) -> StateRecord:
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
 
+def decode_states(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[StateRecord | Corrupt | None]:
+    """As `decode_state`, of many: damage is an answer for the job it befell."""
+    found: list[StateRecord | Corrupt | None] = []
+    add = found.append
+    for value, job in zip(values, jobs, strict=True):
+        if type(value) is bytes:
+            if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE_BODY)[0] and value[0] == V1:
+                add(_new(StateRecord, _unpack_state(value)))
+            else:
+                add(Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex()))
+        else:
+            add(None if value is None else Corrupt(value.detail, job.hex()))  # type: ignore[union-attr]
+    return found
+
+
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _JOB = Struct(">BQHHII")  # version, created, parts, key bytes, headers bytes, payload bytes in all
-_pack_job = _JOB.pack
+pack_job = _pack_job = _JOB.pack
 
 
 class JobRecord(NamedTuple):
@@ -154,6 +172,27 @@ def decode_job(value: bytes, job: bytes) -> JobRecord:
     return JobRecord(
         created_at_ms, parts, body[_JOB_BYTES:at_headers], body[at_headers:at_payload], payload_bytes, body[at_payload:]
     )
+
+
+def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[JobRecord | Corrupt]:
+    """As `decode_job`, of many that have to be there: damage is an answer for the job it befell."""
+    found: list[JobRecord | Corrupt] = []
+    add = found.append
+    for value, job in zip(values, jobs, strict=True):
+        if type(value) is bytes:
+            body = value[:-4]
+            if len(body) >= _JOB_BYTES and crc32(body) == unpack_crc(value, len(body))[0] and body[0] == V1:
+                _, created, parts, key, headers, size = _unpack_job(body)
+                if not key and not headers:
+                    add(_new(JobRecord, (created, parts, b"", b"", size, body[_JOB_BYTES:])))
+                    continue
+            try:
+                add(decode_job(value, job))
+            except Corrupt as exc:
+                add(exc)
+        else:
+            add(Corrupt(value.detail if isinstance(value, Corrupt) else "its payload is missing", job.hex()))
+    return found
 
 
 def split_parts(data: bytes, start: int) -> list[bytes]:

@@ -35,15 +35,17 @@ def forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
 
 def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[bytes]:
     keys: list[bytes] = []
-    key, step, valid = iterator.key, iterator.next, iterator.valid
+    key, step, valid, add = iterator.key, iterator.next, iterator.valid, keys.append
     iterator.seek(begin)
-    while valid():
-        at = key()
-        if at >= end or len(keys) >= limit:
+    for _ in range(limit):
+        if not valid():
+            check_status(iterator)
             return keys
-        keys.append(at)
+        at = key()
+        if at >= end:
+            return keys
+        add(at)
         step()
-    check_status(iterator)
     return keys
 
 

@@ -49,8 +49,8 @@ class Reader:
                 values: Any = self._tables[space].get(list(keys))
             else:
                 values = recent.find(keys)
-                missing = [index for index, value in enumerate(values) if value is None]
-                if missing:
+                if None in values:
+                    missing = [index for index, value in enumerate(values) if value is None]
                     stored = self._stored(space, [keys[index] for index in missing])
                     for index, value in zip(missing, stored, strict=True):
                         values[index] = value
