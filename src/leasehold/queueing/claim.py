@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from zlib import crc32
 
 import msgspec
 
@@ -37,13 +38,11 @@ _PASSED_OVER = 10_000
 class _Taken:
     """Jobs picked by a claim, with what was read of them, and what was wrong on the way."""
 
-    __slots__ = ("bytes", "damaged", "expired", "jobs", "keys", "orphans", "records", "states")
+    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans")
 
     def __init__(self) -> None:
-        self.keys: list[bytes] = []
-        self.jobs: list[bytes] = []
-        self.states: list[StateRecord] = []
-        self.records: list[JobRecord] = []
+        #: The ready row, the job, its state and what never changes about it.
+        self.jobs: list[tuple[bytes, bytes, StateRecord, JobRecord]] = []
         self.bytes = 0
         self.expired: list[tuple[bytes, StateRecord]] = []
         self.orphans: list[bytes] = []
@@ -195,7 +194,7 @@ def _claim(
         if taken.damaged and not (taken.expired or taken.orphans):
             raise taken.damaged[0]
         return _AGAIN if taken.damaged else None
-    return _grant(ledger, queue, request, lease, claim_key, asked, taken)
+    return _grant(ledger, queue, name, request, lease, claim_key, asked, taken)
 
 
 def _asked(request: ClaimRequest) -> bytes:
@@ -235,50 +234,35 @@ def _pick(ledger: Ledger, queue: Registered, tiers: Sequence[bytes], request: Cl
 def _look(ledger: Ledger, queue: Registered, request: ClaimRequest, keys: list[bytes], taken: _Taken) -> bool:
     """Read the jobs these rows point at; take those that are good. False: `max_bytes` is reached."""
     tx, number, now, max_bytes = ledger.tx, queue.number, ledger.now, request.max_bytes
-    prefix = keyspace.queue_prefix(number)
-    rows = [prefix + key[13:] for key in keys]
-    states = get_each(tx, keyspace.STATE, rows)
-    bodies = get_each(tx, keyspace.JOBS, rows)
-    decode_state, decode_job = records.decode_state, records.decode_job
-    for key, raw_state, raw_job in zip(keys, states, bodies, strict=True):
-        job = key[13:]
-        if raw_state is None:
+    jobs = [key[13:] for key in keys]
+    rows = [queue.prefix + job for job in jobs]
+    states = records.decode_states(get_each(tx, keyspace.STATE, rows), jobs)
+    found = records.decode_jobs(get_each(tx, keyspace.JOBS, rows), jobs)
+    pack_ready, take = keyspace.pack_ready, taken.jobs.append
+    for key, job, state, record in zip(keys, jobs, states, found, strict=True):
+        if type(state) is not StateRecord or type(record) is not JobRecord:
+            if state is None:
+                taken.orphans.append(key)
+            else:
+                taken.damaged.append(state if isinstance(state, Corrupt) else record)  # type: ignore[arg-type]
+            continue
+        if state[1] != _WAITING or key != pack_ready(number, 9 - state[2], state[9], job):
             taken.orphans.append(key)
             continue
-        try:
-            if type(raw_state) is not bytes:
-                raise _named(raw_state, job)
-            state = decode_state(raw_state, job)
-            if type(raw_job) is not bytes:
-                raise _named(raw_job, job)
-            record = decode_job(raw_job, job)
-            if (
-                state.state != _WAITING
-                or state.visible_at_ms.to_bytes(8, "big") != key[5:13]
-                or state.priority + key[4] != 9
-            ):
-                taken.orphans.append(key)
-                continue
-            if state.due_at_ms and state.due_at_ms <= now:
-                taken.expired.append((job, state))
-                continue
-            if max_bytes is not None and taken.jobs and taken.bytes + record.payload_bytes > max_bytes:
-                return False
-            if record.parts:
-                record = record._replace(payload=whole_payload(tx, number, job, record))
-        except Corrupt as exc:
-            taken.damaged.append(exc)
+        if state.due_at_ms and state.due_at_ms <= now:
+            taken.expired.append((job, state))
             continue
+        if max_bytes is not None and taken.jobs and taken.bytes + record.payload_bytes > max_bytes:
+            return False
+        if record.parts:
+            try:
+                record = record._replace(payload=whole_payload(tx, number, job, record))
+            except Corrupt as exc:
+                taken.damaged.append(exc)
+                continue
         taken.bytes += record.payload_bytes
-        taken.keys.append(key)
-        taken.jobs.append(job)
-        taken.states.append(state)
-        taken.records.append(record)
+        take((key, job, state, record))
     return True
-
-
-def _named(found: object, job: bytes) -> Corrupt:
-    return Corrupt(found.detail if isinstance(found, Corrupt) else "its payload is missing", job.hex())
 
 
 # ── granting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -287,47 +271,62 @@ def _named(found: object, job: bytes) -> Corrupt:
 def _grant(
     ledger: Ledger,
     queue: Registered,
+    name: QueueName,  # the caller's own object, by which it knows its deliveries again
     request: ClaimRequest,
     lease: bytes,
     claim_key: bytes,
     asked: bytes,
     taken: _Taken,
 ) -> Leased:
-    tx, now, number, name = ledger.tx, ledger.now, queue.number, queue.name
+    tx, now, number = ledger.tx, ledger.now, queue.number
     expires = now + (request.lease_ms or queue.lease_ms)
-    prefix = keyspace.queue_prefix(number)
+    prefix, heads = queue.prefix, queue.claimed
     states: list[Row] = []
     events: list[bytes] = []
     given: list[tuple[bytes, int]] = []
     deliveries: list[Delivery] = []
-    seal_state, pack_middle = records.seal_state, records.pack_event_middle
-    heads = queue.claimed
+    pack_state, pack_crc, pack_middle = records.pack_state, records.pack_crc, records.pack_event_middle
     for begin, end, ref, text in ledger.room(len(taken.jobs), request.worker):
-        for index in range(begin, end):
-            job, record = taken.jobs[index], taken.records[index]
-            (_, _, priority, reason, flags, attempt, max_attempts, replays, token, visible, ended, due_at, last, _) = (
-                taken.states[index]
+        for _, job, state, record in taken.jobs[begin:end]:
+            _, _, priority, reason, flags, attempt, max_attempts, replays, token, visible, ended, due_at, last, _ = (
+                state
             )
             attempt += 1
             token += 1
             if due_at:
                 tx.delete(keyspace.DUE, keyspace.due(Due.TTL, due_at, number, job))
-            states.append((
-                prefix + job,
-                seal_state(
-                    1, _LEASED, priority, reason, flags, attempt, max_attempts, replays, token, visible, ended, 0,
-                    ref, lease,
-                ),
-            ))  # fmt: skip
+            body = pack_state(
+                1,
+                _LEASED,
+                priority,
+                reason,
+                flags,
+                attempt,
+                max_attempts,
+                replays,
+                token,
+                visible,
+                ended,
+                0,
+                ref,
+                lease,
+            )
+            states.append((prefix + job, body + pack_crc(crc32(body))))
             events.append(
                 heads[priority] + job + lease + pack_middle(token, attempt, max_attempts, expires, last) + text
             )
             given.append((job, token))
-            deliveries.append(_delivery(name, job, lease, token, attempt, max_attempts, priority, record))
+            created, _, key, headers, _, payload = record
+            if key or headers:
+                deliveries.append(_delivery(name, job, lease, token, attempt, max_attempts, priority, record))
+            else:
+                deliveries.append(
+                    Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, {})
+                )
             ref += 1
         ledger.put_events(events)
         events.clear()
-    tx.delete_many(keyspace.READY, taken.keys)
+    tx.delete_many(keyspace.READY, [key for key, _, _, _ in taken.jobs])
     tx.put_many(keyspace.STATE, states)
     at = keyspace.of_queue(number, lease)
     tx.put(

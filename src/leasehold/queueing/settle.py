@@ -7,6 +7,7 @@ call is settled whole or not at all, and all that are, in one transaction.
 from __future__ import annotations
 
 import random
+from collections import Counter as Counted
 from collections.abc import Sequence
 
 from leasehold.errors import AlreadySettled, Corrupt, LeaseholdError, LeaseLost
@@ -52,14 +53,15 @@ def _settle(
     outcomes, held, leases = _judge(ledger, queue, items)
     closed: dict[bytes, int] = {}
     removed: list[tuple[bytes, StateRecord]] = []
+    keeps = bool(queue.retention_ms)
     for index, state in held:
         item = items[index]
+        if item.verb == "ack" and item.result is None and not keeps:
+            removed.append((item.proof[0], state))
+            continue
         closed[item.proof.lease] = closed.get(item.proof.lease, 0) + 1
         if item.verb == "ack":
-            if item.result is None and not queue.retention_ms:
-                removed.append((item.proof.job, state))
-            else:
-                _keep_done(ledger, queue, item.proof.job, state, item.result)
+            _keep_done(ledger, queue, item.proof.job, state, item.result)
         elif item.verb == "release":
             give_back(
                 ledger, queue, item.proof.job, state._replace(attempt=state.attempt - 1), Change.RELEASED, state.lease
@@ -68,6 +70,8 @@ def _settle(
             _failed(ledger, queue, item, state, rolls[index])
     if removed:
         _remove_done(ledger, queue, removed)
+        for lease, count in Counted(state[13] for _, state in removed).items():
+            closed[lease] = closed.get(lease, 0) + count
     for lease, count in closed.items():
         close_jobs(ledger.tx, queue.number, lease, leases[lease], count)
     if held:
@@ -82,26 +86,20 @@ def _judge(
     """Which of the items hold their job: the outcomes so far, (index, state) of those that do, and their leases."""
     tx, now = ledger.tx, ledger.now
     prefix = keyspace.queue_prefix(queue.number)
-    raws = get_each(tx, keyspace.STATE, [prefix + item.proof.job for item in items])
+    jobs = [item.proof[0] for item in items]
+    states = records.decode_states(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]), jobs)
     outcomes: list[LeaseholdError | None] = [None] * len(items)
     held: list[tuple[int, StateRecord]] = []
     leases: dict[bytes, LeaseRecord] = {}
     dead: set[bytes] = set()
     seen: set[bytes] = set()
-    decode = records.decode_state
-    for index, raw in enumerate(raws):
+    for index, state in enumerate(states):
         job, lease, token = items[index].proof
-        if raw is None:
-            outcomes[index] = LeaseLost(job.hex(), token, "it is no longer there")
+        if type(state) is not StateRecord:
+            gone = LeaseLost(job.hex(), token, "it is no longer there")
+            outcomes[index] = state if isinstance(state, Corrupt) else gone
             continue
-        try:
-            if isinstance(raw, Corrupt):
-                raise Corrupt(raw.detail, job.hex())
-            state = decode(raw, job)
-        except Corrupt as exc:
-            outcomes[index] = exc
-            continue
-        if state.state != _LEASED or state.lease != lease or state.token != token:
+        if state[1] != _LEASED or state[13] != lease or state[8] != token:
             outcomes[index] = _not_held(state, job, lease, token)
             continue
         if job in seen:

@@ -104,7 +104,9 @@ def decode_state(value: bytes, job: bytes) -> StateRecord:
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
 
-def decode_states(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[StateRecord | Corrupt | None]:
+def decode_states(
+    values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]
+) -> list[StateRecord | Corrupt | None]:
     """As `decode_state`, of many: damage is an answer for the job it befell."""
     found: list[StateRecord | Corrupt | None] = []
     add = found.append

@@ -197,17 +197,19 @@ class Queue:
     def _settle_many(self, verb: str, deliveries: Iterable[Settleable]) -> Settled:
         items = []
         for delivery in deliveries:
-            self._own(delivery)
+            if type(delivery) is not Delivery or delivery.name is not self.name:
+                self._own(delivery)
             items.append(Settle(verb, proof_of(delivery)))
         if not items:
             return Settled([], [])
         with self._span(verb + "_many") as span:
             outcomes = self._backend.settle(self.name, items)
             span.jobs(len(items))
-        done: list[str] = []
+        done = [item.proof[0].hex() for item in items]
         lost: list[str] = []
-        for item, outcome in zip(items, outcomes, strict=True):
-            (done if outcome is None else lost).append(item.proof.job.hex())
+        if any(outcomes):
+            lost = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is not None]
+            done = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is None]
         if self._telemetry.debugging:
             self._telemetry.debug("settled", verb=verb, queue=str(self.name), ids=done, lost=lost)
         return Settled(done, lost)
