@@ -1,0 +1,109 @@
+"""From RocksDB to LMDB and back: the same jobs, whatever stopped the move on the way. MIGRATE_JOBS=200000 is the full size."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import leasehold
+from leasehold import Store
+from leasehold.cli.main import cli
+from leasehold.stores import moving
+from tests.moving.filled import fill
+
+JOBS = int(os.environ.get("MIGRATE_JOBS", "5000"))
+
+
+def names(store: Store) -> list[tuple[str, str]]:
+    return [(info.queue, info.tenant) for info in store.queues()]
+
+
+@pytest.mark.timeout(max(120, JOBS // 50))
+def test_there_and_back_again(tmp_path: Path):
+    urls = [f"rocksdb:{tmp_path / 'a'}", f"lmdb:{tmp_path / 'b'}", f"rocksdb:{tmp_path / 'c'}"]
+    with leasehold.open(urls[0], sweep=False, durability="os") as store:
+        fill(store, JOBS)
+        first = moving.checksum(store, names(store))
+        before = {(i.tenant, i.queue): (i.paused, i.policy, i.counts.waiting + i.counts.leased) for i in store.queues()}
+    assert 0 < first.jobs <= JOBS
+    for source, target in itertools.pairwise(urls):
+        with leasehold.open(source, sweep=False) as here, leasehold.open(target, sweep=False) as there:
+            moved = moving.migrate(here, there)
+            assert moved.verified, moved
+            assert (moved.added, moved.jobs) == (first.jobs, first.jobs)
+    with leasehold.open(urls[2], sweep=False) as store:
+        assert moving.checksum(store, names(store)) == first
+        after = {(i.tenant, i.queue): (i.paused, i.policy, i.counts.waiting) for i in store.queues()}
+        assert after == before
+        assert store.check().clean
+        for state in ("ready", "scheduled", "done", "dead"):
+            assert any(store.queue(queue, tenant).list(state, limit=1).jobs for queue, tenant in names(store)), state
+
+
+def test_a_move_that_was_stopped_goes_on(tmp_path: Path):
+    class Stopped(Exception):
+        pass
+
+    with leasehold.open("memory:", sweep=False) as here, leasehold.open(f"lmdb:{tmp_path / 'b'}", sweep=False) as there:
+        fill(here, 3000)
+        total = moving.checksum(here, names(here)).jobs
+        calls = 0
+
+        def stop(done: int, of: int | None) -> None:
+            nonlocal calls
+            calls += 1
+            assert of == total
+            if calls == 3:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            moving.migrate(here, there, progress=stop)
+        assert not there.queue("emails").claim(), "nobody works on half a store"
+        moved = moving.migrate(here, there)
+        assert moved.verified
+        assert moved.there > 0
+        assert moved.added + moved.there == total
+        assert there.queue("emails").claim()
+        assert there.check().clean
+        assert there.queues()[0].policy == here.queues()[0].policy
+
+
+def test_a_difference_is_told(tmp_path: Path):
+    with leasehold.open("memory:", sweep=False) as here, leasehold.open("memory:", sweep=False) as there:
+        fill(here, 50)
+        there.queue("emails").enqueue(b"a stranger")
+        moved = moving.migrate(here, there)
+        assert not moved.verified
+        assert moved.source != moved.target
+        assert not there.queue("emails").claim(), "it stays paused"
+
+
+def test_the_command(tmp_path: Path):
+    source, target = f"rocksdb:{tmp_path / 'a'}", f"lmdb:{tmp_path / 'b'}"
+
+    def run(*args: str) -> tuple[int, str]:
+        ran = CliRunner().invoke(cli, ["migrate", *args])
+        return ran.exit_code, ran.stdout + ran.stderr
+
+    assert run(source, target)[0] == 4, "there is no store to copy"
+    with leasehold.open(source, sweep=False, durability="os") as store:
+        fill(store, 300)
+    assert run(source, source)[0] == 2
+    code, said = run(source, target)
+    assert code == 0, said
+    assert "verified" in said
+    code, said = run(source, target, "--json")
+    assert code == 0
+    assert '"added":0' in said.replace(" ", "")
+    with leasehold.open(source, sweep=False) as store:
+        store.queue("emails").enqueue(b"one more")
+    with leasehold.open(target, sweep=False) as store:
+        store.queue("reports").enqueue(b"another")
+    code, said = run(source, target)
+    assert code == 1
+    assert "differ" in said
+    assert run(source, target, "--no-verify", "--queue", "emails", "--tenant", "acme")[0] == 0

@@ -1,0 +1,196 @@
+"""A store in which one thing of each kind is wrong, each in a queue of its own, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leasehold import Backoff, Delivery, ManualClock, Policy, Queue, Store
+from leasehold.model.ids import NO_ID, job_id_bytes
+from leasehold.model.lifecycle import Change
+from leasehold.storage import keyspace, records
+from leasehold.storage.keyspace import Counter, Due
+from leasehold.testing.harness import engine_of
+
+Edit = Callable[[records.EventRecord], records.EventRecord]
+
+
+class Planter:
+    """Plants damage below the store, with checksums that fit: what only a look at the whole can find."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self.store, self.clock, self._engine = store, clock, engine_of(store)
+        #: rule → (queue, job)
+        self.planted: dict[str, tuple[str, str | None]] = {}
+
+    def all(self) -> None:
+        for rule in (
+            "index", "stray", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost", "gap",
+            "chain", "transition", "overlap", "stale_settle", "late_settle", "attempts", "token",
+        ):  # fmt: skip
+            queue = self.store.queue(f"q-{rule.replace('_', '-')}")
+            queue.configure(Policy(retention=0, backoff=Backoff.fixed(0)))
+            queue.enqueue_many([b"bystander"] * 3)
+            number = next(q.number for q in self.store.queues() if q.queue == queue.name.queue)
+            job = getattr(self, f"_{rule}")(queue, number)
+            self.planted[rule] = (queue.name.queue, job)
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _put(self, space: int, key: bytes, value: bytes = b"") -> None:
+        self._engine.transact(lambda tx: tx.put(space, key, value))
+
+    def _delete(self, space: int, key: bytes) -> None:
+        self._engine.transact(lambda tx: tx.delete(space, key))
+
+    def _state(self, number: int, job: str) -> records.StateRecord:
+        raw: Any = self._engine.read(lambda r: r.get(keyspace.STATE, keyspace.of_queue(number, job_id_bytes(job))))
+        return records.decode_state(raw, job_id_bytes(job))
+
+    def _ready_key(self, number: int, job: str) -> bytes:
+        state = self._state(number, job)
+        return keyspace.ready(number, state.priority, state.visible_at_ms, job_id_bytes(job))
+
+    def _count(self, number: int, counter: Counter, by: int) -> None:
+        self._engine.transact(lambda tx: tx.add(keyspace.counter(number, counter), by))
+
+    def _edit(self, job: str | None, change: Change, edit: Edit | None, *, time_ms: int = 0, last: bool = True) -> None:
+        """Change a job's (last) event of a type, or move its row's time."""
+        rows: Any = self._engine.read(lambda r: r.scan(keyspace.JOURNAL, b"", keyspace.LAST, 100_000))
+        wanted = NO_ID if job is None else job_id_bytes(job)
+        for key, value in reversed(rows) if last else rows:
+            row = records.decode_journal(value, keyspace.split_commit(key))
+            for at, event in enumerate(row.events):
+                if event.job == wanted and event.change == change:
+                    events = list(row.events)
+                    events[at] = event if edit is None else edit(event)
+                    packed = [records._EVENT.pack(*each) for each in events]
+                    moment = row.header.time_ms + time_ms
+                    self._put(
+                        keyspace.JOURNAL, key, records.encode_journal(row.header.first_number, moment, packed, row.tail)
+                    )
+                    return
+        raise AssertionError(f"no {change.name} of {job}")
+
+    # ── the tables ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _index(self, queue: Queue, number: int) -> str:
+        job = queue.enqueue(b"x").id
+        self._delete(keyspace.READY, self._ready_key(number, job))
+        return job
+
+    def _stray(self, queue: Queue, number: int) -> str:
+        job = queue.enqueue(b"x", priority=9).id
+        queue.fail(queue.claim()[0])
+        self._put(keyspace.READY, keyspace.ready(number, 9, 1_800_000_000_000, job_id_bytes(job)))
+        return job
+
+    def _held(self, queue: Queue) -> Delivery:
+        queue.enqueue(b"x", priority=9)
+        return queue.claim(lease=600)[0]
+
+    def _lease_record(self, number: int, lease: bytes) -> records.LeaseRecord:
+        raw: Any = self._engine.read(lambda r: r.get(keyspace.LEASES, keyspace.of_queue(number, lease)))
+        return records.decode_lease(raw, lease)
+
+    def _lease(self, queue: Queue, number: int) -> str:
+        held = self._held(queue)
+        at = keyspace.of_queue(number, held.lease)
+        record = self._lease_record(number, held.lease)
+        self._delete(keyspace.LEASES, at)
+        self._delete(keyspace.LEASE_JOBS, at)
+        self._delete(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, number, held.lease))
+        return held.id
+
+    def _lease_open(self, queue: Queue, number: int) -> None:
+        held = self._held(queue)
+        record = self._lease_record(number, held.lease)
+        self._put(keyspace.LEASES, keyspace.of_queue(number, held.lease), records.encode_lease(record._replace(open=7)))
+
+    def _lease_empty(self, queue: Queue, number: int) -> None:
+        held = self._held(queue)
+        record = self._lease_record(number, held.lease)
+        lease = bytes(reversed(held.lease))
+        at = keyspace.of_queue(number, lease)
+        self._put(keyspace.LEASES, at, records.encode_lease(record._replace(open=0)))
+        self._put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs([]))
+        self._put(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, number, lease))
+
+    def _counters(self, queue: Queue, number: int) -> None:
+        self._count(number, Counter.WAITING, 1)
+
+    def _conservation(self, queue: Queue, number: int) -> None:
+        self._count(number, Counter.ENQUEUED, 1)
+
+    def _journal(self, queue: Queue, number: int) -> str:
+        job = queue.enqueue(b"x").id
+        state = self._state(number, job)._replace(attempt=3)
+        self._put(keyspace.STATE, keyspace.of_queue(number, job_id_bytes(job)), records.encode_state(state))
+        return job
+
+    def _lost(self, queue: Queue, number: int) -> str:
+        job = queue.enqueue(b"x").id
+        self._delete(keyspace.READY, self._ready_key(number, job))
+        for space in (keyspace.STATE, keyspace.JOBS):
+            self._delete(space, keyspace.of_queue(number, job_id_bytes(job)))
+        self._count(number, Counter.WAITING, -1)
+        self._count(number, Counter.REMOVED, 1)
+        return job
+
+    # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lived(self, queue: Queue, *, retry: bool = False) -> str:
+        """A job that is done and gone: only the journal knows of it."""
+        job = queue.enqueue(b"x", priority=9).id
+        if retry:
+            queue.nack(queue.claim()[0], error="again")
+        self.clock.advance(1)
+        delivery = queue.claim()[0]
+        self.clock.advance(1)
+        queue.ack(delivery)
+        return job
+
+    def _gap(self, queue: Queue, number: int) -> None:
+        self.clock.advance(10)
+        queue.pause()
+        self._edit(None, Change.QUEUE_PAUSED, None, time_ms=-15_000)
+
+    def _chain(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue)
+        self._edit(job, Change.DONE, lambda event: event._replace(previous=event.previous + 1))
+        return job
+
+    def _transition(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue)
+        self._edit(job, Change.DONE, lambda event: event._replace(change=int(Change.RETIRED)))
+        return job
+
+    def _overlap(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue, retry=True)
+        self._edit(
+            job,
+            Change.RETRIED,
+            lambda event: event._replace(change=int(Change.EXTENDED), job=NO_ID, lease=NO_ID, previous=0),
+        )
+        return job
+
+    def _stale_settle(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue, retry=True)
+        self._edit(job, Change.DONE, lambda event: event._replace(token=1))
+        return job
+
+    def _late_settle(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue)
+        self._edit(job, Change.CLAIMED, lambda event: event._replace(at_ms=event.at_ms - 30_000))
+        return job
+
+    def _attempts(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue)
+        self._edit(job, Change.CLAIMED, lambda event: event._replace(attempt=9))
+        return job
+
+    def _token(self, queue: Queue, number: int) -> str:
+        job = self._lived(queue)
+        for change in (Change.CLAIMED, Change.DONE):
+            self._edit(job, change, lambda event: event._replace(token=5))
+        return job
