@@ -155,6 +155,7 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
     _, until, rows, *bodies, lease = reply
     deliveries = []
     unread = []
+    name = shard.name
     for (job, token, attempt, max_attempts, priority, created), raw in zip(
         DELIVERY.iter_unpack(rows), bodies, strict=True
     ):
@@ -164,7 +165,7 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
             unread.append(job)
             continue
         deliveries.append(
-            Delivery(shard.name, job, lease, token, payload, attempt, max_attempts, priority, created, headers, key)
+            Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, headers, key)
         )
     if unread:
         core.act(shard.base, "set_aside", lease, b"".join(unread))
@@ -194,6 +195,9 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[Leaseho
 
 
 def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+    if all(item.verb == "ack" and item.result is None for item in items):
+        packed = b"".join([SETTLE.pack(0, *item.proof) for item in items])
+        return _answers(core.act(shard.base, "settle", packed)[0], items)
     rows: list[bytes] = []
     extras: list[bytes | str | int | float] = []
     for index, item in enumerate(items):
@@ -205,7 +209,10 @@ def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[Leasehold
                 raw = None if item.result is None else encode_result(item.result)
             delay = -1 if item.delay_ms is None else item.delay_ms
             extras += (index, delay, random.random(), b"0" if raw is None else b"1", raw or b"")
-    codes = core.act(shard.base, "settle", b"".join(rows), *extras)[0]
+    return _answers(core.act(shard.base, "settle", b"".join(rows), *extras)[0], items)
+
+
+def _answers(codes: bytes, items: Sequence[Settle]) -> list[LeaseholdError | None]:
     if codes == b"k" * len(items):
         return [None] * len(items)
     return [_outcome(code, item.proof) for code, item in zip(codes, items, strict=True)]

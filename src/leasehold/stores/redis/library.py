@@ -30,25 +30,33 @@ def library() -> Library:
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".lua")), key=lambda f: f.name)
     body = "\n".join(f.read_text("utf-8") for f in files)
     name = "leasehold_" + hashlib.sha256(body.encode()).hexdigest()[:12]
-    source = f"#!lua name={name}\n{body}{_REGISTER.format(name=name)}"
+    verbs = frozenset(re.findall(r"^verbs\.(\w+) =", body, re.MULTILINE))
+    readers = frozenset(re.findall(r"^readers\.(\w+) =", body, re.MULTILINE))
     script = body + _DISPATCH
     return Library(
         name,
-        source,
+        _library(name, body, verbs, readers),
         script,
         hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(),
-        frozenset(re.findall(r"^verbs\.(\w+) =", body, re.MULTILINE)),
-        frozenset(re.findall(r"^readers\.(\w+) =", body, re.MULTILINE)),
+        verbs,
+        readers,
     )
 
 
-_REGISTER = """
-for name, fn in pairs(verbs) do
-  redis.register_function{{function_name = '{name}_' .. name, callback = fn}}
-end
-for name, fn in pairs(readers) do
-  redis.register_function{{function_name = '{name}_' .. name, callback = fn, flags = {{'no-writes'}}}}
-end
+def _library(name: str, body: str, verbs: frozenset[str], readers: frozenset[str]) -> str:
+    """While a library is loaded it may use next to nothing of Lua: all of it runs at the first call."""
+    lines = [f"#!lua name={name}", "local all", "local function first()", body, _ALL, "end"]
+    for verb in sorted(verbs | readers):
+        flags = ", flags = {'no-writes'}" if verb in readers else ""
+        call = f"function(keys, args) if not all then first() end return all.{verb}(keys, args) end"
+        lines.append(f"redis.register_function{{function_name = '{name}_{verb}', callback = {call}{flags}}}")
+    return "\n".join(lines)
+
+
+_ALL = """
+all = {}
+for name, verb in pairs(verbs) do all[name] = verb end
+for name, reader in pairs(readers) do all[name] = reader end
 """
 _DISPATCH = """
 local verb = table.remove(ARGV, 1)

@@ -15,7 +15,7 @@ from leasehold.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published,
 from leasehold.storage.keyspace import digest
 from leasehold.storage.records import encode_headers
 from leasehold.stores.redis.core import Core
-from leasehold.stores.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules
+from leasehold.stores.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules, plain_body
 from leasehold.stores.redis.shards import Registered, Shard
 from leasehold.stores.redis.wire import Arg
 
@@ -24,13 +24,14 @@ ATOMIC_BYTES = 64 * 1024 * 1024
 _JOB_OVERHEAD = 512
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
+_PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
 
 
 class _Packed(NamedTuple):
     """Jobs of one call that go to one shard."""
 
     shard: Shard
-    indexes: list[int]
+    indexes: list[int] | range
     wishes: list[bytes]
     keyed: list[bytes]
     bodies: list[bytes]
@@ -60,6 +61,8 @@ def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: 
     wall = core.clock.wall_ms()
     # A chunk that is published again must meet its marker: it always goes to the same partition.
     anywhere = core.shards.turn(queue.shards)[0] if chunk is None else queue.shards[chunk % len(queue.shards)]
+    if all(request[1:] == _PLAIN_REQUEST for request in requests):
+        return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
     packed: dict[int, _Packed] = {}
     for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers) in enumerate(requests):
         if at_ms is not None:
@@ -72,9 +75,11 @@ def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: 
             shard = queue.of(key_digest)  # jobs of one key meet in one shard
         part = packed.get(shard.partition)
         if part is None:
-            part = packed[shard.partition] = _Packed(shard, [], [], [], [])
+            places: list[int] = []
+            part = packed[shard.partition] = _Packed(shard, places, [], [], [])
         if raw_key:
             part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload)))
+        assert isinstance(part.indexes, list)
         part.indexes.append(index)
         part.wishes.append(WISH.pack(priority, HAS_KEY if raw_key else 0, attempts or 0, delay_ms, ttl_ms or 0))
         part.bodies.append(encode_body(payload, raw_key, encode_headers(headers) if headers else b""))
@@ -104,7 +109,8 @@ def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Pa
     prefix, there = reply
     count = len(part.indexes)
     tail = bytes((part.shard.partition,))
-    added = [Enqueued((prefix + n.to_bytes(3, "big") + tail).hex()) for n in range(count)]
+    first, last = prefix.hex(), tail.hex()
+    added = [Enqueued(f"{first}{n:06x}{last}") for n in range(count)]
     for at in range(0, len(there), 20):
         added[int.from_bytes(there[at : at + 4], "big")] = Enqueued(there[at + 4 : at + 20].hex(), True)
     return added

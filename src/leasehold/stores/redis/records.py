@@ -53,12 +53,18 @@ def encode_body(payload: bytes, key: bytes, headers: bytes) -> bytes:
     return body + crc32(body).to_bytes(4, "big")
 
 
+def plain_body(payload: bytes) -> bytes:
+    """The commonest one: no key, no headers."""
+    body = _PLAIN + payload
+    return body + crc32(body).to_bytes(4, "big")
+
+
 def decode_body(value: bytes, job: bytes) -> Body:
     body = value[:-4]
     if len(value) < _BODY.size + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] != 1:
         detail = f"its stored payload is damaged ({len(value)} bytes)" if value else "its payload is missing"
         raise Corrupt(detail, job.hex())
-    if body[: _BODY.size] == _PLAIN:
+    if body.startswith(_PLAIN):
         return Body(None, {}, body[_BODY.size :])
     _, key, headers = _BODY.unpack_from(body)
     at_headers = _BODY.size + key

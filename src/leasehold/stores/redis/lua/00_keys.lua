@@ -43,8 +43,8 @@
 
 local L = {}
 local verbs, readers = {}, {}
-local call = redis.call
-local pack, unpack_, sha = struct.pack, struct.unpack, redis.sha1hex
+local call, sha = redis.call, redis.sha1hex
+local pack, unpack_ = struct.pack, struct.unpack
 local sub, byte, char, concat, insert = string.sub, string.byte, string.char, table.concat, table.insert
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 

@@ -2,13 +2,13 @@
 
 -- version state priority reason flags attempt max_attempts replays token created visible ended due last_event lease
 L.STATE = '>BBBBBI4I4I4I8I8I8I8I8I8c16'
-L.STATE_BYTES = struct.size(L.STATE)
+L.STATE_BYTES = 81
 -- expires granted given open lost claim
 L.LEASE = '>I8I8I4I4I4c16'
-L.LEASE_BYTES = struct.size(L.LEASE)
+L.LEASE_BYTES = 44
 -- commit events time id_time id_seq tiers waiting leased done dead enqueued removed
 L.BOOKS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
-L.BOOKS_BYTES = struct.size(L.BOOKS)
+L.BOOKS_BYTES = 96
 -- paused max_attempts lease retention result_retention dedup max_waiting backoff_on_expiry kind jitter base factor cap
 -- max_leased (0: any), and of the rate how many at once (0: no rate) and the nanoseconds between two
 L.RULES = '>BI4I8I8I8I8I8BBBdddI8I8d'

@@ -51,7 +51,6 @@ end
 -- Add an event; returns its place. Events that differ only in job, token, attempt and predecessor share a group.
 function L.event(b, change, id, s, more)
   if b.events_in_row >= 1000 then L.close_row(b) end
-  local g = b.groups[#b.groups]
   local state, priority, reason, max_attempts, token, attempt, previous = GONE, 0, 0, 0, 0, 0, 0
   if s then
     state, priority, reason, max_attempts = more and more.state or s.state, s.priority, s.reason, s.max_attempts
@@ -59,31 +58,47 @@ function L.event(b, change, id, s, more)
   end
   local at, lease, text = 0, NO_ID, ''
   if more then at, lease, text = more.at or 0, more.lease or NO_ID, more.text or '' end
+  local g = L.group(b, change, state, priority, reason, max_attempts, at, lease, text)
+  local n = #g.ids + 1
+  g.ids[n] = id
+  if token ~= 0 or attempt ~= 0 or previous ~= 0 or g.rest then
+    L.rest(g)[n] = pack('>I8I4I8', token, attempt, previous)
+  end
+  local ref = L.next_ref(b)
+  b.events_in_row = b.events_in_row + 1
+  return ref
+end
+
+-- Where the next event will stand.
+function L.next_ref(b) return (b.commit + #b.rows + 1) * 1024 + b.events_in_row end
+
+-- The group to add such an event to: the last, or a new one.
+function L.group(b, change, state, priority, reason, max_attempts, at, lease, text)
+  local g = b.groups[#b.groups]
   if not g or g.change ~= change or g.state ~= state or g.priority ~= priority or g.reason ~= reason
     or g.max_attempts ~= max_attempts or g.at ~= at or g.lease ~= lease or g.text ~= text then
     g = {change = change, state = state, priority = priority, reason = reason, max_attempts = max_attempts, at = at,
-      lease = lease, text = text, ids = {}, rest = {}, plain = true}
+      lease = lease, text = text, ids = {}}
     b.groups[#b.groups + 1] = g
   end
-  local n = #g.ids + 1
-  g.ids[n] = id
-  g.rest[n] = {token, attempt, previous}
-  if token ~= 0 or attempt ~= 0 or previous ~= 0 then g.plain = false end
-  local ref = (b.commit + #b.rows + 1) * 1024 + b.events_in_row
-  b.events_in_row = b.events_in_row + 1
-  return ref
+  return g
+end
+
+-- Token, attempt and predecessor of a group's events, from the first that has any.
+function L.rest(g)
+  if not g.rest then
+    g.rest = {}
+    for i = 1, #g.ids - 1 do g.rest[i] = pack('>I8I4I8', 0, 0, 0) end
+  end
+  return g.rest
 end
 
 function L.close_row(b)
   local parts = {}
   for i, g in ipairs(b.groups) do
     parts[#parts + 1] = pack('>BBBBI4I8c16I2I4B', g.change, g.state, g.priority, g.reason, g.max_attempts, g.at,
-      g.lease, #g.ids, #g.text, g.plain and 0 or 1) .. g.text .. concat(g.ids)
-    if not g.plain then
-      local rest = {}
-      for j, r in ipairs(g.rest) do rest[j] = pack('>I8I4I8', r[1], r[2], r[3]) end
-      parts[#parts + 1] = concat(rest)
-    end
+      g.lease, #g.ids, #g.text, g.rest and 1 or 0) .. g.text .. concat(g.ids)
+    if g.rest then parts[#parts + 1] = concat(g.rest) end
   end
   local row = pack('>BI8I8I2', 1, b.now, b.events + 1, b.events_in_row) .. concat(parts)
   b.rows[#b.rows + 1] = sub(sha(row), 1, 8) .. row

@@ -30,6 +30,31 @@ function L.hold(b, digest, job, payload, dedup)
   call('ZADD', b.base .. ':dedupdue', untils, digest)
 end
 
+-- Jobs that all ask for the same: their states differ in one number, their events in nothing.
+function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, delay)
+  local count, visible = tonumber(args[8]), b.now + delay
+  local head = pack('>BBBBBI4I4I4I8I8I8I8I8', 1, WAITING, priority, 0, flags, 0, max_attempts, 0, 0, b.now, visible, 0,
+    0)
+  local g = L.group(b, 10, WAITING, priority, 0, max_attempts, visible, NO_ID, '')
+  local ids, first = g.ids, L.next_ref(b)
+  local jobs, states, tier, n, at = {}, {}, {}, 0, #ids
+  for index = 0, count - 1 do
+    local id = prefix .. pack('>I3', index) .. tail
+    local row = head .. pack('>I8', first + index) .. NO_ID
+    jobs[n + 1], jobs[n + 2] = id, args[11 + index]
+    states[n + 1], states[n + 2] = id, row .. sub(sha(id .. row), 1, 8)
+    tier[n + 1], tier[n + 2] = visible, id
+    n = n + 2
+    ids[at + index + 1] = id
+  end
+  b.events_in_row = b.events_in_row + count
+  L.bulk('HSET', b.base .. ':jobs', jobs)
+  L.bulk('HSET', b.base .. ':state', states)
+  L.bulk('ZADD', b.base .. ':t' .. priority, tier)
+  b.tiers = L.with(b.tiers, 2 ^ priority)
+  b.wake = delay > 0 and 1000000 or count
+end
+
 -- text of the queue's creation, its first rules, 4 random bytes, partition, how many,
 -- what the jobs ask for (22 bytes each, or once for all), keys (36 bytes each: index, digest, payload's digest), bodies
 -- Returns an error, or the ids' prefix, those that were there before, how many were added and how many not.
@@ -72,8 +97,14 @@ function L.enqueue(b, args)
   end
   L.make(b, args[5], args[4])
   prefix = L.ids(b, args[6])
+  b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
   local one = #wishes == 22
   local priority, flags, attempts, delay, ttl = unpack_('>BBI4I8I8', wishes)
+  if one and duplicates == 0 and ttl == 0 and count <= 1000 - b.events_in_row then
+    L.enqueue_alike(b, args, prefix, tail, priority, flags, attempts > 0 and attempts or rules.max_attempts, delay)
+    for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
+    return nil, prefix, '', added, 0
+  end
   local jobs, states, ttls, tiers = {}, {}, {}, {}
   local latest = now
   local s = {state = WAITING, reason = 0, attempt = 0, replays = 0, token = 0, created = now, ended = 0, lease = NO_ID}
@@ -107,7 +138,6 @@ function L.enqueue(b, args)
   end
   L.bulk('ZADD', base .. ':ttl', ttls)
   for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
-  b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
   if latest > now then b.wake = 1000000 else b.wake = added end
   local there = {}
   for index, job in pairs(first) do

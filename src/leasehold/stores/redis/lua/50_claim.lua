@@ -3,15 +3,21 @@
 L.DELIVERY = '>c16I8I4I4BI8'
 
 function L.deliveries(b, lease, untils, jobs)
-  local rows, reply, ids = {}, {1, untils, ''}, {}
+  local rows, ids = {}, {}
   for i, job in ipairs(jobs) do
     local s = job[2]
     rows[i] = pack(L.DELIVERY, job[1], s.token, s.attempt, s.max_attempts, s.priority, s.created)
     ids[i] = job[1]
   end
-  reply[3] = concat(rows)
-  local bodies = L.hmget(b.base .. ':jobs', ids)
-  for i = 1, #jobs do reply[3 + i] = bodies[i] or '' end
+  return L.delivered(b, lease, untils, ids, rows)
+end
+
+function L.delivered(b, lease, untils, ids, rows)
+  local reply = L.hmget(b.base .. ':jobs', ids)
+  for i = 1, #ids do reply[i] = reply[i] or '' end
+  insert(reply, 1, 1)
+  insert(reply, 2, untils)
+  insert(reply, 3, concat(rows))
   reply[#reply + 1] = lease
   return reply
 end
@@ -85,47 +91,80 @@ function L.remove_waiting(b, id, s, change)
   L.ended(b, id)
 end
 
--- The first jobs up to now. What should not be there is cleared on the way: rows without a job, jobs past their ttl;
--- a job that cannot be read is set aside, and the claim goes on behind it.
-function L.pick(b, limit, max_bytes)
-  local base, now = b.base, b.now
-  local taken, bytes, passed = {}, 0, 0
-  for tier = 9, 0, -1 do
-    local key = base .. ':t' .. tier
-    while #taken < limit and L.has(b.tiers, 2 ^ tier) do
-      local ids = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, min(limit - #taken, 2000))
-      if #ids == 0 then break end
-      local values = L.hmget(base .. ':state', ids)
-      local gone = {}
-      for i, id in ipairs(ids) do
-        local s = values[i] and L.state_of(id, values[i])
-        if values[i] and not s then
-          call('HSET', base .. ':damaged', id, 'w')
-          passed = passed + 1
-          gone[#gone + 1] = id
-        elseif not s or s.state ~= WAITING or s.priority ~= tier then
-          gone[#gone + 1] = id
-        elseif s.due > 0 and s.due <= now then
-          L.remove_waiting(b, id, s, 20)
-          passed = passed + 1
-        else
-          if max_bytes > 0 then
-            local size = L.payload_bytes(call('HGET', base .. ':jobs', id) or '')
-            if #taken > 0 and bytes + size > max_bytes then
-              L.bulk('ZREM', key, gone)
-              return taken
-            end
-            bytes = bytes + size
+-- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is
+-- cleared on the way (rows without a job, jobs past their ttl); a job that cannot be read is set aside, and the claim goes on
+-- behind it. False: `max_bytes` is reached.
+function L.take_tier(b, t, tier, ids, values)
+  local base, now, lease = b.base, b.now, t.lease
+  local gone, unttl = {}, {}
+  local taken, rows, states = t.ids, t.rows, t.states
+  local g, full
+  for i = 1, #ids do
+    local id, value = ids[i], values[i] or ''
+    local row = sub(value, 1, 81)
+    if #value ~= 89 or sub(sha(id .. row), 1, 8) ~= sub(value, 82) then
+      if value ~= '' then call('HSET', base .. ':damaged', id, 'w') end
+      gone[#gone + 1] = id
+    else
+      local _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last =
+        unpack_(L.STATE, row)
+      if state ~= WAITING or priority ~= tier then
+        gone[#gone + 1] = id
+      elseif due > 0 and due <= now then
+        L.remove_waiting(b, id, L.state_of(id, value), 20)
+        g = nil
+      else
+        if t.max_bytes > 0 then
+          local size = L.payload_bytes(call('HGET', base .. ':jobs', id) or '')
+          if #taken > 0 and t.bytes + size > t.max_bytes then
+            full = true
+            break
           end
-          gone[#gone + 1] = id
-          taken[#taken + 1] = {id, s}
+          t.bytes = t.bytes + size
         end
+        attempt, token = attempt + 1, token + 1
+        if b.events_in_row >= 1000 then
+          L.close_row(b)
+          g = nil
+        end
+        if not g or g.max_attempts ~= max_attempts or g.reason ~= reason then
+          g = L.group(b, 11, LEASED, tier, reason, max_attempts, t.untils, lease, t.worker)
+        end
+        local n = #g.ids + 1
+        g.ids[n] = id
+        L.rest(g)[n] = pack('>I8I4I8', token, attempt, last)
+        local ref = L.next_ref(b)
+        b.events_in_row = b.events_in_row + 1
+        row = pack(L.STATE, 1, LEASED, tier, reason, flags, attempt, max_attempts, replays, token, created, visible,
+          ended, 0, ref, lease)
+        n = #taken + 1
+        taken[n] = id
+        rows[n] = pack(L.DELIVERY, id, token, attempt, max_attempts, tier, created)
+        states[2 * n - 1], states[2 * n] = id, row .. sub(sha(id .. row), 1, 8)
+        gone[#gone + 1] = id
+        if due > 0 then unttl[#unttl + 1] = id end
       end
-      L.bulk('ZREM', key, gone)
-      if passed > 10000 then return taken end
     end
   end
-  return taken
+  L.bulk('ZREM', base .. ':t' .. tier, gone)
+  L.bulk('ZREM', base .. ':ttl', unttl)
+  return not full
+end
+
+-- The first jobs up to now, highest priority first.
+function L.pick(b, t, limit)
+  local passed = 0
+  for tier = 9, 0, -1 do
+    while #t.ids < limit and passed < 10000 and L.has(b.tiers, 2 ^ tier) do
+      local wanted = min(limit - #t.ids, 2000)
+      local ids = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '-inf', b.now, 'LIMIT', 0, wanted)
+      if #ids == 0 then break end
+      local before = #t.ids
+      if not L.take_tier(b, t, tier, ids, L.hmget(b.base .. ':state', ids)) then return end
+      if #ids < wanted then break end
+      passed = passed + #ids - (#t.ids - before)
+    end
+  end
 end
 
 -- lease, limit, for how long (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of what it
@@ -147,25 +186,16 @@ verbs.claim = function(keys, args)
   local expired = L.expire(b, tonumber(args[11]))
   local limit = tonumber(args[5])
   if rules.limited then limit = L.room(b, rules, limit) end
-  local taken = limit > 0 and L.pick(b, limit, tonumber(args[7])) or {}
-  if #taken == 0 then
+  local length = tonumber(args[6])
+  local t = {lease = lease, untils = b.now + (length > 0 and length or rules.lease), worker = args[8],
+    max_bytes = tonumber(args[7]), bytes = 0, ids = {}, rows = {}, states = {}}
+  if limit > 0 then L.pick(b, t, limit) end
+  local ids, untils = t.ids, t.untils
+  if #ids == 0 then
     if expired > 0 or b.events_in_row > 0 or #b.rows > 0 then L.finish(b, {}) end
     return {0, L.next_due(b, rules), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or ''}
   end
-  local length = tonumber(args[6])
-  local untils = b.now + (length > 0 and length or rules.lease)
-  local states, ids, unttl = {}, {}, {}
-  local state_row, event = L.state_row, L.event
-  local more = {lease = lease, at = untils, text = args[8]}
-  for i, job in ipairs(taken) do
-    local id, s = job[1], job[2]
-    s.state, s.lease, s.attempt, s.token = LEASED, lease, s.attempt + 1, s.token + 1
-    if s.due > 0 then unttl[#unttl + 1] = id s.due = 0 end
-    s.last = event(b, 11, id, s, more)
-    states[2 * i - 1], states[2 * i], ids[i] = id, state_row(id, s), id
-  end
-  L.bulk('HSET', base .. ':state', states)
-  L.bulk('ZREM', base .. ':ttl', unttl)
+  L.bulk('HSET', base .. ':state', t.states)
   call('ZADD', base .. ':leases', untils, lease)
   call('HSET', base .. ':lease', lease, L.lease_row(lease, {expires = untils, granted = b.now, given = #ids,
     open = #ids, lost = 0, claim = claim ~= '' and claim or NO_ID, worker = args[8]}))
@@ -178,7 +208,7 @@ verbs.claim = function(keys, args)
   b.waiting, b.leased = b.waiting - #ids, b.leased + #ids
   b.plan = untils
   L.finish(b, {})
-  return L.deliveries(b, lease, untils, taken)
+  return L.delivered(b, lease, untils, ids, t.rows)
 end
 
 -- Whether a claim's id was seen here.
