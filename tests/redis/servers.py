@@ -151,9 +151,37 @@ class Cluster:
         return True
 
     def whole(self) -> bool:
-        return all(_info(server)["cluster_state"] == "ok" for server in self.servers) and all(
-            server.client().info("replication")["master_link_status"] == "up" for server in self.replicas
-        )
+        """Every node knows of all slots, and every replica follows its primary."""
+        for server in self.servers:
+            with contextlib.closing(server.client()) as client:
+                said = client.info("replication")
+            if _info(server)["cluster_state"] != "ok":
+                return False
+            if said["role"] == "slave" and said["master_link_status"] != "up":
+                return False
+            if self.replicas and said["role"] == "master" and not said["connected_slaves"]:
+                return False
+        return True
+
+    def _owner(self, asked: Server, slot: int) -> int:
+        """The port of the primary that has a slot, as one node knows it."""
+        with contextlib.closing(asked.client()) as client:
+            rows = client.execute_command("CLUSTER", "SLOTS")
+        if isinstance(rows, dict):
+            found = [v["primary"][1] for (low, high), v in rows.items() if low <= slot <= high]
+        else:
+            found = [row[2][1] for row in rows if row[0] <= slot <= row[1]]
+        return int(found[0]) if found else 0
+
+    def primary_of_slot(self, slot: int) -> Server:
+        port = self._owner(self.servers[0], slot)
+        return next(server for server in self.servers if server.port == port)
+
+    def moved(self, slot: int, victim: Server) -> bool:
+        """Whether another has taken over from a server that is gone, as all the others know."""
+        others = [server for server in self.servers if server is not victim]
+        owners = {self._owner(server, slot) for server in others}
+        return len(owners) == 1 and owners != {victim.port}
 
     def stop(self) -> None:
         for server in self.servers:
