@@ -32,7 +32,7 @@ test: setup ## run the tests; ARGS="-k name" is passed on
 	@$(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 test-crash: setup ## kill -9 a working process 200 times an engine, and flip 2,000 bytes (CRASH_ROUNDS=n, DAMAGE_FLIPS=n)
-	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} $(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/redis $(ARGS)
+	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} $(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/redis tests/spark $(ARGS)
 
 check: setup ## formatting, lint, types, import contracts
 	@$(PY) -m ruff format --check $(CHECKED)

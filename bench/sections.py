@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency, prototype_segments
+from bench import concurrency, growth, latency, prototype_segments, spark_out
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
@@ -120,4 +120,5 @@ SECTIONS = [
     Section("latency", "how long one call takes", "to the target, where there is one", latency.rows),
     *growth.SECTIONS,
     prototype_segments.SECTION,
+    spark_out.SECTION,
 ]

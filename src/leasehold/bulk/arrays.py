@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -23,11 +24,14 @@ Damage = Callable[[int], None]
 _US = np.int64(1000)
 
 
+_first, _second = itemgetter(0), itemgetter(1)
+
+
 class Block(NamedTuple):
     """Rows side by side: where each value starts in `data`, and how long it is."""
 
-    keys: Sequence[bytes]
-    values: Sequence[bytes]
+    keys: list[bytes]
+    values: list[bytes]
     data: bytes
     starts: Ints
     lengths: Ints
@@ -37,9 +41,7 @@ class Block(NamedTuple):
 
 
 def block(rows: Sequence[Row]) -> Block:
-    keys: Sequence[bytes]
-    values: Sequence[bytes]
-    keys, values = zip(*rows, strict=True) if rows else ((), ())
+    keys, values = list(map(_first, rows)), list(map(_second, rows))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     return Block(keys, values, b"".join(values), np.cumsum(lengths) - lengths, lengths)
 
@@ -100,11 +102,10 @@ def heads(rows: Block, layout: np.dtype[np.void]) -> Fields:
 
 
 def keys_as(keys: Sequence[bytes], layout: np.dtype[Any], what: str) -> npt.NDArray[Any]:
-    joined = b"".join(keys)
-    if len(joined) != layout.itemsize * len(keys) or any(len(key) != layout.itemsize for key in keys):
+    if not set(map(len, keys)) <= {layout.itemsize}:
         odd = next(key for key in keys if len(key) != layout.itemsize)
         raise Corrupt(f"{what} has a key of {len(odd)} bytes: {odd.hex()}", key=odd)
-    return np.frombuffer(joined, layout)
+    return np.frombuffer(b"".join(keys), layout)
 
 
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,6 +140,8 @@ _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 def hex_ids(ids: Bytes, null: Bools | None = None) -> pa.Array:
     """16 bytes each, as 32 hex digits."""
     count = len(ids)
+    if null is not None and null.all():
+        return pa.nulls(count, pa.string())
     digits = _HEX[ids]
     offsets = np.arange(count + 1, dtype=np.int32) * 32
     valid = None
@@ -154,6 +157,8 @@ def no_id(ids: Bytes) -> Bools:
 def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> pa.Array:
     """A piece of `data` for each row, as binary: described as views, which Arrow then copies together."""
     count = len(starts)
+    if null is not None and null.all():
+        return pa.nulls(count, pa.binary())
     if len(data) >= 2**31:
         pieces = [data[s : s + n] for s, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
         return pa.array(pieces, pa.binary(), mask=null)

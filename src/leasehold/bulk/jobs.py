@@ -226,9 +226,9 @@ class _Chunk:
             return self._matched([(key, every[key]) for key in wanted if key in every], wanted)
         return self._matched(reader.scan(keyspace.JOBS, *self._range, len(keys) + 1), keys)
 
-    def _matched(self, rows: Sequence[Row], keys: Sequence[bytes]) -> Block:
+    def _matched(self, rows: Sequence[Row], keys: list[bytes]) -> Block:
         made = arrays.block(rows)
-        if list(made.keys) != list(keys):
+        if made.keys != keys:
             lacking, stray = set(keys) - set(made.keys), set(made.keys) - set(keys)
             if lacking:
                 key = min(lacking)

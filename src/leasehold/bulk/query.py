@@ -70,7 +70,10 @@ class Names:
     def columns(self, numbers: npt.NDArray[np.generic]) -> tuple[pa.Array, pa.Array]:
         """(tenant, queue) of each."""
         wide = numbers.astype(np.int64)
-        present, which = np.unique(wide, return_inverse=True)
+        if len(wide) and (wide == wide[0]).all():  # as it mostly is: rows come queue by queue
+            present, which = wide[:1], np.zeros(len(wide), np.int64)
+        else:
+            present, which = np.unique(wide, return_inverse=True)
         at = np.searchsorted(self._numbers, present)
         names = [
             self._names[i] if i < len(self._numbers) and self._numbers[i] == number else QueueName("", f"#{number}")

@@ -39,10 +39,14 @@ class RocksCopy:
             return made
 
         try:
+            there = set(Rdict.list_cf(str(path), options()))  # an older store's copy lacks what was added since
             self._db = Rdict(
-                str(path), options(), {name: options() for name in NAMES}, access_type=AccessType.read_only()
+                str(path),
+                options(),
+                {name: options() for name in NAMES if name in there},
+                access_type=AccessType.read_only(),
             )
-            self._tables: list[Any] = [self._db.get_column_family(name) for name in NAMES]
+            self._tables: list[Any] = [self._db.get_column_family(name) if name in there else None for name in NAMES]
         except Exception as exc:
             error = translated(exc)
             if isinstance(error, Unavailable):
@@ -50,6 +54,8 @@ class RocksCopy:
             raise error from exc
 
     def get(self, space: Space, key: bytes) -> bytes | None:
+        if self._tables[space] is None:
+            return None
         try:
             value: bytes | None = self._tables[space].get(key)
         except Exception as exc:
@@ -57,6 +63,8 @@ class RocksCopy:
         return value
 
     def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        if self._tables[space] is None:
+            return [None] * len(keys)
         try:
             values: list[bytes | None] = self._tables[space].get(list(keys))
         except Exception as exc:
@@ -67,10 +75,10 @@ class RocksCopy:
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[Row]:
         table = self._tables[space]
+        if table is None or begin >= end:
+            return []
         if reverse:
             return backward(table.iter(), begin, end, limit)
-        if begin >= end:
-            return []
         bounded = _until(end)
         rows: list[Row] = list(islice(table.items(from_key=begin, read_opt=bounded), limit))
         if len(rows) < limit:
@@ -81,10 +89,10 @@ class RocksCopy:
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
         table = self._tables[space]
+        if table is None or begin >= end:
+            return []
         if reverse:
             return [key for key, _ in backward(table.iter(), begin, end, limit)]
-        if begin >= end:
-            return []
         bounded = _until(end)
         keys: list[bytes] = list(islice(table.keys(from_key=begin, read_opt=bounded), limit))
         if len(keys) < limit:
@@ -92,7 +100,8 @@ class RocksCopy:
         return keys
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        return forward(self._tables[space].iter(), begin, LAST, limit), []
+        table = self._tables[space]
+        return ([] if table is None else forward(table.iter(), begin, LAST, limit)), []
 
     def entries(self, space: Space) -> int | None:
         return None  # it only estimates
