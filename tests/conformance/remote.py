@@ -1,13 +1,16 @@
-"""A store behind a listener of this process, for the conformance suite."""
+"""Stores behind a listener or a server of this process, for the conformance suite."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 from typing import Any
 
 import leasehold
 from leasehold.clock import Clock
+from leasehold.server.running import Bind, Service, listening
+from leasehold.serving import Server
 from leasehold.stores.queue import Queue
 from leasehold.stores.remote.host import Host
 from leasehold.stores.remote.listener import Listener
@@ -60,3 +63,21 @@ class ListenerHarness(Harness):
             self._listener.stop()
             self._behind.close()
             self._behind = None
+
+
+class ServerHarness(ListenerHarness):
+    """Likewise, behind the server as `leasehold serve` runs it, in a thread."""
+
+    def listen(self, store: Store) -> Any:
+        bind = Bind(path=str(self._unix)) if self._unix else Bind("127.0.0.1", self._port)
+        stack = contextlib.ExitStack()
+        sock = stack.enter_context(listening(bind))
+        if not self._unix:
+            self._port = sock.getsockname()[1]
+        stack.enter_context(Service(store, bind, Server()).running(sock))
+        return _Stopping(stack)
+
+
+class _Stopping:
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.stop = stack.close

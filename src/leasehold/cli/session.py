@@ -56,6 +56,11 @@ class Session:
             )
         return storage.engine, storage.path or DEFAULT_PATH
 
+    def address(self) -> str:
+        """The store's URL."""
+        engine, path = self.where()
+        return path if engine in ("redis", "http") and path else f"{engine}:{path or ''}"
+
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
         """The open store. Only what adds to it may `create` one: a mistyped path must not become an empty store.
@@ -64,12 +69,12 @@ class Session:
         """
         log = self.settings.log
         configure_logging("debug" if self.debug else log.level, "json" if self.json else log.format)
-        engine, path = self.where()
-        if path is not None and not create and not Folder(path, engine).check():
+        url = self.address()
+        engine, path = url.split(":", 1)
+        if engine in ("rocksdb", "lmdb") and not create and not Folder(path, engine).check():
             raise OpenError(
                 f"there is no store at {path}. Name another with --store, or enqueue a job to make this one."
             )
-        url = f"{engine}:{path or ''}"
         with working(f"Opening {url}"):
             store = leasehold.open(url, config=self.config, sweep=False)
         with store:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -132,7 +132,7 @@ class Host:
     ) -> Begun:
         """Check all there is to check. `headers` by their names in lower case."""
         if operation.local and not self.local:
-            raise InvalidArgument("a server writes no copies to paths: take a snapshot where the store is")
+            raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
         if not identity.may(operation.scope):
             raise Forbidden(f"this takes the scope {operation.scope!r}")
         tenant = identity.acting(headers.get(TENANT))
@@ -234,6 +234,9 @@ class Host:
         extra: tuple[tuple[str, str], ...] = () if after is None else (("Retry-After", str(after)),)
         if problem.status == 401:
             extra += (("WWW-Authenticate", "Bearer"),)
+        if isinstance(error, WrongMethod):
+            problem = msgspec.structs.replace(problem, status=405)
+            extra += (("Allow", ", ".join(error.allowed)),)
         return Reply(problem.status, form.problem_type, form.encode(problem), extra)
 
 
@@ -245,6 +248,22 @@ def outcome_id(tenant: str, name: str) -> bytes:
     if not _REQUEST.fullmatch(name):
         raise InvalidArgument(f"Leasehold-Request is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not {name[:40]!r}")
     return hashlib.blake2b(f"{tenant}\0{name}".encode(), digest_size=16).digest()
+
+
+class WrongMethod(InvalidArgument):
+    """The path is there, and takes other methods."""
+
+    def __init__(self, path: str, method: str, allowed: Sequence[str]) -> None:
+        self.allowed = allowed
+        super().__init__(f"{path} takes {', '.join(allowed)}, not {method}")
+
+
+class Streamed(NamedTuple):
+    """An answer that goes out piece by piece, each made when it is needed, in a worker thread."""
+
+    content_type: str
+    pieces: Iterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 # ── finding the operation ────────────────────────────────────────────────────────────────────────────────────────────
@@ -278,7 +297,7 @@ class Routes:
             raise NotFound(f"there is nothing at {path}")
         operation: Operation | None = methods.get(method)
         if operation is None:
-            raise InvalidArgument(f"{path} takes {', '.join(sorted(methods))}, not {method}")
+            raise WrongMethod(path, method, sorted(methods))
         return operation, named
 
 

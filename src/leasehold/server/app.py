@@ -1,0 +1,72 @@
+"""The application: the operations below `/v1`, and beside them what people, probes and scrapers ask for.
+
+/v1/…                    the operations (`door`)
+/schema, /docs           the protocol as OpenAPI, and as a page
+/healthz, /readyz        this process answers; the store behind it does too
+/metrics                 numbers, for Prometheus
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, MediaType, Response, asgi, get
+from litestar.datastructures import State
+
+from leasehold.errors import LeaseholdError
+from leasehold.server.auth import Authenticator
+from leasehold.server.door import Door
+from leasehold.server.page import docs_page
+from leasehold.server.schema import openapi
+from leasehold.stores.remote.host import Host
+
+
+def build(host: Host, authenticator: Authenticator, *, threads: int = 16, **litestar: Any) -> Litestar:
+    """The application for a host. It does not own the store: who opened it closes it."""
+    door = Door(host, authenticator, threads=threads)
+    schema = openapi()
+
+    @asgi("/v1", is_mount=True, copy_scope=False)
+    async def operations(scope: Any, receive: Any, send: Any) -> None:
+        scope["path"] = "/v1" + scope["path"].rstrip("/") if not scope["path"].startswith("/v1") else scope["path"]
+        await door(scope, receive, send)
+
+    @get("/healthz", include_in_schema=False)
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @get("/readyz", include_in_schema=False)
+    async def readyz() -> Response[dict[str, str]]:
+        if host.stopping:
+            return Response({"status": "going down"}, status_code=503)
+        try:
+            await door.run(host.backend.queues, "readyz")  # a read that finds nothing, and says that it could look
+        except LeaseholdError as exc:
+            return Response({"status": exc.code}, status_code=503)
+        return Response({"status": "ready"})
+
+    @get("/metrics", include_in_schema=False)
+    async def metrics() -> Response[bytes]:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return Response(await door.run(generate_latest), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    @get(["/schema", "/schema/openapi.json"], include_in_schema=False)
+    async def the_schema() -> dict[str, Any]:
+        return schema
+
+    @get(["/", "/docs"], include_in_schema=False, media_type=MediaType.HTML)
+    async def docs() -> str:
+        return docs_page(schema)
+
+    async def ended() -> None:
+        door.threads.shutdown(wait=True)
+
+    return Litestar(
+        [operations, healthz, readyz, metrics, the_schema, docs],
+        openapi_config=None,
+        logging_config=None,
+        on_shutdown=[ended],
+        state=State({"host": host, "door": door}),
+        **litestar,
+    )

@@ -1,0 +1,255 @@
+"""The operations as an ASGI application: what is below `/v1`.
+
+A request is understood on the event loop and carried out in a pool of threads, or on the loop itself where that takes less
+than changing threads does (a small verb of an embedded store that syncs in the background). One that waits holds no thread: the
+store tells when it is worth another look (`Backend.watch`), and the caller's leaving ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from leasehold.errors import LeaseholdError, NotFound, TooLarge
+from leasehold.model.event import EventPage
+from leasehold.server.auth import Authenticator
+from leasehold.stores import telemetry
+from leasehold.stores.remote import formats
+from leasehold.stores.remote.calls import Operation
+from leasehold.stores.remote.host import ROUTES, Begun, Host, Reply, Routes, Streamed
+from leasehold.stores.remote.identity import Identity
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+#: Verbs that touch few rows: on the loop they take less than a change of threads, where no disk is waited for.
+_SMALL = frozenset({"enqueue", "claim", "settle", "extend", "progress", "get", "policy", "counts", "cancel", "store"})
+_SMALL_BYTES = 16 * 1024
+#: A stream of events says that it is alive this often.
+_ALIVE_S = 15.0
+_END = object()
+
+
+class Gone(Exception):
+    """The caller has left."""
+
+
+class Door:
+    def __init__(
+        self,
+        host: Host,
+        authenticator: Authenticator,
+        *,
+        threads: int = 16,
+        routes: Routes = ROUTES,
+        inline: bool | None = None,
+    ) -> None:
+        self.host = host
+        self._authenticator = authenticator
+        self._routes = routes
+        self.threads = ThreadPoolExecutor(threads, "leasehold-server")
+        traits = host.backend.traits
+        self._inline = (traits.scope == "process" and traits.durability != "disk") if inline is None else inline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            reply = await self._answer(scope, headers, receive, send)
+        except LeaseholdError as exc:
+            reply = self.host.refusal(exc, headers)
+        except Gone:
+            return
+        except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
+            telemetry.warn("request_failed", exc, path=scope["path"])
+            reply = self.host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
+        if reply is not None:
+            await _send(send, reply)
+
+    async def _answer(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> Reply | None:
+        host, method = self.host, scope["method"]
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = raw.partition(b"?")[0].decode("latin-1")
+        caller = self._authenticator.identify_at_once(headers)
+        if caller is None:
+            caller = await self.run(self._authenticator.identify, headers)
+        identity = Identity(caller.subject, caller.tenant, caller.scopes, caller.queues)
+        if method == "DELETE" and path.startswith("/v1/requests/"):
+            if not host.call_off(identity, headers, path[13:]):
+                raise NotFound("no request of that id waits")
+            return Reply(200, "application/json", b"{}")
+        operation, named = self._routes.find(method, path)
+        text = scope["query_string"]
+        query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
+        body = b"" if operation.in_query else await self._body(receive, headers)
+        if operation.name == "events" and "text/event-stream" in headers.get("accept", ""):
+            await self._stream_events(operation, query, headers, identity, receive, send)
+            return None
+        begun = host.begin(operation, named, query, headers, body, identity)
+        if begun.waiting is not None:
+            answer = await self._wait(begun, receive)
+        elif self._inline and operation.name in _SMALL and len(body) <= _SMALL_BYTES:
+            answer = host.run(begun)
+        else:
+            answer = await self.run(host.run, begun)
+        if isinstance(answer, Streamed):
+            await self._stream(answer, send)
+            return None
+        return host.reply(begun, answer)
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+
+    async def _body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+        limit = self.host.limits.body_bytes
+        said = headers.get("content-length", "")
+        if said.isdigit() and int(said) > limit:
+            raise TooLarge("the request", int(said), limit)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            return body
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise TooLarge("the request", size, limit)
+        return b"".join(parts)
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _wait(self, begun: Begun, receive: Receive) -> object:
+        host, loop = self.host, asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+                loop.call_soon_threadsafe(woken.set)
+
+        entry = host.attendance.enter(begun.key, told)
+        gone = asyncio.ensure_future(_gone(receive))
+        gone.add_done_callback(lambda done: woken.set())
+        watch = None
+        try:
+            watch = await self.run(host.watch, begun, told)
+            while True:
+                woken.clear()
+                if gone.done():
+                    raise Gone
+                answer = await self.run(host.look, begun, watch, entry)
+                if answer is not None:
+                    if gone.done():
+                        await self.run(host.give_back, begun, entry, answer)
+                        raise Gone
+                    return answer
+                if not gone.done():
+                    await woken.wait()
+        finally:
+            gone.cancel()
+            if watch is not None:
+                watch.close()
+            host.attendance.leave(begun.key, entry)
+
+    # ── answers that go on ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _stream(self, answer: Streamed, send: Send) -> None:
+        await send(_start(200, answer.content_type, answer.headers))
+        pieces: Iterator[bytes] = iter(answer.pieces)
+        try:
+            while True:
+                piece = await self.run(next, pieces, _END)
+                if piece is _END:
+                    break
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                await self.run(close)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _stream_events(
+        self,
+        operation: Operation,
+        query: dict[str, str],
+        headers: Mapping[str, str],
+        identity: Identity,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """The journal as server-sent events, from a cursor (or `Last-Event-ID`) on, until the caller leaves."""
+        host, loop = self.host, asyncio.get_running_loop()
+        query = {"limit": "100"} | query | {"wait_ms": "1"}
+        if "last-event-id" in headers:
+            query["after"] = headers["last-event-id"]
+        woken = asyncio.Event()
+
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        begun = host.begin(operation, {}, query, headers, b"", identity)
+        page = await self.run(host.run, begun)
+        entry = host.attendance.enter(begun.key, told)
+        gone = asyncio.ensure_future(_gone(receive))
+        gone.add_done_callback(lambda done: woken.set())
+        watch = await self.run(host.backend.watch, (None,), 86_400_000 * 365, told)
+        try:
+            await send(_start(200, "text/event-stream", (("Cache-Control", "no-store"),)))
+            while not gone.done() and not host.stopping and not entry.over:
+                assert isinstance(page, EventPage)
+                text = _events_text(page) if page.events else b": alive\n\n"
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+                query["after"] = page.cursor
+                if not page.events:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(woken.wait(), _ALIVE_S)
+                woken.clear()
+                begun = host.begin(operation, {}, query, headers, b"", identity)
+                page = await self.run(host.run, begun)
+                if not page.events:
+                    await self.run(watch.again)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            gone.cancel()
+            watch.close()
+            host.attendance.leave(begun.key, entry)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _events_text(page: EventPage) -> bytes:
+    """The last event of a page carries the cursor: whoever comes back with it goes on behind the page."""
+    lines = [
+        b"event: " + event.type.encode() + b"\ndata: " + formats.JSON.encode(event) + b"\n" for event in page.events
+    ]
+    lines[-1] = b"id: " + page.cursor.encode() + b"\n" + lines[-1]
+    return b"\n".join(lines) + b"\n"
+
+
+def _start(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:
+    raw = [(b"content-type", content_type.encode("latin-1"))]
+    raw += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return {"type": "http.response.start", "status": status, "headers": raw}
+
+
+async def _send(send: Send, reply: Reply) -> None:
+    status, content_type, body, extra = reply
+    start = _start(status, content_type, extra)
+    start["headers"].append((b"content-length", str(len(body)).encode()))
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
