@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -17,6 +17,8 @@ from urllib.parse import parse_qsl
 from leasehold.errors import LeaseholdError, NotFound, TooLarge
 from leasehold.model.event import EventPage
 from leasehold.server.auth import Authenticator
+from leasehold.server.inflating import inflated
+from leasehold.server.watching import facts_of
 from leasehold.stores import telemetry
 from leasehold.stores.remote import formats
 from leasehold.stores.remote.calls import Operation
@@ -59,10 +61,11 @@ class Door:
         self._inline = (traits.scope == "process" and traits.durability != "disk") if inline is None else inline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope["headers"])
         try:
             reply = await self._answer(scope, headers, receive, send)
         except LeaseholdError as exc:
+            facts_of(scope).code = exc.code
             reply = self.host.refusal(exc, headers)
         except Gone:
             return
@@ -76,18 +79,22 @@ class Door:
         host, method = self.host, scope["method"]
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
-        caller = self._authenticator.identify_at_once(headers)
-        if caller is None:
-            caller = await self.run(self._authenticator.identify, headers)
-        identity = Identity(caller.subject, caller.tenant, caller.scopes, caller.queues)
+        identity = self._authenticator.identify_at_once(headers)
+        if identity is None:
+            identity = await self.run(self._authenticator.identify, headers)
+        facts = facts_of(scope)
+        facts.subject, facts.tenant = identity.subject, headers.get("leasehold-tenant", identity.tenant)
         if method == "DELETE" and path.startswith("/v1/requests/"):
             if not host.call_off(identity, headers, path[13:]):
                 raise NotFound("no request of that id waits")
             return Reply(200, "application/json", b"{}")
         operation, named = self._routes.find(method, path)
+        facts.route, facts.queue = operation.name, named.get("queue")
         text = scope["query_string"]
         query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
         body = b"" if operation.in_query else await self._body(receive, headers)
+        if "content-encoding" in headers:
+            body = await self.run(inflated, body, headers["content-encoding"], host.limits.inflated_bytes)
         if operation.name == "events" and "text/event-stream" in headers.get("accept", ""):
             await self._stream_events(operation, query, headers, identity, receive, send)
             return None
@@ -218,13 +225,21 @@ class Door:
                 woken.clear()
                 begun = host.begin(operation, {}, query, headers, b"", identity)
                 page = await self.run(host.run, begun)
-                if not page.events:
+                if isinstance(page, EventPage) and not page.events:
                     await self.run(watch.again)
             await send({"type": "http.response.body", "body": b""})
         finally:
             gone.cancel()
             watch.close()
             host.attendance.leave(begun.key, entry)
+
+
+def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for raw, value in pairs:
+        name = raw.decode("latin-1")
+        found[name] = f"{found[name]},{value.decode('latin-1')}" if name in found else value.decode("latin-1")
+    return found
 
 
 async def _gone(receive: Receive) -> None:

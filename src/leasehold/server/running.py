@@ -20,7 +20,8 @@ from leasehold.server.auth import LoopbackAuthenticator
 from leasehold.server.auth.opening import authenticator
 from leasehold.serving import Server
 from leasehold.stores.remote.address import reachable
-from leasehold.stores.remote.host import Host, Limits
+from leasehold.stores.remote.host import Host
+from leasehold.stores.remote.limits import Limits
 from leasehold.stores.store import Store
 
 if TYPE_CHECKING:
@@ -129,25 +130,23 @@ class Service:
         self.bind = bind
         self.tls = settings.tls.cert is not None
         limits = settings.limits
-        self.host = Host(
-            store._backend,
-            limits=Limits(body_bytes=limits.body, head_bytes=limits.head, wait_ms=round(limits.wait * 1000)),
-        )
+        self.host = Host(store._backend, limits=Limits.of(limits))
         with needs("server", "The server"):
             import uvicorn
 
             from leasehold.server.app import build
+            from leasehold.server.watching import Watch
+            from leasehold.server.wire import guarded
         self.app = build(self.host, known or LoopbackAuthenticator(not bind.path), threads=threads)
         config = uvicorn.Config(
-            self.app,
-            http="httptools",
+            Watch(self.app),  # type: ignore[arg-type]
+            http=guarded(limits.head),
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             date_header=False,
-            h11_max_incomplete_event_size=limits.head,
             timeout_graceful_shutdown=_FINISH_S,
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,

@@ -77,7 +77,7 @@ def _content(schema: Any) -> dict[str, Any]:
 
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": _PATTERNS[name]}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": _PATTERNS.get(name, "^[^/]+$")}}
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
 
