@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency, prototype_segments, spark_out
+from bench import concurrency, growth, latency, prototype_segments, spark_out, tasks
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
@@ -118,6 +118,7 @@ SECTIONS = [
     ),
     Section("lmdb", "LMDB: lives in batches of 100 by processes, `disk`", "to 1 process", concurrency.lmdb_processes),
     Section("latency", "how long one call takes", "to the target, where there is one", latency.rows),
+    tasks.SECTION,
     *growth.SECTIONS,
     prototype_segments.SECTION,
     spark_out.SECTION,

@@ -8,7 +8,9 @@ import pytest
 
 from bench.peers import ALL
 from bench.peers.serving import Missing
+from bench.peers.tasks import PEERS
 from bench.runner import fresh_folder
+from bench.tasks import OurTasks, measure
 
 pytestmark = pytest.mark.slow
 
@@ -36,3 +38,16 @@ def test_a_life(folder: Path, name: str):
             client.ack(claimed)
         peer.tidy()
         client.close()
+
+
+@pytest.mark.parametrize("name", ["ours", *PEERS])
+@pytest.mark.filterwarnings("ignore")  # theirs, of which there are some
+def test_tasks_run(folder: Path, name: str):
+    try:
+        peer = OurTasks(folder / name) if name == "ours" else PEERS[name](folder / name)
+    except Missing as exc:
+        pytest.skip(str(exc))
+    with contextlib.closing(peer):
+        enqueued, ran = measure(peer, 10)
+    assert enqueued > 0
+    assert ran > 0
