@@ -12,10 +12,12 @@ import pytest
 from tests.docs.blocks import README, blocks
 
 EXAMPLES = [block for block in blocks(README) if block.language == "python"]
+#: The quick start with tasks: the file, and the commands.
+TASKS, TASK_COMMANDS = (block for block in blocks(README) if "tasks" in block.marks)
 SHELL = [
     line[2:]
     for block in blocks(README)
-    if block.language == "console"
+    if block.language == "console" and "tasks" not in block.marks
     for line in block.body.splitlines()
     if line.startswith("$ leasehold")
 ]
@@ -69,3 +71,27 @@ def test_make_targets_that_are_named_are_there():
         for line in block.body.splitlines():
             if line.startswith("$ make "):
                 assert f"\n{line.split()[2]}:" in makefile
+
+
+def test_tasks_from_an_empty_folder_to_a_worker_in_another_process(fresh: Path):
+    """As a new user would, but for the installation, which the environment of the tests stands in for."""
+    assert len(TASKS.body.splitlines()) <= 12
+    install, *commands = [line.removeprefix("$ ") for line in TASK_COMMANDS.body.splitlines()]
+    assert install.startswith("pip install ")
+    assert len(commands) == 2
+    (fresh / "tasks.py").write_text(TASKS.body)
+    done = run("bash", "-c", commands[0], where=fresh)
+    assert (done.returncode, done.stderr) == (0, "")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {commands[1]}"], cwd=fresh, env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as worker:  # fmt: skip
+        try:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "sending 'hello' to ada@example.org\n"
+        finally:
+            worker.terminate()
+        _, log = worker.communicate(timeout=30)
+    assert worker.returncode == 0, log
+    assert '"done": 1' in log.splitlines()[-1]

@@ -8,6 +8,7 @@ import json
 import uuid
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,7 +34,13 @@ class Order(msgspec.Struct):
 
 
 def rich(
-    when: dt.datetime, blob: bytes, point: Point, order: Order, colour: Colour, several: dict[str, list[Point]]
+    when: dt.datetime,
+    blob: bytes,
+    point: Point,
+    order: Order,
+    colour: Colour,
+    several: dict[str, list[Point]],
+    path: Path = Path("."),
 ) -> tuple[int, dt.date]:
     return 1, dt.date(2026, 1, 1)
 
@@ -65,6 +72,7 @@ def test_types_survive(encoding):
         "order": Order(uuid.UUID(int=7), Decimal("9.99")),
         "colour": Colour.RED,
         "several": {"a": [Point(3)]},
+        "path": Path("a/b.png"),
     }
     assert there_and_back(Codec(rich, "t.rich", encoding), **given) == ((), given)
     assert there_and_back(Codec(rich, "t.rich", encoding), *given.values()) == ((), given)
@@ -168,3 +176,16 @@ def test_results(encoding):
 def test_what_is_no_payload_of_a_task(payload):
     with pytest.raises(InvalidArgument, match="not a task's payload"):
         open_envelope(payload)
+
+
+def test_a_type_that_cannot_be_made_again_is_refused_at_the_call():
+    class Mine:
+        pass
+
+    def take(x: Mine) -> None: ...
+
+    take.__annotations__ = {"x": Mine}
+    with pytest.raises(InvalidArgument, match="x=Mine cannot be sent"):
+        Codec(take, "t.take", "json").encode_call((Mine(),), {})
+    with pytest.raises(InvalidArgument, match="no way to make a Mine of str"):
+        Codec(take, "t.take", "json").encode_call(("text",), {})

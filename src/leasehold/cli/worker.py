@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -103,6 +104,9 @@ def worker(
         from prometheus_client import start_http_server
 
         start_http_server(metrics_port, "127.0.0.1")
+    with contextlib.suppress(AttributeError):
+        # What handlers print is seen when it is printed, also in a file or a container's log.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with _shown(session, made, log_level):
         code = made.run()
     if code == BUG or code > NO:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
+from zoneinfo import ZoneInfo
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.errors import InvalidArgument
@@ -86,7 +87,10 @@ class CurrentJob:
     def tick(self) -> datetime | None:
         """Of a periodic task: the moment it was due, in the schedule's time zone."""
         text = self.headers.get(TICK_HEADER)
-        return None if text is None else datetime.fromisoformat(text)
+        if text is None:
+            return None
+        moment, _, zone = text.rstrip("]").partition("[")
+        return datetime.fromisoformat(moment).astimezone(ZoneInfo(zone))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost if the job is no longer this worker's."""
@@ -99,6 +103,7 @@ class CurrentJob:
         return f"<CurrentJob {self.task} {self.id or '(plain call)'} attempt {self.attempt}>"
 
 
+#: `2026-03-29T03:00:00+02:00[Europe/Berlin]`, as RFC 9557 has it.
 TICK_HEADER = "leasehold-tick"
 _current: contextvars.ContextVar[CurrentJob | None] = contextvars.ContextVar("leasehold_current_job", default=None)
 

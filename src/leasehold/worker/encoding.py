@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, Literal
 
 import msgspec
@@ -36,8 +37,25 @@ class Envelope(msgspec.Struct, frozen=True):
 
 _json_envelope = msgspec.json.Decoder(Envelope)
 _msgpack_envelope = msgspec.msgpack.Decoder(Envelope)
-_json_encode = msgspec.json.Encoder().encode
-_msgpack_encode = msgspec.msgpack.Encoder().encode
+
+
+def _also(value: Any) -> Any:
+    """What msgspec does not know and tasks are often given: paths, as text."""
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"no way to encode a {type(value).__name__}")
+
+
+def _also_back(kind: type, value: Any) -> Any:
+    if kind is object:
+        return value  # "anything", as some write it
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    raise TypeError(f"no way to make a {getattr(kind, '__name__', kind)} of {type(value).__name__}")
+
+
+_json_encode = msgspec.json.Encoder(enc_hook=_also).encode
+_msgpack_encode = msgspec.msgpack.Encoder(enc_hook=_also).encode
 
 
 def is_json(data: bytes) -> bool:
@@ -74,10 +92,10 @@ class Codec:
         self._shape = _shape(name, parameters, hints)
         self._result_type = hints.get("return", Any)
         try:
-            self._json_args = msgspec.json.Decoder(self._shape)
-            self._msgpack_args = msgspec.msgpack.Decoder(self._shape)
-            self._json_result = msgspec.json.Decoder(self._result_type)
-            self._msgpack_result = msgspec.msgpack.Decoder(self._result_type)
+            self._json_args = msgspec.json.Decoder(self._shape, dec_hook=_also_back)
+            self._msgpack_args = msgspec.msgpack.Decoder(self._shape, dec_hook=_also_back)
+            self._json_result = msgspec.json.Decoder(self._result_type, dec_hook=_also_back)
+            self._msgpack_result = msgspec.msgpack.Decoder(self._result_type, dec_hook=_also_back)
         except TypeError as exc:
             raise InvalidArgument(f"task {name}: {exc}: give it types that JSON can carry") from None
         if encoding == "json":

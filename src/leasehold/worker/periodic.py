@@ -108,7 +108,7 @@ class Periodic:
         """The task's job for a tick; False if it was enqueued before."""
         payload = self.task.codec.encode_call((), self.args)
         local = datetime.fromtimestamp(tick_ms / 1000, self.zone).isoformat()
-        handle = self.task.enqueue_payload(payload, key=self.key(tick_ms), headers={TICK_HEADER: local})
+        handle = self.task.enqueue_payload(payload, key=self.key(tick_ms), headers={TICK_HEADER: f"{local}[{self.tz}]"})
         return not handle.duplicate
 
     def key(self, tick_ms: int) -> str:

@@ -1,0 +1,85 @@
+"""A mail sender: retries what may pass, gives up on what will not, and sends each order's mail once.
+
+    python examples/mail.py              enqueue three mails, run a worker on them, show what became of them
+    leasehold worker examples/mail.py    in production: a worker of its own
+
+The mail server is a class of this file, so that the example needs none: it is busy once, and refuses one address.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+
+from leasehold import App, Backoff, Dead, TaskFailed, current_job
+
+app = App("memory:" if __name__ == "__main__" else "rocksdb:./data")
+
+
+class Busy(Exception):
+    """The server asks to come back later."""
+
+
+class Server:
+    """Stands in for an SMTP server."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self._busy = True
+
+    def send(self, to: str, text: str) -> None:
+        if self._busy:
+            self._busy = False
+            raise Busy("452 too many connections")
+        if to.endswith("@nowhere.invalid"):
+            raise ValueError("550 no such user")
+        self.sent.append(to)
+
+
+server = Server()
+
+
+class Outbox:
+    """What was sent, by job: a handler may run twice, and its mail must not."""
+
+    def __init__(self, path: str) -> None:
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("create table if not exists sent (job text primary key, token integer)")
+
+    def first_time(self, job: str, token: int) -> bool:
+        done = self._db.execute("insert or ignore into sent values (?, ?)", (job, token))
+        return done.rowcount == 1
+
+
+outbox = Outbox(":memory:")
+
+
+@app.task(queue="mail", max_attempts=5, timeout=30, retry_on=Busy, backoff=Backoff.fixed(0.1))
+def send(to: str, text: str) -> str:
+    job = current_job()
+    try:
+        server.send(to, text)
+    except ValueError as error:
+        raise Dead(f"{to}: {error}") from None
+    return f"sent at attempt {job.attempt}" if outbox.first_time(job.id, job.token) else "sent before"
+
+
+def main() -> int:
+    handles = [
+        send.delay("ada@example.org", "Your order is on its way."),
+        send.options(key="order-17").delay("grace@example.org", "Your order is on its way."),
+        send.options(key="order-17").delay("grace@example.org", "Your order is on its way."),  # a double click
+        send.delay("nobody@nowhere.invalid", "Hello?"),
+    ]
+    with app.worker(concurrency=1):
+        for handle in handles:
+            try:
+                print(f"{handle.id[-6:]}  {handle.result(timeout=20)}")
+            except TaskFailed as failed:
+                print(f"{handle.id[-6:]}  dead: {failed.error}")
+    print(f"the server took {len(server.sent)} mails")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

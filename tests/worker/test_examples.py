@@ -1,0 +1,96 @@
+"""The examples, run: as a person would, and with the workers they name."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name: str, where: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")],
+        cwd=where, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert list(where.iterdir()) == []  # nothing is left behind
+    return done.stdout.splitlines()
+
+
+def test_the_mail_sender(tmp_path: Path):
+    said = run("mail", tmp_path)
+    assert [line[8:] for line in said[:4]] == [
+        "sent at attempt 2",
+        "sent at attempt 1",
+        "sent at attempt 1",
+        "dead: nobody@nowhere.invalid: 550 no such user",
+    ]
+    assert said[1] == said[2]  # one job
+    assert said[4] == "the server took 2 mails"
+
+
+def test_the_thumbnailer(tmp_path: Path):
+    said = run("thumbnails", tmp_path)
+    assert sum("'width': " in line for line in said) == 6
+    assert max(int(number) for line in said for number in re.findall(r"'(?:width|height)': (\d+)", line)) == 64
+    assert [line for line in said if line.startswith("dead:")] == [
+        next(line for line in said if re.fullmatch(r"dead: PIL.UnidentifiedImageError: .*broken.png'", line))
+    ]
+    assert said[-1] == "by 2 processes"
+
+
+def test_the_periodic_report(tmp_path: Path):
+    said = run("report", tmp_path)
+    assert [line.partition(", due ")[0] for line in said[:-1]] == [
+        "report for Sunday 25 October",
+        "report for Monday 26 October",
+        "report for Tuesday 27 October",
+        "report for Wednesday 28 October",
+        "report for Thursday 29 October",
+    ]
+    assert {line.partition(", due ")[2] for line in said[:-1]} == {"07:00 CET"}
+    assert said[-1] == f"and {7 * 24 * 3} checks"
+
+
+def test_enqueueing_from_fastapi(tmp_path: Path):
+    import httpx
+
+    from examples import web
+
+    web.app.use(f"lmdb:{tmp_path / 'data'}")
+
+    async def story(client: httpx.AsyncClient) -> None:
+        cat = {"name": "cat.png", "width": 80}
+        answer = await client.post("/pictures", json=cat)
+        assert answer.status_code == 202
+        job = answer.json()["job"]
+        assert (await client.post("/pictures", json=cat)).json() == {"job": job, "seen_before": True}
+        assert (await client.get(f"/pictures/{job}?wait=10")).json() == {"status": "done", "result": "cat.png@80"}
+        bad = (await client.post("/pictures", json=cat | {"width": 80_000})).json()["job"]
+        found = (await client.get(f"/pictures/{bad}?wait=10")).json()
+        assert found == {"status": "dead", "error": "ValueError: that is no thumbnail"}
+        assert (await client.get(f"/pictures/{'0' * 32}")).status_code == 404
+        assert (await client.post("/pictures", json=cat | {"width": "wide"})).status_code == 422
+
+    async def main() -> None:
+        transport = httpx.ASGITransport(app=web.web)
+        async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+            await story(client)
+
+    with web.app, web.app.worker(concurrency=1):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["mail", "thumbnails", "report", "web"])
+def test_the_commands_an_example_names_are_there(name: str):
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    (command,) = re.findall(r"leasehold worker (\S+)(.*)$", text.split('"""')[1], re.MULTILINE)[:1]
+    from leasehold.worker.finding import load_app
+
+    assert load_app(str(ROOT / command[0]) if command[0].endswith(".py") else command[0]).tasks
