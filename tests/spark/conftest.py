@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -28,18 +31,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]` with four tries a task; its warehouse and its scratch files in a folder that goes with the run."""
+    """`local[2]` with four tries a task; its warehouse and its scratch files in a folder that goes with the run.
+
+    SPARK_MASTER="local-cluster[2,1,1024]" runs the same tests with executors that are processes of their own.
+    """
     place = tmp_path_factory.mktemp("spark")
-    made = leasehold.spark.session(
-        "tests",
-        master="local[2,4]",
-        memory="1g",
-        conf={
-            "spark.sql.warehouse.dir": str(place / "warehouse"),
-            "spark.local.dir": str(place / "scratch"),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.log.level": "ERROR",
-        },
-    )
+    master = os.environ.get("SPARK_MASTER", "local[2,4]")
+    conf = {
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.local.dir": str(place / "scratch"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+    }
+    if not master.startswith("local["):
+        os.environ["SPARK_HOME"] = str(linked_home(place / "home"))
+        conf |= {
+            # Executors get their Python and its path from here; the driver's wrapper is made for its own.
+            "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "spark.pyspark.python": sys.executable,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    made = leasehold.spark.session("tests", master=master, memory="1g", conf=conf)
     yield made
     made.stop()
+
+
+def linked_home(home: Path) -> Path:
+    """Spark as it is installed, by links: a cluster of its own writes `work/` beside it."""
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name in ("bin", "sbin", "jars", "python", "data", "licenses"):
+            (home / entry.name).symlink_to(entry)
+    return home

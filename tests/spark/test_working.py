@@ -195,8 +195,9 @@ def assert_no_stale_verdict(store: Store) -> None:
         cursor = page.cursor
 
 
+@pytest.mark.crash
 def test_drain(spark: SparkSession, url: str, store: Store, tmp_path: Path) -> None:
-    drained(spark, url, store, tmp_path, 2_000)
+    drained(spark, url, store, tmp_path, int(os.environ.get("SPARK_DRAIN", "2000")))
 
 
 def test_drain_to_a_limit_and_of_nothing(spark: SparkSession, url: str, store: Store) -> None:

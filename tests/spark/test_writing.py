@@ -17,6 +17,9 @@ import leasehold
 from leasehold import Policy
 from leasehold.bulk import staging
 
+#: `make test-crash` takes a million.
+ROWS = int(os.environ.get("SPARK_ROWS", "20000"))
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -170,12 +173,14 @@ def disturbed(spark: SparkSession, url: str, tmp_path: Path, rows: int, limit: i
     assert len(set(found)) == rows
 
 
+@pytest.mark.crash
 def test_each_row_once_whatever_fails(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    disturbed(spark, url, tmp_path, 20_000, 10_500)
+    disturbed(spark, url, tmp_path, ROWS, ROWS // 2 + 500)
 
 
+@pytest.mark.crash
 def test_each_row_once_in_bulk_whatever_fails(spark: SparkSession, tmp_path: Path) -> None:
-    disturbed(spark, f"rocksdb:{tmp_path / 'data'}", tmp_path, 20_000, 10_500, mode="bulk")
+    disturbed(spark, f"rocksdb:{tmp_path / 'data'}", tmp_path, ROWS, ROWS // 2 + 500, mode="bulk")
 
 
 def test_a_bulk_load(spark: SparkSession, tmp_path: Path) -> None:
