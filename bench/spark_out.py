@@ -42,7 +42,7 @@ def rows(run: Run) -> Iterator[Row]:
         for _ in range(count // 1000):
             queue.enqueue_many([urandom(_BYTES) for _ in range(1000)])
     with ExitStack() as stack:
-        spark = stack.enter_context(_session(run))
+        spark = stack.enter_context(session(run))
         served = stack.enter_context(_server(url))
         parquet = run.new_folder("parquet")
         _jobs(spark, served).write.parquet(str(parquet))
@@ -52,7 +52,7 @@ def rows(run: Run) -> Iterator[Row]:
         }
         found = _rates(ways, count)
         bronze = [count / _bronze(spark, served, run.new_folder("bronze"), count) for _ in range(2)]
-    with _session(run) as spark:  # the server has gone, and the store is free
+    with session(run) as spark:  # the server has gone, and the store is free
         found |= _rates({"own": lambda: _jobs(spark, url), "parquet": lambda: spark.read.parquet(str(parquet))}, count)
     own, there = found["own"], found["parquet"]
     row = _row("jobs, from a snapshot's folder", own, f"{count:,} rows")
@@ -111,7 +111,7 @@ def _bronze(spark: SparkSession, url: str, folder: Path, count: int) -> float:
 
 
 @contextmanager
-def _session(run: Run) -> Iterator[SparkSession]:
+def session(run: Run) -> Iterator[SparkSession]:
     import leasehold.spark
 
     spark = leasehold.spark.session(

@@ -1,0 +1,88 @@
+"""Spark, inwards: a DataFrame into a queue, by the ordinary path and in bulk, beside `enqueue_many` of the same rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import leasehold
+from bench.rows import Row, Setting, paired_ratio, spread
+from bench.runner import Run, Section
+from bench.spark_out import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAME = "spark-in"
+_BYTES = 200
+_SETTING = Setting("disk", 1000, _BYTES, 2, "core")
+_ROUNDS = 3
+_ORDINARY, _OF_MANY, _BULK = 60_000, 0.5, 250_000
+
+
+def rows(run: Run) -> Iterator[Row]:
+    count = run.pick(2_000, 300_000, 1_000_000)
+    if find_spec("pyspark") is None:
+        yield Row(NAME, "a DataFrame into a queue", _SETTING, skipped="PySpark is not installed")
+        return
+    found: dict[str, list[float]] = {"ordinary": [], "bulk": [], "many": []}
+    with session(run) as spark:
+        parquet = run.new_folder("rows")
+        spark.range(0, count, 1, 4).selectExpr("unhex(repeat(sha2(cast(id as string), 256), 7)) as payload").selectExpr(
+            f"substring(payload, 1, {_BYTES}) as payload"
+        ).write.parquet(str(parquet))
+        df = spark.read.parquet(str(parquet))
+        payloads = [row.payload for row in df.collect()]
+        for turn in range(_ROUNDS + 1):
+            for mode in ("ordinary", "bulk"):
+                seconds = _write(df, run.new_folder(mode), mode, count)
+                if turn:
+                    found[mode].append(count / seconds)
+            seconds = _many(payloads, run.new_folder("many"))
+            if turn:
+                found["many"].append(count / seconds)
+    row = _row("a DataFrame, by the ordinary path", found["ordinary"], f"{count:,} rows, staged and published once")
+    row.ratio, row.ratio_of = paired_ratio(found["ordinary"], found["many"]), "to enqueue_many"
+    yield row.expect(f">= {_ORDINARY:,}", median(found["ordinary"]) >= _ORDINARY).expect(
+        f">= {_OF_MANY} of enqueue_many", row.ratio >= _OF_MANY
+    )
+    row = _row("a DataFrame, in bulk", found["bulk"], "sorted files, taken in whole")
+    row.ratio, row.ratio_of = paired_ratio(found["bulk"], found["many"]), "to enqueue_many"
+    yield row.expect(f">= {_BULK:,}", median(found["bulk"]) >= _BULK)
+    yield _row("enqueue_many of the same rows", found["many"], "one thread, batches of 1,000")
+
+
+def _row(what: str, rates: list[float], note: str = "") -> Row:
+    middle, low, high = spread(rates)
+    return Row(NAME, what, _SETTING, middle, "jobs/s", low, high, note=note)
+
+
+def _write(df: DataFrame, folder: Path, mode: str, count: int) -> float:
+    url = f"rocksdb:{folder}"
+    with leasehold.open(url, sweep=False) as store:
+        store.queue("emails").pause()  # made beforehand: what is measured is the write
+    began = time.perf_counter()
+    df.write.format("leasehold").mode("append").option("url", url).option("queue", "emails").option("mode", mode).save()
+    seconds = time.perf_counter() - began
+    with leasehold.open(url, sweep=False) as store:
+        assert store.queue("emails").counts().enqueued == count
+    return seconds
+
+
+def _many(payloads: list[bytes], folder: Path) -> float:
+    with leasehold.open(f"rocksdb:{folder}", sweep=False) as store:
+        queue = store.queue("emails")
+        queue.pause()
+        began = time.perf_counter()
+        for at in range(0, len(payloads), 1000):
+            queue.enqueue_many(payloads[at : at + 1000])
+        return time.perf_counter() - began
+
+
+SECTION = Section(
+    NAME, "Spark writes jobs, two cores, `disk`", "to `enqueue_many` of the same rows", rows, ("usual", "full")
+)
