@@ -9,9 +9,10 @@ PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 NAMES = {
     "open", "Store", "Queue", "Claim",
-    "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Where", "Event",
+    "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Quota", "Where", "Event",
     "ManualClock", "SystemClock",
-    "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "TooLarge",
+    "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull",
+    "QuotaExceeded", "RateLimited", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
     "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",
     "App", "Retry", "Dead", "current_job", "TaskFailed",

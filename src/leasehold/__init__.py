@@ -37,6 +37,8 @@ from leasehold.errors import (
     NotFound,
     OpenError,
     QueueFull,
+    QuotaExceeded,
+    RateLimited,
     SettingsError,
     SnapshotExpired,
     StoreClosed,
@@ -52,6 +54,7 @@ from leasehold.errors import (
 from leasehold.model.event import Event
 from leasehold.model.job import Enqueued, Job, NewJob, Where
 from leasehold.model.lease import Delivery
+from leasehold.model.quota import Quota
 from leasehold.model.rate import Rate
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.claim import Claim
@@ -91,7 +94,10 @@ __all__ = [
     "Policy",
     "Queue",
     "QueueFull",
+    "Quota",
+    "QuotaExceeded",
     "Rate",
+    "RateLimited",
     "Retry",
     "SettingsError",
     "SnapshotExpired",

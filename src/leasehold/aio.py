@@ -343,6 +343,8 @@ class AsyncStore:
             after = page.cursor
 
     queues = _awaited(Store.queues)
+    set_quota = _awaited(Store.set_quota)
+    quotas = _awaited(Store.quotas)
     apply = _awaited(Store.apply)
     upcoming = _awaited(Store.upcoming)
     sweep = _awaited(Store.sweep)

@@ -7,6 +7,8 @@
     │   └── AlreadySettled      … because this very delivery settled it before
     ├── KeyConflict             an idempotency key was seen with another payload
     ├── QueueFull               the queue's max_waiting is reached
+    ├── QuotaExceeded           the tenant has as much waiting as it may
+    ├── RateLimited             the tenant is faster than it may be
     ├── TooLarge                a payload, result or batch over its limit
     ├── WaitTimeout             wait_for ran out of time                               (also a TimeoutError)
     ├── JournalTrimmed          the events asked for are no longer kept
@@ -103,6 +105,32 @@ class QueueFull(LeaseholdError):
         self.waiting = waiting
         self.limit = limit
         super().__init__(f"queue {queue!r} has {waiting} waiting jobs and takes {limit}")
+
+
+class QuotaExceeded(LeaseholdError):
+    """The tenant has as much waiting as its quota lets it. Nothing was written: try again once some of it is done."""
+
+    code = "quota_exceeded"
+    #: Seconds after which to try again: nobody knows when there is room, and a second is soon enough.
+    retry_after = 1.0
+
+    def __init__(self, tenant: str, what: str, used: int, limit: int) -> None:
+        self.tenant = tenant
+        self.what = what
+        self.used = used
+        self.limit = limit
+        super().__init__(f"tenant {tenant!r} has {used:,} {what}, and its quota is {limit:,}")
+
+
+class RateLimited(LeaseholdError):
+    """The tenant is faster than its quota lets it. Nothing was written: try again, as a new request, in `retry_after` seconds."""
+
+    code = "rate_limited"
+
+    def __init__(self, tenant: str, retry_after: float) -> None:
+        self.tenant = tenant
+        self.retry_after = retry_after
+        super().__init__(f"tenant {tenant!r} is over its rate: try again in {retry_after:g} s")
 
 
 class TooLarge(LeaseholdError):

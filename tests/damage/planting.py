@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import leasehold
-from leasehold import Backoff, NewJob, Policy
+from leasehold import Backoff, NewJob, Policy, Quota
 from leasehold.clock import ManualClock
 from leasehold.model.ids import job_id_bytes
 from leasehold.model.lease import Proof, Settle
@@ -34,6 +34,7 @@ class Garden:
         self.queue.configure(Policy(max_attempts=3, retention=3600, backoff=Backoff.fixed(0)))
         self.other.configure(Policy(rate="100/h", max_leased=50))
         self.ids: dict[str, str] = {}
+        self.store.set_quota("acme", Quota(max_waiting=1000, max_bytes=10**6, rate="1000/s"))
         self._grow()
         self.number = next(q.number for q in self.store.queues() if q.tenant == "default")
         assert self.store.check().clean

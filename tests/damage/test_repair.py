@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from leasehold import Quota
 from leasehold.errors import Corrupt, LeaseLost
 from leasehold.model.report import Report
+from leasehold.queueing.registry import registered
 from leasehold.storage import keyspace, records
 from leasehold.storage.keyspace import (
     CLAIMS,
@@ -33,6 +36,7 @@ from leasehold.storage.keyspace import (
     Counter,
     Due,
     Limit,
+    Usage,
 )
 from leasehold.testing.conformance.world import assert_sound
 from leasehold.testing.harness import backend_of
@@ -92,6 +96,23 @@ def _request_due(grown: Garden, request: bytes) -> bytes:
     key = keyspace.digest(request)
     record = records.decode_request(grown.get(REQUESTS, keyspace.request(key, 0)))
     return keyspace.due(Due.REQUEST, record.until_ms, record.parts, key)
+
+
+def _meter(grown: Garden) -> int:
+    return records.decode_struct(records.QuotaRecord, grown.get(META, keyspace.quota_row("acme")), "").number
+
+
+def _miscount(grown: Garden, counter: Usage, delta: int) -> None:
+    key = keyspace.counter(_meter(grown), counter)
+    grown.write(lambda tx: tx.add(key, delta))
+
+
+def _unmetered(grown: Garden) -> None:
+    at = keyspace.queue_row("acme", "work")
+    record = records.decode_struct(records.QueueRecord, grown.get(QUEUES, at), "")
+    raw = records.encode_struct(msgspec.structs.replace(record, meter=0))
+    grown.put(QUEUES, at, raw)
+    grown.store._backend._core.registry.learn(registered(raw))  # type: ignore[attr-defined]
 
 
 def _empty_lease(grown: Garden) -> None:
@@ -172,6 +193,17 @@ RESTORED: dict[str, tuple[str, str | None, Plant]] = {
     ),
     "a bucket of no queue": (
         "limit", None, lambda g: g.put(LIMITS, keyspace.limit(Limit.QUEUE_RATE, 99), records.encode_bucket(1)),
+    ),
+    "a tenant's counter too high": (
+        "counters", None, lambda g: _miscount(g, Usage.JOBS, 3),
+    ),
+    "a tenant's counter of bytes too low": (
+        "counters", None, lambda g: _miscount(g, Usage.BYTES, -1),
+    ),
+    "a tenant's counter damaged": ("counters", None, lambda g: g.spoil(COUNTERS, keyspace.counter(_meter(g), Usage.BYTES))),
+    "a queue of the tenant that is not counted": ("quota", None, _unmetered),
+    "a bucket of no tenant": (
+        "limit", None, lambda g: g.put(LIMITS, keyspace.limit(Limit.TENANT_REQUESTS, 99), records.encode_bucket(1)),
     ),
     "a counter too high": (
         "counters", None, lambda g: g.write(lambda tx: tx.add(keyspace.counter(g.number, Counter.WAITING), 5)),
@@ -373,6 +405,20 @@ def test_a_damaged_claim_is_forgotten(grown: Garden) -> None:
     report = mended(grown)
     assert told(grown, report) == [("damaged", None)]
     assert changes(rows, grown.rows()) == {(CLAIMS, at)}
+
+
+def test_a_lost_quota_is_lifted_and_said_to_be(grown: Garden) -> None:
+    grown.spoil(META, keyspace.quota_row("acme"))
+    with pytest.raises(Corrupt):
+        grown.other.enqueue(b"x")
+    report = mended(grown)
+    assert told(grown, report)[0] == ("damaged", None)
+    assert "set it again" in str(report.findings[0].repair)
+    assert grown.store.quotas() == []
+    grown.other.enqueue(b"x")
+    grown.store.set_quota("acme", Quota(max_waiting=5))
+    assert grown.store.quotas()[0].waiting == grown.other.counts().waiting
+    assert_sound(grown.store)
 
 
 @pytest.mark.parametrize("overdrawn", [False, True], ids=["damaged", "overdrawn"])

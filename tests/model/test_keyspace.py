@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.storage import keyspace
-from leasehold.storage.keyspace import Counter, Due, Limit
+from leasehold.storage.keyspace import Counter, Due, Limit, Usage
 
 queues = st.integers(0, 2**32 - 1) | st.integers(0, 3)
 priorities = st.integers(0, 9)
@@ -140,7 +140,10 @@ def test_numbers_on_disk_do_not_move() -> None:
     assert {name.name: int(name) for name in Counter} == {
         "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4, "ENQUEUED": 5, "REMOVED": 6,
     }  # fmt: skip
-    assert {kind.name: int(kind) for kind in Limit} == {"QUEUE_RATE": 1}
+    assert {kind.name: int(kind) for kind in Limit} == {
+        "QUEUE_RATE": 1, "TENANT_RATE": 2, "TENANT_REQUESTS": 3,
+    }  # fmt: skip
+    assert {name.name: int(name) for name in Usage} == {"JOBS": 7, "BYTES": 8}
     assert keyspace.NAMES[:18] == (
         "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
         "done", "dead", "dedup", "counters", "journal", "requests", "limits",

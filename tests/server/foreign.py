@@ -47,7 +47,7 @@ class Probe(NamedTuple):
 
 
 #: Fields of text that name nothing. (Numbers, switches and bytes never do.)
-PLAIN = {"rate", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
+PLAIN = {"rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
 }  # fmt: skip
 
 

@@ -66,6 +66,7 @@ ADVICE: tuple[tuple[type[BaseException], str], ...] = (
     (errors.LeaseLost, "Do not settle it again; claim anew."),
     (errors.KeyConflict, "Use another --key, or the same payload."),
     (errors.QueueFull, "Try again later, or raise the limit: leasehold configure {queue} --max-waiting N."),
+    (errors.QuotaExceeded, "Try again once some of it is done, or raise the limit: leasehold quota {tenant}."),
     (errors.WaitTimeout, "Wait again, or look: leasehold get."),
     (errors.Corrupt, "Run 'leasehold check', then 'leasehold check --repair', or go back to a snapshot."),
     (errors.Unavailable, "Mend the cause (a full disk?), then run the command again."),
@@ -175,7 +176,9 @@ def _report(exc: Exception, session: Session) -> int:
         name, message = "os", f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc)
     else:
         name, message = "bug", f"{type(exc).__name__}: {exc} (a bug in Leasehold: --debug shows where)"
-    advice = next((text for kind, text in ADVICE if isinstance(exc, kind)), "").format(queue=getattr(exc, "queue", ""))
+    advice = next((text for kind, text in ADVICE if isinstance(exc, kind)), "").format(
+        queue=getattr(exc, "queue", ""), tenant=getattr(exc, "tenant", "")
+    )
     notes = [advice, *getattr(exc, "__notes__", ())]
     session.out.problem(name, " ".join(part for part in (_sentence(message), *notes) if part))
     return code

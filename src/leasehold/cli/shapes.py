@@ -11,6 +11,7 @@ from leasehold.model.event import Event
 from leasehold.model.job import Counts, Enqueued, Job, QueueInfo, Replayed, Swept
 from leasehold.model.lease import Delivery
 from leasehold.model.names import QueueName
+from leasehold.model.quota import QuotaInfo
 from leasehold.model.report import Finding, Report
 from leasehold.model.retry import Policy
 
@@ -138,6 +139,11 @@ def queue(info: QueueInfo) -> Shape:
         **counts(info.counts),
         "policy": msgspec.to_builtins(info.policy),
     }
+
+
+def quota(info: QuotaInfo) -> Shape:
+    built: Shape = msgspec.to_builtins(info)
+    return built
 
 
 def replayed(name: QueueName, answer: Replayed) -> Shape:

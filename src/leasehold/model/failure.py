@@ -27,6 +27,8 @@ ANSWERS = (
     errors.LeaseLost,
     errors.KeyConflict,
     errors.QueueFull,
+    errors.QuotaExceeded,
+    errors.RateLimited,
     errors.TooLarge,
     errors.JournalTrimmed,
 )

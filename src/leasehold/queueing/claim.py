@@ -18,7 +18,7 @@ from leasehold.model.ids import NO_ID
 from leasehold.model.lease import ClaimRequest, Delivery, Leased
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
-from leasehold.queueing import limits, single, sweep
+from leasehold.queueing import limits, meters, single, sweep
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, held_jobs, whole_payload
 from leasehold.queueing.ledger import Ledger
@@ -341,6 +341,8 @@ def _grant(
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, expires + CLAIM_MEMORY_MS, number, claim_key), b"")
     if queue.limited:
         limits.take(ledger, queue, len(given))
+        if queue.meter:
+            meters.moved(ledger, queue.meter, -len(given), -taken.bytes)
     ledger.count(number, Counter.WAITING, -len(given))
     ledger.count(number, Counter.LEASED, len(given))
     # Whoever leads the line plans for this lease's end too.

@@ -12,6 +12,7 @@ from leasehold.model.job import Replayed
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import ReplayRequest
+from leasehold.queueing import meters
 from leasehold.queueing.core import Core
 from leasehold.queueing.enqueue import free_keys, hold_keys
 from leasehold.queueing.ledger import Ledger
@@ -172,6 +173,7 @@ def _replay(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Seq
         last_visible = visible if last_visible is None else max(visible, last_visible)
     ledger.count(number, Counter.DEAD, -len(jobs))
     ledger.count(number, Counter.WAITING, len(jobs))
+    meters.back(ledger, queue, jobs)
     hold_keys(ledger, queue, keys)
     return last_visible
 

@@ -12,7 +12,7 @@ from leasehold.model.job import Enqueued
 from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest, is_plain
-from leasehold.queueing import single
+from leasehold.queueing import meters, quotas, single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import whole_payload
 from leasehold.queueing.ledger import ALL, Ledger
@@ -64,6 +64,8 @@ def planned(
         queue = ledger.queue(name)
         first_jobs = _find_duplicates(ledger, queue, requests, ids, keyed) if keyed else {}
         _check_room(ledger, queue, len(requests) - len(first_jobs))
+        if queue.meter:
+            _meter(ledger, queue, requests, first_jobs)
         if plain:
             _write_plain(ledger, queue, requests, ids)
         else:
@@ -191,6 +193,14 @@ def _check_room(ledger: Ledger, queue: Registered, more: int) -> None:
     waiting = records.decode_count(ledger.tx.get(keyspace.COUNTERS, keyspace.counter(queue.number, Counter.WAITING)))
     if waiting + more > limit:
         raise QueueFull(str(queue.name), waiting, limit)
+
+
+def _meter(ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], skip: dict[int, bytes]) -> None:
+    """Of a tenant with a quota."""
+    weight = sum([len(request.payload) for index, request in enumerate(requests) if index not in skip])
+    jobs = len(requests) - len(skip)
+    quotas.admit(ledger, queue, jobs, weight)
+    meters.moved(ledger, queue.meter, jobs, weight)
 
 
 # ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────

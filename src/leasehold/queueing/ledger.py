@@ -38,7 +38,7 @@ class Tail(NamedTuple):
 
 class Ledger:
     __slots__ = (
-        "_core", "_events", "_first", "_number", "_rows", "_texts", "_texts_bytes",
+        "_core", "_events", "_first", "_meters", "_number", "_rows", "_texts", "_texts_bytes",
         "ended", "now", "queues", "tx", "woken",
     )  # fmt: skip
 
@@ -61,6 +61,7 @@ class Ledger:
         self.woken: dict[QueueName, int] = {}
         self.ended: list[bytes] = []
         self.queues: list[Registered] = []
+        self._meters: dict[int, int] = {}
 
     def _read_tail(self) -> Tail:
         raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(self._first - 1)) if self._first > 1 else None
@@ -161,6 +162,14 @@ class Ledger:
         if queue.limited:
             self.woken[queue.name] = self.woken.get(queue.name, 0) + count
 
+    def meter_of(self, queue: int) -> int:
+        """The meter of a queue known by its number; 0 if it has none."""
+        meter = self._meters.get(queue)
+        if meter is None:
+            found = self._core.registry.by_number(self.tx, queue)
+            meter = self._meters[queue] = 0 if found is None else found.meter
+        return meter
+
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: QueueName) -> Registered:
@@ -173,7 +182,9 @@ class Ledger:
         number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
         made = []
         for name in names:
-            made.append(self.save_queue(records.QueueRecord(number, name.tenant, name.queue, Policy())))
+            raw = self.tx.get(keyspace.META, keyspace.quota_row(name.tenant))
+            meter = 0 if raw is None else records.decode_struct(records.QuotaRecord, raw, "a quota").number
+            made.append(self.save_queue(records.QueueRecord(number, *name, Policy(), meter=meter)))
             self.event(Change.QUEUE_CREATED, number, text=_pack_queue_event((name.tenant, name.queue)))
             number += 1
         self.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))

@@ -158,6 +158,10 @@ class _Load:
             self.queues[part.queue] = queue
             self._counts[part.queue] = self._counts.get(part.queue, 0) + part.rows
         for number, queue in self.queues.items():
+            if queue.meter:
+                raise InvalidArgument(
+                    f"tenant {queue.name.tenant!r} has a quota, which bulk files go past: publish them the ordinary way"
+                )
             limit, key = queue.policy.max_waiting, keyspace.counter(number, Counter.WAITING)
             if limit is not None:
                 waiting = records.decode_count(tx.get(keyspace.COUNTERS, key))

@@ -14,7 +14,6 @@ from leasehold.queueing.ledger import ALL, Ledger
 from leasehold.queueing.once import NOTHING
 from leasehold.storage import keyspace
 from leasehold.storage.keyspace import Limit
-from leasehold.storage.records import QueueRecord
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -30,7 +29,7 @@ def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
         for name, policy in policies.items():
             queue = found[name]
             if queue is not None and queue.policy != policy:
-                ledger.save_queue(QueueRecord(queue.number, name.tenant, name.queue, policy, queue.paused))
+                ledger.save_queue(queue.record(policy=policy))
                 ledger.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
                 if queue.rate is not None and queue.rate != policy.rate:
                     # Kept by another measure, what was taken of it says nothing: it starts full.
@@ -46,7 +45,7 @@ def set_paused(core: Core, name: QueueName, paused: bool) -> None:
         queue = ledger.queue(name)
         if queue.paused == paused:
             return
-        ledger.save_queue(QueueRecord(queue.number, name.tenant, name.queue, queue.policy, paused))
+        ledger.save_queue(queue.record(paused=paused))
         ledger.event(Change.QUEUE_PAUSED if paused else Change.QUEUE_RESUMED, queue.number)
         if not paused:
             ledger.woken[name] = ALL

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from leasehold.model.durations import duration_ms
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
@@ -43,6 +45,13 @@ class Registered(NamedTuple):
     #: Whether claims must look at its limits (`limits`).
     limited: bool
     rate: Rate | None
+    #: The number its tenant's usage is counted under, if the tenant has a quota; else 0 (`meters`).
+    meter: int
+
+    def record(self, **changes: object) -> records.QueueRecord:
+        """Its row, with these fields changed."""
+        record = records.QueueRecord(self.number, *self.name, self.policy, self.paused, self.meter)
+        return msgspec.structs.replace(record, **changes)
 
 
 def registered(raw: bytes) -> Registered:
@@ -64,8 +73,9 @@ def registered(raw: bytes) -> Registered:
         _heads(record.number, Change.ENQUEUED, State.WAITING),
         _heads(record.number, Change.CLAIMED, State.LEASED),
         _heads(record.number, Change.DONE, State.GONE),
-        policy.max_leased is not None or policy.rate is not None,
+        policy.max_leased is not None or policy.rate is not None or record.meter != 0,
         policy.rate if isinstance(policy.rate, Rate) else None,
+        record.meter,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.model.lifecycle import Change, State
+from leasehold.queueing import meters
 from leasehold.queueing.leases import close_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
 from leasehold.storage import keyspace, records
@@ -63,6 +64,8 @@ def remove(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: C
     due = due_row(queue, job, state)
     if due is not None:
         tx.delete(keyspace.DUE, due)
+    if state.state == State.WAITING:
+        meters.gone(ledger, queue, job)
     delete_rows(tx, queue, job, state.flags)
     _tell(ledger, queue, job, state, change)
 

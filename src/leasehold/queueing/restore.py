@@ -14,6 +14,7 @@ from leasehold.model.job import Restored
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobImage
+from leasehold.queueing import meters
 from leasehold.queueing.core import Core
 from leasehold.queueing.enqueue import JOB_OVERHEAD, holders
 from leasehold.queueing.leases import whole_payload
@@ -142,6 +143,8 @@ def _put(ledger: Ledger, queue: Registered, image: JobImage) -> None:
         tx.put(keyspace.DUE, due, b"")
     ledger.count(number, COUNTED[State(state.state)], 1)
     if state.state == State.WAITING:
+        if queue.meter:
+            meters.moved(ledger, queue.meter, 1, len(image.payload))
         ledger.ready(queue, state.priority, state.visible_at_ms)
 
 

@@ -16,7 +16,7 @@ from leasehold.model.lease import Extended, Proof, Settle
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import after_failure
-from leasehold.queueing import single
+from leasehold.queueing import meters, single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
@@ -224,6 +224,7 @@ def give_back(
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
     ledger.count(number, Counter.WAITING, 1)
+    meters.back(ledger, queue, (job,))
     ledger.ready(queue, state.priority, state.visible_at_ms)
 
 

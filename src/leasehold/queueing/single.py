@@ -57,7 +57,7 @@ def enqueue(core: Core, name: QueueName, request: JobRequest) -> Enqueued | Unus
     queue, straight = core.registry.known(name), core.straight
     if (
         queue is None or straight is None or at_ms is not None or key or ttl_ms is not None or headers
-        or len(payload) > PART_BYTES or queue.policy.max_waiting is not None
+        or len(payload) > PART_BYTES or queue.policy.max_waiting is not None or queue.meter
     ):  # fmt: skip
         return UNUSUAL
     now = core.time.now_ms()

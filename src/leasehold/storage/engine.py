@@ -58,6 +58,8 @@ class Traits:
     poll: float | None = None
     #: Whether events have one order and one count for the whole store, or each queue its own.
     journal: Literal["store", "queue"] = "store"
+    #: Whether tenants can be given quotas, which hold over all their queues.
+    quotas: bool = True
 
 
 class Reader(Protocol):

@@ -20,7 +20,7 @@
     counters     queue u32, counter u8                           u64
     journal      commit u64                                      the events of one transaction
     requests     digest of the request's id 16, part u16         its outcome, for ten minutes; further parts (1…)
-    limits       kind u8, queue u32                              a bucket: when it is full again
+    limits       kind u8, queue or meter u32                     a bucket: when it is full again
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -83,6 +83,8 @@ class Limit(IntEnum):
     """Kinds of rows of `limits`. Stored on disk: do not renumber."""
 
     QUEUE_RATE = 1
+    TENANT_RATE = 2
+    TENANT_REQUESTS = 3
 
 
 class Counter(IntEnum):
@@ -94,6 +96,13 @@ class Counter(IntEnum):
     DEAD = 4
     ENQUEUED = 5
     REMOVED = 6
+
+
+class Usage(IntEnum):
+    """Counters of a tenant with a quota, kept under its meter's number. Stored on disk: do not renumber."""
+
+    JOBS = 7
+    BYTES = 8
 
 
 _QUEUE = Struct(">I")
@@ -265,7 +274,27 @@ def write_range(write: bytes) -> tuple[bytes, bytes]:
     return write_row(write, 0), write_row(write, 0xFFFF)
 
 
-#: Kind, and queue number.
+_QUOTA = b"quota/"
+
+
+def quota_row(tenant: str) -> bytes:
+    """A row of `meta`: what a tenant may take."""
+    return _QUOTA + tenant.encode()
+
+
+def is_quota_row(key: bytes) -> bool:
+    return key.startswith(_QUOTA)
+
+
+def split_quota_row(key: bytes) -> str:
+    return key[len(_QUOTA) :].decode()
+
+
+def quota_range() -> tuple[bytes, bytes]:
+    return _QUOTA, _QUOTA + b"\xff"
+
+
+#: Kind, and the number of a queue or meter.
 limit = _LIMIT.pack
 split_limit = _LIMIT.unpack
 

@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 
 from leasehold.errors import Corrupt
+from leasehold.model.quota import Quota
 from leasehold.model.retry import Policy
 
 V1 = 1
@@ -253,6 +254,13 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     policy: Policy
     paused: bool = False
+    #: The number under which its tenant's usage is counted; 0: the tenant has no quota.
+    meter: int = 0
+
+
+class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    quota: Quota
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):

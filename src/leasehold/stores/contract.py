@@ -18,6 +18,7 @@ from leasehold.model.event import Event, EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
+from leasehold.model.quota import Quota, QuotaInfo
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
@@ -29,6 +30,7 @@ Events = list[Event]  # by names of their own, since `list` is a verb below
 Jobs = list[Job]
 JobIds = list[bytes]
 QueueInfos = list[QueueInfo]
+QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
 Topic = QueueName | bytes | None
 """What a watch is kept for: a queue that may have a job to claim, a job (its id) that may have ended, or the journal (None)."""
@@ -80,7 +82,7 @@ class Backend(Protocol):
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         """All of them, in one transaction, answers in order; the queue is made if it is not there.
 
-        Raises KeyConflict, QueueFull, TooLarge.
+        Raises KeyConflict, QueueFull, QuotaExceeded, RateLimited, TooLarge.
         """
 
     def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
@@ -177,6 +179,18 @@ class Backend(Protocol):
 
     def policy(self, name: QueueName) -> Policy:
         """The queue's policy, or the default if there is no such queue yet."""
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        """What a tenant may take, from now on; an empty quota lifts it. InvalidArgument where `traits.quotas` is not."""
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        """The tenants that have one, and what each has waiting."""
+
+    def draw(self, tenant: str, requests: int) -> int:
+        """How many of so many requests to a server the tenant may make now: at least one, and they count as made.
+
+        All of them for a tenant without such a limit. Raises RateLimited.
+        """
 
     def queues(self, tenant: str | None) -> QueueInfos: ...
 

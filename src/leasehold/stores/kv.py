@@ -13,6 +13,7 @@ from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
+from leasehold.model.quota import Quota
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
@@ -27,6 +28,7 @@ from leasehold.queueing import (
     journal,
     loads,
     policies,
+    quotas,
     restore,
     settle,
     sweep,
@@ -37,7 +39,17 @@ from leasehold.queueing.core import Core
 from leasehold.queueing.once import OnceCore, asked
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
-from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos, Topic, Watch
+from leasehold.stores.contract import (
+    Events,
+    JobIds,
+    Jobs,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    SnapshotInfos,
+    Topic,
+    Watch,
+)
 from leasehold.stores.snapshots import shelf_of
 
 
@@ -147,6 +159,15 @@ class KvBackend:
 
     def policy(self, name: QueueName) -> Policy:
         return policies.policy(self._core, name)
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        quotas.set_quota(self._core, tenant, quota)
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        return quotas.quotas(self._core, tenant)
+
+    def draw(self, tenant: str, requests: int) -> int:
+        return quotas.draw(self._core, tenant, requests)
 
     def queues(self, tenant: str | None) -> QueueInfos:
         return census.queues(self._core, tenant)
@@ -263,6 +284,9 @@ class KvOnce(KvBackend):
         policies.configure(
             self._once("configure", sorted(policies_by_name.items(), key=lambda item: item[0])), policies_by_name
         )
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        quotas.set_quota(self._once("set_quota", tenant, quota), tenant, quota)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
         core = self._once("cleanup", before_ms, limit)

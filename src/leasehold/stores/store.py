@@ -15,6 +15,7 @@ from leasehold.model.durations import Duration, Moment, duration_ms, moment_ms
 from leasehold.model.event import EventPage
 from leasehold.model.job import Job, QueueInfo, Swept
 from leasehold.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
+from leasehold.model.quota import Quota, QuotaInfo
 from leasehold.model.report import Report
 from leasehold.model.retry import Policy, whole_number
 from leasehold.model.snapshot import SnapshotInfo
@@ -107,6 +108,20 @@ class Store:
         with self._telemetry.span("apply"):
             self._backend.configure(named)
         self._telemetry.info("configured", queues=[str(name) for name in named])
+
+    def set_quota(self, tenant: str, quota: Quota | None) -> None:
+        """What a tenant may take of this store, over all its queues, from now on; None lifts it."""
+        given = Quota() if quota is None else quota
+        if not isinstance(given, Quota):
+            raise InvalidArgument(f"quota={quota!r} is not a Quota")
+        with self._telemetry.span("set_quota"):
+            self._backend.set_quota(checked("tenant", tenant), given.checked())
+        self._telemetry.info("quota_set", tenant=tenant)
+
+    def quotas(self, tenant: str | None = None) -> list[QuotaInfo]:
+        """The tenants that have a quota, and what each has waiting."""
+        with self._telemetry.span("quotas"):
+            return self._backend.quotas(None if tenant is None else checked("tenant", tenant))
 
     def upcoming(self, before: Moment | None = None, limit: int = 100) -> list[Job]:
         """Scheduled jobs of all queues that become ready before a moment, earliest first."""

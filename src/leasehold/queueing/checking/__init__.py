@@ -8,12 +8,13 @@
 6. The journal, as far back as it is kept, leads to the same states as the tables.                `journal`
 7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
 8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
+9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `meters`
 """
 
 from __future__ import annotations
 
 from leasehold.model.report import Finding, Report
-from leasehold.queueing.checking import jobs, journal, leases, limits, numbers, requests, small, strays
+from leasehold.queueing.checking import jobs, journal, leases, limits, meters, numbers, requests, small, strays
 from leasehold.queueing.checking.repair import mend
 from leasehold.queueing.checking.survey import Fault, Progress, Survey
 from leasehold.queueing.core import Core
@@ -61,6 +62,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         requests.check(survey)
         strays.check(survey)
         numbers.check(survey)
+        meters.check(survey)
         limits.check(survey, core.time.now_ms())
         small.check(survey)
         journal.check(survey)

@@ -58,6 +58,8 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
                 records.join_parts(record.payload, values, record.payload_bytes, job)
                 survey.expected[keyspace.PAYLOAD] += record.parts
             survey.expected[keyspace.JOBS] += 1
+            if state.state == State.WAITING:
+                survey.weight[queue] += record.payload_bytes
             # A replayed job may have found its key taken by another.
             if record.key and state.state not in TERMINAL and not state.replays:
                 keyed.append((queue, job, record))

@@ -15,6 +15,7 @@ from leasehold.model.ids import NO_ID
 from leasehold.model.lifecycle import TERMINAL, Change, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
+from leasehold.queueing import quotas
 from leasehold.queueing.checking.rebuild import LastEvents, last_events, read_state, rebuild_state
 from leasehold.queueing.checking.survey import Fault
 from leasehold.queueing.core import Core
@@ -131,7 +132,9 @@ def _queue_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> 
     name, number, policy = found
     if ledger.tx.get(keyspace.QUEUES, keyspace.queue_row(*name)) is not None and not fault.key:
         return "came right with another repair"
-    ledger.save_queue(records.QueueRecord(number, name.tenant, name.queue, policy or Policy()))
+    quota = quotas.read(ledger.tx, name.tenant)
+    meter = 0 if quota is None else quota.number
+    ledger.save_queue(records.QueueRecord(number, *name, policy or Policy(), meter=meter))
     return f"made queue {name} again, {'with the policy the journal tells' if policy else 'with the default policy'}"
 
 
@@ -163,9 +166,29 @@ def _clock(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
 
 
 def _next_queue(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    number = max((queue.number for queue in core.registry.all(ledger.tx)), default=0) + 1
+    taken = [queue.number for queue in core.registry.all(ledger.tx)] + quotas.meters_in_use(ledger.tx)
+    number = max(taken, default=0) + 1
     ledger.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
     return f"set the next queue's number to {number}"
+
+
+def _set_meter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    queue = core.registry.by_number(ledger.tx, fault.queue)
+    quota = None if queue is None else quotas.read(ledger.tx, queue.name.tenant)
+    meter = 0 if quota is None else quota.number
+    if queue is None or queue.meter == meter:
+        return "nothing to do any more"
+    ledger.save_queue(queue.record(meter=meter))
+    return f"its tenant's usage is counted under {meter} from now on"
+
+
+def _drop_quota(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    tenant = keyspace.split_quota_row(fault.key)
+    ledger.tx.delete(keyspace.META, fault.key)
+    for queue in core.registry.all(ledger.tx, tenant):
+        if queue.meter:
+            ledger.save_queue(queue.record(meter=0))
+    return f"lifted the quota of tenant {tenant}, which is lost: set it again"
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +274,9 @@ Mender = Callable[[Core, Ledger, Fault, LastEvents], str]
 MENDERS: dict[str, Mender] = {
     "set_counter": _set_counter,
     "clock": _clock,
+    "drop_quota": _drop_quota,
     "queue_row": _queue_row,
+    "set_meter": _set_meter,
     "next_queue": _next_queue,
     "rebuild_state": rebuild_state,
     "delete_row": _delete_row,

@@ -12,6 +12,7 @@ from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from leasehold.model.names import QueueName
+from leasehold.model.quota import Quota
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
@@ -19,7 +20,17 @@ from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, WriteState
 from leasehold.queueing.once import asked
 from leasehold.storage.engine import Traits
-from leasehold.stores.contract import Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos, Topic, Watch
+from leasehold.stores.contract import (
+    Events,
+    JobIds,
+    Jobs,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    SnapshotInfos,
+    Topic,
+    Watch,
+)
 from leasehold.stores.polling import Poller
 from leasehold.stores.redis import checking, consume, history, look, mend, produce, restore
 from leasehold.stores.redis.core import Core, OnceCore
@@ -124,6 +135,18 @@ class RedisBackend:
 
     def policy(self, name: QueueName) -> Policy:
         return look.policy(self._core, name)
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        # A tenant's queues are in different slots: nothing that is one step can count them all.
+        raise InvalidArgument(
+            "a Redis store holds no quotas: give each queue's policy a max_waiting, or use another store"
+        )
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        return []
+
+    def draw(self, tenant: str, requests: int) -> int:
+        return requests
 
     def queues(self, tenant: str | None) -> QueueInfos:
         return look.queues(self._core, tenant)

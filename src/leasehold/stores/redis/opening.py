@@ -61,6 +61,7 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         key_bytes=512 * 1024,
         value_bytes=ATOMIC_BYTES,
         journal="queue",
+        quotas=False,
     )
     return RedisBackend(core, address.shown, traits), remarks
 

@@ -18,6 +18,7 @@ from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from leasehold.model.names import DEFAULT_TENANT, QueueName
+from leasehold.model.quota import Quota
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
@@ -25,7 +26,18 @@ from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import LoadRequest, LoadTarget, Published, WriteState
 from leasehold.storage.engine import Traits
 from leasehold.storage.folder import expand
-from leasehold.stores.contract import Backend, Events, JobIds, Jobs, Progress, QueueInfos, SnapshotInfos, Topic, Watch
+from leasehold.stores.contract import (
+    Backend,
+    Events,
+    JobIds,
+    Jobs,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    SnapshotInfos,
+    Topic,
+    Watch,
+)
 from leasehold.stores.polling import Poller
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote.address import Address
@@ -344,6 +356,16 @@ class RemoteBackend:
             )
             for q in reply.queues
         ]
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{tenant}", None, quota, m.Done, wait_ms=_LONG_MS)
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        return self._ask(OPERATIONS["quotas"], "/v1/quotas", tenant, None, m.QuotaList).quotas
+
+    def draw(self, tenant: str, requests: int) -> int:
+        body = m.DrawBody(requests)
+        return self._ask(OPERATIONS["draw"], f"/v1/quotas/{tenant}/draw", None, body, m.Count).count
 
     def upcoming(self, before_ms: int, limit: int) -> Jobs:
         path = "/v1/upcoming" + _query(before_ms=before_ms, limit=limit)

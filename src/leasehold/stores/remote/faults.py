@@ -41,6 +41,8 @@ FAULTS: dict[str, Fault] = {
         Fault(errors.TaskFailed, 409, ("job_id", "task", "reason", "error")),
         Fault(errors.TooLarge, 413, ("what", "size", "limit")),
         Fault(errors.QueueFull, 429, ("queue", "waiting", "limit")),
+        Fault(errors.QuotaExceeded, 429, ("tenant", "what", "used", "limit")),
+        Fault(errors.RateLimited, 429, ("tenant", "retry_after")),
         Fault(errors.LeaseholdError, 500),
         Fault(errors.Corrupt, 500, ("job_id", "detail")),
         Fault(errors.SettingsError, 500),

@@ -40,6 +40,19 @@ def apply(call: Call) -> m.Done:
     return m.Done()
 
 
+def quotas(call: Call) -> m.QuotaList:
+    return m.QuotaList(call.backend.quotas(call.tenant))
+
+
+def set_quota(call: Call) -> m.Done:
+    call.backend.set_quota(checked("tenant", call.path["tenant"]), call.request.checked())
+    return m.Done()
+
+
+def draw(call: Call) -> m.Count:
+    return m.Count(call.backend.draw(checked("tenant", call.path["tenant"]), call.request.requests))
+
+
 def pause(call: Call) -> m.Done:
     call.backend.set_paused(call.name, True)
     return m.Done()

@@ -18,6 +18,7 @@ from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, Counts, Job
 from leasehold.model.lease import ClaimRequest, Delivery, Leased, Settle, proof_of
 from leasehold.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
+from leasehold.model.quota import QuotaInfo
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest, checked_bytes, checked_headers
 from leasehold.model.retry import MAX_ATTEMPTS, Policy
 from leasehold.model.snapshot import SnapshotInfo
@@ -304,6 +305,10 @@ class QueueList(Struct, frozen=True):
     queues: list[QueueBody]
 
 
+class QuotaList(Struct, frozen=True):
+    quotas: list[QuotaInfo]
+
+
 class StoreInfo(Struct, frozen=True):
     """What is behind this address."""
 
@@ -354,6 +359,10 @@ class ReplayBody(Request):
         ids = None if request.ids is None else [job.hex() for job in request.ids]
         tokens = None if request.tokens is None else list(request.tokens)
         return cls(**request._asdict() | {"ids": ids, "tokens": tokens})
+
+
+class DrawBody(Request):
+    requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
 class PurgeBody(Request):

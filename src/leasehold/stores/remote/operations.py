@@ -14,6 +14,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from leasehold.model.lease import Extended
+from leasehold.model.quota import Quota
 from leasehold.model.report import Report
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
@@ -58,6 +59,9 @@ _ALL = (
     Operation("counts", "GET", _Q + "/counts", "any", m.Nothing, Counts, w.counts, "The queue in numbers."),
     Operation("queues", "GET", "/v1/queues", "any", m.Nothing, m.QueueList, w.queues, "The tenant's queues; an operator's, without a tenant named: all."),
     Operation("apply", "PUT", "/v1/queues", "admin", dict[str, Policy], m.Done, c.apply, "Give several queues their policies, in one transaction.", writes=True),
+    Operation("quotas", "GET", "/v1/quotas", "operator", m.Nothing, m.QuotaList, c.quotas, "What tenants may take, and what each has waiting."),
+    Operation("set_quota", "PUT", "/v1/quotas/{tenant}", "operator", Quota, m.Done, c.set_quota, "What a tenant may take.", writes=True),
+    Operation("draw", "POST", "/v1/quotas/{tenant}/draw", "operator", m.DrawBody, m.Count, c.draw, "Count a tenant's requests against its rate."),
     Operation("begin_write", "PUT", "/v1/writes/{write}", "produce", m.WriteBody, WriteState, c.begin_write,
               "Record the manifest of a staged write; a repeat is told of the first."),
     Operation("write_state", "GET", "/v1/writes/{write}", "produce", m.Nothing, WriteState, c.write_state, "How far a staged write is."),

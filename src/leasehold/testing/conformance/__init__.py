@@ -17,6 +17,7 @@ A store's author puts this in a file of their own tests, and has run it all:
 its harness say it cannot do is skipped, with the reason. Every test ends with `store.check()`, which must be clean.
 
     enqueue order ttl dedup staging          what goes in
+    quotas                                   what a tenant may put in
     claim waiting limits                     what comes out, and when
     settle extend retries                    what becomes of it
     requests                                 what is asked for again
@@ -35,10 +36,10 @@ import pytest
 
 THEMES = (
     "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "limits", "look",
-    "opening", "order", "policies", "processes", "races", "requests", "restore", "retention", "retries", "settle",
+    "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
     "snapshots", "staging", "sweeping", "ttl", "waiting",
 )  # fmt: skip
-FIXTURES = ("broken", "clock", "foldered", "live", "ordered", "queue", "shared", "store", "world")
+FIXTURES = ("broken", "clock", "foldered", "holding", "live", "ordered", "queue", "shared", "store", "world")
 
 # So that a failing assert in these modules, which pytest did not collect itself, shows its values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("world", *THEMES)))
