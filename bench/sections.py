@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency, prototype_segments, spark_in, spark_out, tasks
+from bench import concurrency, growth, latency, prototype_segments, redis, spark_in, spark_out, tasks
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
@@ -120,6 +120,7 @@ SECTIONS = [
     Section("latency", "how long one call takes", "to the target, where there is one", latency.rows),
     tasks.SECTION,
     *growth.SECTIONS,
+    *redis.SECTIONS,
     prototype_segments.SECTION,
     spark_out.SECTION,
     spark_in.SECTION,

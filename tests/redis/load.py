@@ -63,7 +63,7 @@ class Load:
 
     def assert_nothing_lost(self) -> None:
         """Every acknowledged job is there or was acked, no acked one is; no delivery was given twice."""
-        there = set()
+        there: set[str] = set()
         for queue in self._queues:
             for state in ("ready", "scheduled", "leased", "done", "dead"):
                 page = queue.list(state, limit=1000)

@@ -1,0 +1,144 @@
+"""The store on Redis against the server's own streams: the same server, the same run, in turn.
+
+Besides the rates: how many round trips each verb takes, and what three layouts of a job cost the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import leasehold
+from bench.lives import Client, compare, payloads_of
+from bench.ours import _Client
+from bench.peers.serving import Missing
+from bench.peers.valkey import Valkey
+from bench.rows import Row, Setting, paired_ratio, spread
+from bench.runner import Run, Section
+
+#: What is asked of the ratio to plain streams, with every promise kept.
+_LEAST = 0.5
+_NAMES = {"os": "redis-os", "disk": "redis-disk"}
+
+
+class _Ours:
+    name = "Leasehold (redis)"
+    note = "one Lua function a verb, on the same server"
+
+    def __init__(self, socket: Path) -> None:
+        self.store = leasehold.open(f"redis+unix://{socket}?prefix=bench", sweep=False)
+
+    def client(self) -> Client:
+        return _Client(self.store.queue("bench"))
+
+    def tidy(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _lives(durability: str) -> Any:
+    name = _NAMES[durability]
+    setting = Setting(durability, 100)
+
+    def rows(run: Run) -> Iterator[Row]:
+        with ExitStack() as stack:
+            try:
+                streams = Valkey(run.new_folder("valkey"), durability)
+            except Missing as exc:
+                yield Row(name, "Valkey streams", setting, skipped=str(exc))
+                return
+            stack.callback(streams.close)
+            ours = _Ours(streams._socket)
+            stack.callback(ours.close)
+            first, second = compare([ours, streams], setting, run.rounds, run.seconds)
+            middle, low, high = spread(first.rates)
+            yield Row(name, first.name, setting, middle, "lives/s", low, high, note=f"{first.parts()}; {ours.note}")
+            middle, low, high = spread(second.rates)
+            row = Row(name, second.name, setting, middle, "lives/s", low, high, note=f"{second.parts()}; {second.note}")
+            row.ratio, row.ratio_of = paired_ratio(first.rates, second.rates), "Leasehold / this"
+            if run.size != "quick":
+                row.expect(f">= {_LEAST:g}", row.ratio >= _LEAST)
+            yield row
+            if durability == "os":
+                yield from _round_trips(name, ours.store)
+                yield from _layouts(name, streams._connect(), run.pick(5, 100, 400))
+
+    return rows
+
+
+def _round_trips(name: str, store: leasehold.Store) -> Iterator[Row]:
+    """What each verb sends, once its queue is known; batches of 100, and of 1,000 for enqueue_many."""
+    queue = store.queue("trips")
+    wire = store._backend._core.wire  # type: ignore[attr-defined]
+    payloads = payloads_of(1000, 128)
+    queue.enqueue(b"x")
+
+    def trips(verb: str, batch: int, call: Any) -> tuple[Row, Any]:
+        before = wire.trips
+        answer = call()
+        row = Row(name, f"round trips: {verb}", Setting("os", batch), float(wire.trips - before), "round trips")
+        return row, answer
+
+    row, _ = trips("enqueue_many", 1000, lambda: queue.enqueue_many(payloads))
+    yield row
+    row, claim = trips("claim", 100, lambda: queue.claim(100))
+    yield row
+    yield trips("extend", 100, lambda: queue.extend(claim, 60))[0]
+    yield trips("ack_many", 99, lambda: queue.ack_many(claim[n] for n in range(99)))[0]
+    yield trips("nack", 1, lambda: queue.nack(claim[99]))[0]
+    yield trips("get", 1, lambda: queue.get(claim[99].id))[0]
+    yield trips("counts", 1, queue.counts)[0]
+
+
+_LAYOUTS = {
+    "bodies and states in two hashes a queue (ours)": """
+        for at = 1, #ARGV, 200 do
+          local jobs, states = {}, {}
+          for i = 1, 100 do
+            jobs[2 * i - 1], jobs[2 * i] = at + i, ARGV[1]
+            states[2 * i - 1], states[2 * i] = at + i, ARGV[2]
+          end
+          redis.call('HSET', KEYS[1] .. 'a', unpack(jobs))
+          redis.call('HSET', KEYS[1] .. 'b', unpack(states))
+        end""",
+    "a hash a job, with two fields": """
+        for i = 1, 100 do redis.call('HSET', KEYS[1] .. i, 'b', ARGV[1], 's', ARGV[2]) end""",
+    "two strings a job": """
+        for i = 1, 100 do redis.call('SET', KEYS[1] .. 'b' .. i, ARGV[1]) redis.call('SET', KEYS[1] .. 's' .. i, ARGV[2]) end""",
+}
+
+
+def _layouts(name: str, client: Any, times: int) -> Iterator[Row]:
+    """What it costs the server to write 100 jobs of 128 B and their states of 89 B."""
+    took: dict[str, list[float]] = {}
+    for turn in range(times):
+        for what, script in _LAYOUTS.items():
+            began = _server_us(client)
+            for _ in range(10):
+                client.eval(script, 1, f"layout{turn % 7}", b"x" * 128, b"s" * 89)
+            took.setdefault(what, []).append((_server_us(client) - began) / 1000)
+    ours = sorted(next(iter(took.values())))[times // 2]
+    for what, values in took.items():
+        middle = sorted(values)[times // 2]
+        row = Row(name, f"layout: {what}", Setting("os", 100), middle, "µs a job, in the server")
+        row.ratio, row.ratio_of = middle / ours if ours else None, "to ours"
+        yield row
+
+
+def _server_us(client: Any) -> float:
+    return (
+        float(client.info("commandstats")["cmdstat_eval"]["usec"])
+        if "cmdstat_eval" in client.info("commandstats")
+        else 0
+    )
+
+
+_RATIO = "Leasehold / this one, the median of the rounds' ratios"
+SECTIONS = [
+    Section("redis-os", "the store on Redis beside its streams: lives in batches of 100, `os`", _RATIO, _lives("os")),
+    Section("redis-disk", "the same with `appendfsync always`", _RATIO, _lives("disk")),
+]
