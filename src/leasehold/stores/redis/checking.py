@@ -208,7 +208,7 @@ def _of_damaged_state(survey: _Survey, job: bytes, body: bytes) -> tuple[str, by
         HAS_KEY if stored.key else 0, event.attempt, event.max_attempts, 0, event.token, created_ms(job), time_ms,
         time_ms if ended else 0, 0, ref, NO_ID,
     )  # fmt: skip
-    return ("rebuild", job, encode_state(state))
+    return ("rebuild", job, encode_state(state, job))
 
 
 def _indexes(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:

@@ -1,7 +1,7 @@
 """Bytes as the Lua and its clients write them; the Lua's own are described in `lua/10_records.lua`.
 
-A body is sealed by the client that wrote it (CRC-32), a state, a lease and a row of the journal by the server (the
-first digits of a SHA-1, the only digest Lua has there). Decoders raise `Corrupt`; they never guess.
+A body is sealed by the client that wrote it (CRC-32), a state by a sum over its fields, a lease and a row of the journal by
+the first digits of a SHA-1, the only digest Lua has there. Decoders raise `Corrupt`; they never guess.
 """
 
 from __future__ import annotations
@@ -97,15 +97,37 @@ class State(NamedTuple):
 
 
 def decode_state(value: bytes, job: bytes) -> State:
-    row, seal = value[:-_SEAL], value[-_SEAL:]
-    if len(row) != _STATE.size or _sealed(job, row) != seal or row[0] != 1:
-        raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
-    return State(*_STATE.unpack(row))
+    if len(value) == _STATE.size + 4 and value[0] == 1:
+        state = State(*_STATE.unpack_from(value))
+        if _sum(state, job) == int.from_bytes(value[-4:], "big"):
+            return state
+    raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
 
-def encode_state(state: State) -> bytes:
-    """Unsealed: the server seals what it writes."""
-    return _STATE.pack(*state)
+def encode_state(state: State, job: bytes) -> bytes:
+    return _STATE.pack(*state) + _sum(state, job).to_bytes(4, "big")
+
+
+_ID = Struct(">IIII")
+_LOW = 2**32 - 1
+
+
+def _sum(s: State, job: bytes) -> int:
+    """As `L.sum` has it."""
+    total = _id_sum(job) + _id_sum(s.lease) * 3
+    total += s.state * 521 + s.priority * 1031 + s.reason * 2053 + s.flags * 4099 + s.attempt * 8209
+    total += s.max_attempts * 16411 + s.replays * 32771
+    for field, low, high in (
+        (s.token, 5, 7), (s.created_at_ms, 11, 13), (s.visible_at_ms, 17, 19), (s.ended_at_ms, 23, 29),
+        (s.due_at_ms, 31, 37), (s.last_event, 41, 43),
+    ):  # fmt: skip
+        total += (field & _LOW) * low + (field >> 32) * high
+    return total & _LOW
+
+
+def _id_sum(raw: bytes) -> int:
+    a, b, c, d = _ID.unpack(raw)
+    return (a * 40503 + b * 30011 + c * 20011 + d * 10007) & _LOW
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────

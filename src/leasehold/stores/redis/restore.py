@@ -84,7 +84,7 @@ def _packed(image: JobImage) -> list[Arg]:
         progress = encode_progress(image.progress or 0.0, image.progress_note)
     return [
         image.id,
-        encode_state(row),
+        encode_state(row, image.id),
         encode_body(image.payload, key, encode_headers(image.headers) if image.headers else b""),
         digest(key) + digest(image.payload) if key else b"",
         _note(None if image.error is None else image.error.encode("utf-8", "replace")),

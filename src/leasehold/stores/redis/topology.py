@@ -86,8 +86,7 @@ class _One:
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
-        self._client.close()
-        self._client.connection_pool.disconnect()
+        _let_go(self._client)
 
 
 class _Sentinel(_One):
@@ -177,8 +176,12 @@ class _Cluster:
 
     def close(self) -> None:
         for client in self._known.values():
-            client.close()
-            client.connection_pool.disconnect()
+            _let_go(client)
+
+
+def _let_go(client: redis.Redis) -> None:
+    """Close its idle connections; another thread may be reading from one that is not."""
+    client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _text(value: object) -> str:

@@ -163,6 +163,8 @@ class Wire:
             connection.disconnect()  # an answer may still come: nobody else is to read it
             raise
         finally:
+            if self._closed:
+                connection.disconnect()  # closing lets go of those that are idle; this one was not
             pool.release(connection)
         counts = confirmed if isinstance(confirmed, list) else [confirmed]
         if any(int(has) < wanted for has, wanted in zip(counts, self._wanted, strict=True)):

@@ -1,8 +1,10 @@
--- ── what is kept, as bytes: fixed width, sealed by the first 8 digits of a SHA-1 over the job's id and the bytes ─────
+-- ── what is kept, as bytes: fixed width, sealed ──────────────────────────────────────────────────────────────────────
+-- A state by a sum over its job's id and its fields, since it is written and read most; the rest by the first 8 digits of a
+-- SHA-1, the only digest Lua has here.
 
--- version state priority reason flags attempt max_attempts replays token created visible ended due last_event lease
-L.STATE = '>BBBBBI4I4I4I8I8I8I8I8I8c16'
-L.STATE_BYTES = 81
+-- version state priority reason flags attempt max_attempts replays token created visible ended due last_event lease sum
+L.STATE = '>BBBBBI4I4I4I8I8I8I8I8I8c16I4'
+L.STATE_BYTES = 85
 -- expires granted given open lost claim
 L.LEASE = '>I8I8I4I4I4c16'
 L.LEASE_BYTES = 44
@@ -13,20 +15,43 @@ L.BOOKS_BYTES = 96
 -- max_leased (0: any), and of the rate how many at once (0: no rate) and the nanoseconds between two
 L.RULES = '>BI4I8I8I8I8I8BBBdddI8I8d'
 
+local T = 2 ^ 32
+
+-- Of 16 bytes: no change of a bit leaves it as it was.
+function L.id_sum(id)
+  local a, b, c, d = unpack_('>I4I4I4I4', id)
+  local s = a * 40503 + b * 30011 + c * 20011 + d * 10007
+  return s - floor(s / T) * T
+end
+
+-- Each field counts by an odd number, its two halves apart, so that a change of any one of them always shows. All sums are
+-- exact: they stay below 2 ^ 53.
+function L.sum(id, lease, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended,
+  due, last)
+  local h1, h2, h3, h4, h5, h6 = floor(token / T), floor(created / T), floor(visible / T), floor(ended / T),
+    floor(due / T), floor(last / T)
+  local s = id + lease * 3 + state * 521 + priority * 1031 + reason * 2053 + flags * 4099 + attempt * 8209
+    + max_attempts * 16411 + replays * 32771 + (token - h1 * T) * 5 + h1 * 7 + (created - h2 * T) * 11 + h2 * 13
+    + (visible - h3 * T) * 17 + h3 * 19 + (ended - h4 * T) * 23 + h4 * 29 + (due - h5 * T) * 31 + h5 * 37
+    + (last - h6 * T) * 41 + h6 * 43
+  return s - floor(s / T) * T
+end
+
 function L.state_row(id, s)
-  local row = pack(L.STATE, 1, s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token,
-    s.created, s.visible, s.ended, s.due, s.last, s.lease)
-  return row .. sub(sha(id .. row), 1, 8)
+  return pack(L.STATE, 1, s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token,
+    s.created, s.visible, s.ended, s.due, s.last, s.lease, L.sum(L.id_sum(id), L.id_sum(s.lease), s.state, s.priority,
+    s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token, s.created, s.visible, s.ended, s.due, s.last))
 end
 
 -- nil: damaged
 function L.state_of(id, value)
-  if #value ~= L.STATE_BYTES + 8 then return nil end
-  local row = sub(value, 1, L.STATE_BYTES)
-  if sub(sha(id .. row), 1, 8) ~= sub(value, -8) then return nil end
+  if #value ~= L.STATE_BYTES then return nil end
   local v, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
-    lease = unpack_(L.STATE, row)
-  if v ~= 1 then return nil end
+    lease, sum = unpack_(L.STATE, value)
+  if v ~= 1 or sum ~= L.sum(L.id_sum(id), L.id_sum(lease), state, priority, reason, flags, attempt, max_attempts,
+    replays, token, created, visible, ended, due, last) then
+    return nil
+  end
   return {state = state, priority = priority, reason = reason, flags = flags, attempt = attempt,
     max_attempts = max_attempts, replays = replays, token = token, created = created, visible = visible,
     ended = ended, due = due, last = last, lease = lease}

@@ -35,14 +35,16 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
   local count, visible = tonumber(args[8]), b.now + delay
   local head = pack('>BBBBBI4I4I4I8I8I8I8I8', 1, WAITING, priority, 0, flags, 0, max_attempts, 0, 0, b.now, visible, 0,
     0)
+  local sum = L.sum
   local g = L.group(b, 10, WAITING, priority, 0, max_attempts, visible, NO_ID, '')
   local ids, first = g.ids, L.next_ref(b)
   local jobs, states, tier, n, at = {}, {}, {}, 0, #ids
   for index = 0, count - 1 do
     local id = prefix .. pack('>I3', index) .. tail
-    local row = head .. pack('>I8', first + index) .. NO_ID
+    local last = first + index
     jobs[n + 1], jobs[n + 2] = id, args[11 + index]
-    states[n + 1], states[n + 2] = id, row .. sub(sha(id .. row), 1, 8)
+    states[n + 1], states[n + 2] = id, head .. pack('>I8c16I4', last, NO_ID, sum(L.id_sum(id), 0, WAITING, priority, 0,
+      flags, 0, max_attempts, 0, 0, b.now, visible, 0, 0, last))
     tier[n + 1], tier[n + 2] = visible, id
     n = n + 2
     ids[at + index + 1] = id

@@ -98,16 +98,22 @@ function L.take_tier(b, t, tier, ids, values)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
   local taken, rows, states = t.ids, t.rows, t.states
+  local sum, id_sum, lease_sum = L.sum, L.id_sum, L.id_sum(lease)
   local g, full
   for i = 1, #ids do
     local id, value = ids[i], values[i] or ''
-    local row = sub(value, 1, 81)
-    if #value ~= 89 or sub(sha(id .. row), 1, 8) ~= sub(value, 82) then
+    local _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
+      by, kept
+    local of_id = id_sum(id)
+    if #value == L.STATE_BYTES then
+      _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last, by,
+        kept = unpack_(L.STATE, value)
+    end
+    if not state or kept ~= sum(of_id, id_sum(by), state, priority, reason, flags, attempt, max_attempts, replays, token,
+      created, visible, ended, due, last) then
       if value ~= '' then call('HSET', base .. ':damaged', id, 'w') end
       gone[#gone + 1] = id
     else
-      local _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last =
-        unpack_(L.STATE, row)
       if state ~= WAITING or priority ~= tier then
         gone[#gone + 1] = id
       elseif due > 0 and due <= now then
@@ -135,18 +141,22 @@ function L.take_tier(b, t, tier, ids, values)
         L.rest(g)[n] = pack('>I8I4I8', token, attempt, last)
         local ref = L.next_ref(b)
         b.events_in_row = b.events_in_row + 1
-        row = pack(L.STATE, 1, LEASED, tier, reason, flags, attempt, max_attempts, replays, token, created, visible,
-          ended, 0, ref, lease)
         n = #taken + 1
         taken[n] = id
         rows[n] = pack(L.DELIVERY, id, token, attempt, max_attempts, tier, created)
-        states[2 * n - 1], states[2 * n] = id, row .. sub(sha(id .. row), 1, 8)
+        states[2 * n - 1], states[2 * n] = id, pack(L.STATE, 1, LEASED, tier, reason, flags, attempt, max_attempts,
+          replays, token, created, visible, ended, 0, ref, lease, sum(of_id, lease_sum, LEASED, tier, reason, flags,
+          attempt, max_attempts, replays, token, created, visible, ended, 0, ref))
         gone[#gone + 1] = id
         if due > 0 then unttl[#unttl + 1] = id end
       end
     end
   end
-  L.bulk('ZREM', base .. ':t' .. tier, gone)
+  if #gone == #ids then
+    call('ZREMRANGEBYRANK', base .. ':t' .. tier, 0, #ids - 1) -- all of them, and they were the first
+  else
+    L.bulk('ZREM', base .. ':t' .. tier, gone)
+  end
   L.bulk('ZREM', base .. ':ttl', unttl)
   return not full
 end

@@ -73,9 +73,13 @@ function L.ack_plainly(b, items, count, rules)
   local events = {}
   for i = 1, count do
     local id, value = ids[i], values[i] or ''
-    local row = sub(value, 1, 81)
-    if #value ~= 89 or sub(sha(id .. row), 1, 8) ~= sub(value, 82) then return nil end
-    local _, state, priority, reason, flags, attempt, max_attempts, _, token, _, _, _, _, last, by = unpack_(L.STATE, row)
+    if #value ~= L.STATE_BYTES then return nil end
+    local _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
+      by, kept = unpack_(L.STATE, value)
+    if kept ~= L.sum(L.id_sum(id), L.id_sum(by), state, priority, reason, flags, attempt, max_attempts, replays, token,
+      created, visible, ended, due, last) then
+      return nil
+    end
     if state ~= LEASED or by ~= lease or token ~= tokens[i] or flags > HAS_KEY then return nil end
     events[i] = {priority, reason, max_attempts, pack('>I8I4I8', token, attempt, last)}
   end

@@ -22,7 +22,7 @@ function L.restored_keys(b, new, refused)
 end
 
 -- text of the queue's creation, its first rules, how long a done job stays at least, then of each job:
--- id, state (unsealed), body, digests of key and payload or '', error, progress, result ("0", or "1" and the text)
+-- id, state, body, digests of key and payload or '', error, progress, result ("0", or "1" and the text)
 verbs.restore = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -30,7 +30,7 @@ verbs.restore = function(keys, args)
   local added, there, refused, new, seen = {}, {}, {}, {}, {}
   for at = 7, #args, 7 do
     local id, row = args[at], args[at + 1]
-    local s = L.state_of(id, row .. sub(sha(id .. row), 1, 8))
+    local s = L.state_of(id, row)
     local value = call('HGET', b.base .. ':state', id)
     if seen[id] then
       -- given twice: the first counts

@@ -168,7 +168,7 @@ function L.mend_leases(b)
   end
 end
 
--- what, id, place of the job's last event (0: not known), a state to give it ('' or as in L.STATE, unsealed)
+-- what, id, place of the job's last event (0: not known), a state to give it ('' or as in L.STATE)
 verbs.mend = function(keys, args)
   local what, id, last, given = args[4], args[5], tonumber(args[6]), args[7]
   local b, answer = L.begin(keys, args)
@@ -196,8 +196,7 @@ verbs.mend = function(keys, args)
     end
     L.index(b, id, s)
   elseif what == 'rebuild' then
-    call('HSET', base .. ':state', id, given .. sub(sha(id .. given), 1, 8))
-    s = L.state_of(id, given .. sub(sha(id .. given), 1, 8))
+    s = L.state_of(id, given)
     s.last = last
     if s.state == WAITING then s.visible = b.now end
     s.last = L.event(b, 23, id, s, {at = s.visible})
