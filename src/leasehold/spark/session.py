@@ -53,20 +53,27 @@ def session(
     builder = SparkSession.builder
     for name, value in (settings | dict(conf or {})).items():
         builder = builder.config(name, value)
-    with _workers_python() if local else nullcontext():
+    with _launching() if local else nullcontext():
         return builder.getOrCreate()
 
 
 @contextmanager
-def _workers_python() -> Iterator[None]:
-    """Spark's Java asks its environment, not its settings, which Python looks for data sources: `python3`, if nobody says."""
-    said = os.environ.get("PYSPARK_PYTHON")
-    os.environ["PYSPARK_PYTHON"] = said or _plain_python()
+def _launching() -> Iterator[None]:
+    """What Spark's Java takes from its environment, and from nowhere else, while it starts.
+
+    Which Python looks for data sources (`python3`, if nobody says); the address of this machine (it warns of loopback names).
+    """
+    added = {}
+    if "PYSPARK_PYTHON" not in os.environ:
+        added["PYSPARK_PYTHON"] = _plain_python()
+    if "SPARK_LOCAL_IP" not in os.environ:
+        added["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(added)
     try:
         yield
     finally:
-        if said is None:
-            del os.environ["PYSPARK_PYTHON"]
+        for name in added:
+            del os.environ[name]
 
 
 def _plain_python() -> str:
