@@ -11,6 +11,7 @@ from leasehold import __version__
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote.calls import Operation
 from leasehold.stores.remote.faults import FAULTS
+from leasehold.stores.remote.formats import ARROW
 from leasehold.stores.remote.operations import OPERATIONS
 
 _PATTERNS = {
@@ -21,6 +22,7 @@ _PATTERNS = {
     "chunk": "^[0-9]{1,9}$",
     "write": r"^[A-Za-z0-9._-]{1,200}$",
     "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",
+    "table": r"^[a-z_]+$",
 }
 _TAGS = {"produce": "produce", "consume": "consume", "any": "look", "admin": "mend", "operator": "operate"}
 
@@ -64,6 +66,8 @@ def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
             **_refusals(),
         },
     }
+    if operation.answers is m.Stream:
+        described["responses"]["200"]["content"] = {ARROW: {"schema": {"type": "string", "format": "binary"}}}
     if operation.name == "events":
         described["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     if asks is not None and operation.asks is not m.Nothing:
@@ -77,7 +81,12 @@ def _content(schema: Any) -> dict[str, Any]:
 
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": _PATTERNS.get(name, "^[^/]+$")}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": _PATTERNS.get(name, "^[^/]+$")},
+        }
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
 
