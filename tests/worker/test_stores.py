@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
@@ -66,22 +67,57 @@ def test_embedded(engine, tmp_path):
         assert app.store.check().clean
 
 
-def test_through_a_server(tmp_path):
-    """The worker and the producer are clients of a store that another part of the program owns."""
-    pytest.importorskip("httptools")
+def works(app: App) -> None:
+    """Retries, progress, results, a heartbeat and a lost job, wherever the store is."""
+    began = threading.Event()
+
+    @app.task(max_attempts=2)
+    def flaky(x: int) -> int:
+        current_job().progress(0.5)
+        if current_job().attempt == 1:
+            raise leasehold.Retry(after=0)
+        return x
+
+    @app.task
+    def long() -> None:
+        began.set()
+        until(lambda: current_job().lost)
+
+    with app.worker(lease=1.0) as worker:
+        assert [handle.result(30) for handle in flaky.map(range(10))] == list(range(10))
+        handle = long.delay()
+        assert began.wait(10)
+        time.sleep(1.2)
+        assert handle.status() == "leased"  # a heartbeat has kept it
+        assert handle.cancel()
+        until(lambda: worker.running == 0)
+    assert (worker.totals.outcomes["done"], worker.totals.outcomes["retried"]) == (10, 10)
+    assert app.store.check().clean
+
+
+def test_through_a_listener(tmp_path):
+    """The worker and the producer are clients of a store that somebody else owns."""
     from leasehold.stores.remote.host import Host
+    from leasehold.stores.remote.listener import Listener
 
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=True) as store:
-        path = str(tmp_path / "s")
-        with Host(store, path), App(f"http+unix:{path}") as app:  # type: ignore[call-arg]
+    with leasehold.open(f"rocksdb:{tmp_path / 'data'}") as store:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        listener = Listener(listening, Host(store._backend))
+        try:
+            with App(f"http+unix:{tmp_path / 's'}") as app:
+                works(app)
+        finally:
+            listener.stop()
 
-            @app.task(max_attempts=2)
-            def flaky(x: int) -> int:
-                current_job().progress(0.5)
-                if current_job().attempt == 1:
-                    raise leasehold.Retry(after=0)
-                return x
 
-            with app.worker(lease=2):
-                assert [handle.result() for handle in flaky.map(range(10))] == list(range(10))
-        assert store.check().clean
+def test_on_valkey():
+    from tests.redis.servers import Server
+
+    server = Server()
+    try:
+        with App(server.url) as app:
+            works(app)
+    finally:
+        server.stop()
