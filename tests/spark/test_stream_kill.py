@@ -60,7 +60,7 @@ def test_each_row_once_though_the_driver_is_killed(tmp_path: Path) -> None:
             before = queue.counts().enqueued
             driver = start(tmp_path, url)
             try:
-                wait_for(lambda before=before: queue.counts().enqueued > before, driver)  # type: ignore[misc]
+                wait_for(lambda before=before: queue.counts().enqueued > before, driver)
                 time.sleep(dice.random() * 0.4)
             finally:
                 kill(driver)
