@@ -14,11 +14,12 @@ import pytest
 
 import leasehold
 from leasehold import Policy
-from leasehold.bulk import incoming, staging
+from leasehold.bulk import incoming
 from leasehold.bulk.loading import Ids, LoadWriter
 from leasehold.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
 from leasehold.model.names import QueueName
 from leasehold.model.write import LoadPart
+from leasehold.storage.pieces import folder_of
 from leasehold.stores.store import Store
 
 WORK = QueueName("default", "work")
@@ -30,7 +31,7 @@ def stage(store: Store, path: Path, write: str, partition: int, **columns: pa.Ar
     def target(name: QueueName):
         return staged.load_target(store.queue(name.queue, tenant=name.tenant))
 
-    folder = staging.folder_of(str(path / "staging"), write)
+    folder = folder_of(str(path / "staging"), write)
     writer = LoadWriter(folder, f"{partition}-{os.urandom(4).hex()}", partition, target(WORK).now_ms, target)
     for queue, rows in incoming.check(pa.RecordBatch.from_pydict(columns), WORK).good:
         writer.add(queue, rows)

@@ -18,6 +18,7 @@ from leasehold.bulk.publishing import Terms, commit
 from leasehold.bulk.staging import Manifest, Part, PartWriter
 from leasehold.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
 from leasehold.model.names import QueueName
+from leasehold.storage.pieces import KEPT, expire, folder_of
 from leasehold.stores.staged import Staged
 from leasehold.stores.store import Store
 
@@ -37,7 +38,7 @@ def root(tmp_path: Path) -> str:
 
 
 def stage(root: str, write: str, name: str, payloads: list[bytes], **columns: pa.Array) -> Part:
-    folder = staging.folder_of(root, write)
+    folder = folder_of(root, write)
     writer = PartWriter(folder, name)
     batch = pa.RecordBatch.from_pydict({"payload": pa.array(payloads, pa.binary()), **columns})
     found = incoming.check(batch, WORK)
@@ -70,7 +71,7 @@ def test_all_of_it_in_order(store: Store, root: str) -> None:
     done = commit(store, "w", Manifest(root, parts), Terms())
     assert done == (3499, 0, 0, False)
     assert payloads(store) == numbered(0, 3499)
-    assert not staging.folder_of(root, "w").exists()
+    assert not folder_of(root, "w").exists()
 
 
 def test_a_commit_that_is_cut_short_is_finished_by_the_next(store: Store, root: str, monkeypatch) -> None:
@@ -96,11 +97,11 @@ def test_a_commit_that_is_cut_short_is_finished_by_the_next(store: Store, root: 
     stage(root, "w", "p0-c", numbered(0, 10))
     assert commit(store, "w", Manifest(root, again), Terms()).repeated
     assert store.queue("work").counts().enqueued == 4500
-    assert not staging.folder_of(root, "w").exists()
+    assert not folder_of(root, "w").exists()
 
 
 def test_rows_of_several_queues_fill_their_own_chunks(store: Store, root: str) -> None:
-    folder = staging.folder_of(root, "w")
+    folder = folder_of(root, "w")
     writer = PartWriter(folder, "p0-a")
     for _ in range(5):
         names = pa.array(["a", "b", "c"] * 300)
@@ -132,7 +133,7 @@ def test_without_a_quarantine_a_conflict_fails_the_commit(store: Store, root: st
     part = stage(root, "w", "p0-a", [b"mine"], key=pa.array(["taken"]))
     with pytest.raises(KeyConflict):
         commit(store, "w", Manifest(root, [part]), Terms())
-    assert staging.folder_of(root, "w").exists(), "it may be repeated"
+    assert folder_of(root, "w").exists(), "it may be repeated"
 
 
 def test_the_writer_is_held_back(store: Store, root: str) -> None:
@@ -182,12 +183,12 @@ def test_a_file_that_was_cut_short_is_told(store: Store, root: str) -> None:
 def test_what_is_left_over_expires(root: str) -> None:
     stage(root, "old", "p0-a", numbered(0, 10))
     stage(root, "new", "p0-a", numbered(0, 10))
-    day_old = time.time() - staging.KEPT - 10
-    for file in staging.folder_of(root, "old").iterdir():
+    day_old = time.time() - KEPT - 10
+    for file in folder_of(root, "old").iterdir():
         os.utime(file, (day_old, day_old))
-    assert staging.expire(root) == 1
-    assert staging.folder_of(root, "new").exists()
-    assert staging.expire(root + "-not-there") == 0
+    assert expire(root) == 1
+    assert folder_of(root, "new").exists()
+    assert expire(root + "-not-there") == 0
 
 
 def test_where_it_is_staged(tmp_path: Path) -> None:
@@ -209,3 +210,21 @@ def test_every_field_arrives(store: Store, root: str) -> None:
     commit(store, "w", Manifest(root, [part]), Terms())
     delivery = store.queue("work").claim()[0]
     assert (delivery.priority, delivery.key, delivery.max_attempts, delivery.headers) == (7, "k", 2, {"a": "b"})
+
+
+def test_staged_in_the_store_itself(store: Store, tmp_path: Path) -> None:
+    """As writers do that share no folder with it."""
+    place = tmp_path / "elsewhere"
+    parts = []
+    for number in range(2):
+        columns = {"priority": pa.array([0] * 1_500 + [99])}
+        part = stage(str(place), "w", f"p{number}-a", [os.urandom(4_000) for _ in range(1_501)], **columns)
+        staging.upload(store, "w", folder_of(str(place), "w"), part.name)
+        parts.append(part)
+    staging.discard(str(place), "w")
+    where = tmp_path / "quarantine"
+    done = commit(store, "w", Manifest(staging.IN_STORE, parts), Terms(quarantine=str(where)))
+    assert (done.jobs, done.rejected) == (3_000, 2)
+    assert len(list(where.iterdir())) == 2
+    assert store.staged("w").piece(f"{parts[0].name}.arrow", 0) is None
+    assert staging.root_of("http://127.0.0.1:1") == staging.IN_STORE

@@ -85,6 +85,8 @@ def _named(what: str, things: Things) -> list[str]:
         "write": [things.write],
         "table": ["jobs"],
         "chunk": ["0"],
+        "part": ["p0-a.arrow"],
+        "piece": ["0"],
     }
     if what not in known:
         raise AssertionError(f"a path names a {what!r}: say in tests/server/foreign.py what another tenant's is")

@@ -8,6 +8,8 @@ does the rest; what it staged itself is not needed then.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from leasehold.model.durations import Duration
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
 from leasehold.model.write import Published
+from leasehold.storage.pieces import expire, folder_of
 from leasehold.stores.queue import Queue
 from leasehold.stores.staged import Staged
 from leasehold.stores.store import Store
@@ -57,38 +60,73 @@ class Outcome(NamedTuple):
 
 
 def commit(store: Store, write_id: str, manifest: Manifest, terms: Terms) -> Outcome:
-    staging.expire(manifest.root)
+    if manifest.root != staging.IN_STORE:
+        expire(manifest.root)
     staged = store.staged(write_id, terms.keep)
     state = staged.begin(manifest.encode())
     recorded = Manifest.decode(state.manifest)
     rejected = sum([part.rejected for part in recorded.parts])
     if not state.finished:
         publisher = _Publisher(store, staged, terms)
-        for number, name, rows in _left(recorded, write_id, state.chunk):
-            publisher.publish(number, store.queue(name.queue, tenant=name.tenant), staging.requests(rows))
-        folder = staging.folder_of(recorded.root, write_id)
-        if terms.quarantine is not None:
-            move_rejects(folder, recorded.parts, publisher.refused, terms.quarantine)
-            rejected += len(publisher.refused)
+        with _Files(store, write_id, recorded) as files:
+            for number, name, rows in _left(files, recorded.parts, state.chunk):
+                publisher.publish(number, store.queue(name.queue, tenant=name.tenant), staging.requests(rows))
+            if terms.quarantine is not None:
+                for part in recorded.parts:
+                    if part.rejected:
+                        files.fetch(f"{part.name}.rejects")
+                move_rejects(files.folder, recorded.parts, publisher.refused, terms.quarantine)
+                rejected += len(publisher.refused)
     done = staged.finish(terms.forget)
-    staging.discard(recorded.root, write_id)
-    if recorded.root != manifest.root:
-        staging.discard(manifest.root, write_id)
+    for root in {recorded.root, manifest.root}:
+        if root == staging.IN_STORE:
+            staged.drop_pieces()
+        else:
+            staging.discard(root, write_id)
     return Outcome(done.jobs, done.duplicates, rejected, state.finished)
 
 
-def _left(manifest: Manifest, write_id: str, published: int) -> Iterator[tuple[int, QueueName, pa.RecordBatch]]:
+class _Files:
+    """Where a write's staged files are: the folder they were staged in, or one they are fetched to as they are needed."""
+
+    def __init__(self, store: Store, write_id: str, manifest: Manifest) -> None:
+        self._store, self._write_id = store, write_id
+        self._fetched = manifest.root == staging.IN_STORE
+        root = tempfile.mkdtemp(prefix="leasehold-") if self._fetched else manifest.root
+        self._root = root
+        self.folder = folder_of(root, write_id)
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fetched:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    def fetch(self, name: str) -> None:
+        if self._fetched:
+            self.folder.mkdir(exist_ok=True)
+            staging.download(self._store, self._write_id, self.folder, name)
+
+    def forget(self, name: str) -> None:
+        if self._fetched:
+            (self.folder / name).unlink(missing_ok=True)
+
+
+def _left(files: _Files, parts: list[Part], published: int) -> Iterator[tuple[int, QueueName, pa.RecordBatch]]:
     """The chunks that are not published yet, with their numbers."""
-    folder = staging.folder_of(manifest.root, write_id)
     number = 0
-    for part in manifest.parts:
+    for part in parts:
         if number + part.chunks <= published:
             number += part.chunks
             continue
-        for chunk in staging.read_part(folder, part):
+        name = f"{part.name}.arrow"
+        files.fetch(name)
+        for chunk in staging.read_part(files.folder, part):
             if number >= published:
                 yield number, chunk.name, chunk.rows
             number += 1
+        files.forget(name)
 
 
 class _Publisher:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,10 +25,11 @@ from leasehold.model.request import JobRequest
 from leasehold.model.write import CHUNK
 from leasehold.settings import Settings
 from leasehold.storage.folder import expand
-from leasehold.storage.keyspace import digest
+from leasehold.storage.pieces import FOLDER, PIECE_BYTES, folder_of
+from leasehold.stores.store import Store
 
-#: How long staged files are kept, in seconds.
-KEPT = 86_400
+#: Instead of a folder: staged in the store itself, piece by piece.
+IN_STORE = "store:"
 #: Rows held back in memory while they wait for their chunk to fill.
 _HELD = 50_000
 _SCHEMA = pa.schema([(name, kind) for name, kind in STAGED.items()])
@@ -64,15 +64,13 @@ def root_of(url: str, told: str | None = None) -> str:
         return str(expand(told.removeprefix("file://")))
     storage = Settings.load(url).storage
     if storage.engine in ("rocksdb", "lmdb") and storage.path:
-        return str(expand(storage.path) / "staging")
+        return str(expand(storage.path) / FOLDER)
+    if storage.engine == "http":
+        return IN_STORE
     raise InvalidArgument(
         f"{url} keeps no folder to stage in: name one that every executor and the driver can reach, "
         '.option("staging", "/path")'
     )
-
-
-def folder_of(root: str, write_id: str) -> Path:
-    return Path(root) / digest(write_id.encode()).hex()
 
 
 class Chunk(NamedTuple):
@@ -215,22 +213,28 @@ def discard_parts(root: str, write_id: str, names: list[str]) -> None:
             file.unlink(missing_ok=True)
 
 
-def expire(root: str, kept: float = KEPT) -> int:
-    """Remove what writes left behind longer ago; says how many of them."""
-    try:
-        folders = list(Path(root).iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    removed = 0
-    for folder in folders:
-        try:
-            newest = max([file.stat().st_mtime for file in folder.iterdir()], default=folder.stat().st_mtime)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if newest < time.time() - kept:
-            shutil.rmtree(folder, ignore_errors=True)
-            removed += 1
-    return removed
+def upload(store: Store, write_id: str, folder: Path, name: str) -> None:
+    """An attempt's files into the store, in pieces: where it shares no folder with the executors."""
+    staged = store.staged(write_id)
+    for file in sorted(folder.glob(f"{name}.*")):
+        with file.open("rb") as source:
+            for piece in range(1_000_000):
+                data = source.read(PIECE_BYTES)
+                if not data and piece:
+                    break
+                staged.put_piece(file.name, piece, data)
+
+
+def download(store: Store, write_id: str, folder: Path, name: str) -> None:
+    """A part's file back from the store, if it has one of that name."""
+    staged = store.staged(write_id)
+    with (folder / name).open("wb") as out:
+        piece = 0
+        while (data := staged.piece(name, piece)) is not None:
+            out.write(data)
+            piece += 1
+    if not piece:
+        (folder / name).unlink()
 
 
 def _sync(path: Path) -> None:

@@ -26,6 +26,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.write import LoadPart, LoadTarget
 from leasehold.spark.stores import opened
 from leasehold.spark.writing import Plan, Staged, forget
+from leasehold.storage.pieces import expire, folder_of
 
 
 @dataclass
@@ -53,7 +54,7 @@ class LoadingWriter(DataSourceArrowWriter):
         plan, context = self._plan, TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
         name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
-        folder = staging.folder_of(plan.root, self._write_id)
+        folder = folder_of(plan.root, self._write_id)
         out: LoadWriter | None = None
         rejects: list[tuple[pa.RecordBatch, list[str]]] = []
         for batch in iterator:
@@ -83,8 +84,8 @@ class LoadingWriter(DataSourceArrowWriter):
         plan = self._plan
         loaded = sorted([m for m in messages if isinstance(m, Loaded)], key=lambda m: m.partition)
         rejects = [Part(m.name, 0, m.rows, m.rejected) for m in loaded if m.rejected]
-        folder = staging.folder_of(plan.root, self._write_id)
-        staging.expire(plan.root)
+        folder = folder_of(plan.root, self._write_id)
+        expire(plan.root)
         # First, since once the load has happened nothing need be repeated; their names are the write's own.
         if plan.quarantine is not None:
             move_rejects(folder, rejects, [], plan.quarantine)

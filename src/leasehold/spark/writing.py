@@ -10,9 +10,11 @@ A batch write is known by its `writeId`, which makes a whole job repeatable; a s
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,6 +36,7 @@ from leasehold.model.names import QueueName, queue_name
 from leasehold.model.write import checked_write_id
 from leasehold.spark.options import checked, url_of, whole
 from leasehold.spark.stores import opened
+from leasehold.storage.pieces import folder_of
 
 OPTIONS = frozenset(
     {"url", "table", "queue", "tenant", "writeId", "mode", "maxWaiting", "maxWait", "onInvalid", "quarantinePath",
@@ -176,7 +179,19 @@ def stage(plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch]) -> Stage
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     # Attempt numbers begin anew with every application, and a write may be repeated by another: the last part tells them apart.
     name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
-    folder = staging.folder_of(plan.root, write_id)
+    if plan.root == staging.IN_STORE:
+        # No folder is shared with the store: made here, and sent there.
+        with tempfile.TemporaryDirectory(prefix="leasehold-") as place:
+            made = _stage(plan, write_id, batches, partition, name, Path(place))
+            with opened(plan.url) as store:
+                staging.upload(store, write_id, Path(place), name)
+            return made
+    return _stage(plan, write_id, batches, partition, name, folder_of(plan.root, write_id))
+
+
+def _stage(
+    plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch], partition: int, name: str, folder: Path
+) -> Staged:
     out: PartWriter | None = None
     rejects: list[tuple[pa.RecordBatch, list[str]]] = []
     try:
@@ -220,5 +235,11 @@ def forget(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
         for write_id in {m.write_id for m in staged}:
             with opened(plan.url, patience=5) as store:
                 recorded = store.staged(write_id).state() is not None
-            if not recorded:
+            if recorded:
+                continue
+            if plan.root == staging.IN_STORE:
+                if plan.write_id is None:  # another run under the same name may be staging: its pieces are not ours
+                    with opened(plan.url, patience=5) as store:
+                        store.staged(write_id).drop_pieces()
+            else:
                 staging.discard_parts(plan.root, write_id, [m.name for m in staged if m.write_id == write_id])

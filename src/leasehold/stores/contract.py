@@ -103,6 +103,17 @@ class Backend(Protocol):
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         """Nothing is left to publish. `forget`: an earlier, finished write that need not be remembered any longer."""
 
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        """Keep some bytes of a part that is being staged, for a day; for writers that share no folder with the store.
+
+        Raises TooLarge (more than 4 MiB), InvalidArgument (also where the store keeps none).
+        """
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None: ...
+
+    def drop_pieces(self, write_id: str) -> None:
+        """Of a whole write."""
+
     def load_target(self, name: QueueName) -> LoadTarget:
         """What makers of a bulk load's files have to know of a queue, which is made if it is not there.
 

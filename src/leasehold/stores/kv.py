@@ -39,6 +39,7 @@ from leasehold.queueing.core import Core
 from leasehold.queueing.once import OnceCore, asked
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
+from leasehold.storage.pieces import Pieces
 from leasehold.stores.contract import (
     Events,
     JobIds,
@@ -65,6 +66,7 @@ class KvBackend:
         self.url = url
         self._clock = clock
         self._shelf = shelf_of(engine)
+        self._pieces = Pieces(engine.home)
         self._shelf.expire(clock.wall_ms())
 
     def on_retry(self, told: Callable[[str], None]) -> None:
@@ -97,6 +99,15 @@ class KvBackend:
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return writes.finish(self._core, write_id, forget)
+
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        self._pieces.put(write_id, part, piece, data)
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None:
+        return self._pieces.get(write_id, part, piece)
+
+    def drop_pieces(self, write_id: str) -> None:
+        self._pieces.drop(write_id)
 
     def load_target(self, name: QueueName) -> LoadTarget:
         return loads.target(self._core, name)
@@ -177,6 +188,7 @@ class KvBackend:
 
     def sweep(self) -> Swept:
         self._engine.tend()
+        self._pieces.tend()
         self._shelf.expire(self._clock.wall_ms())
         return sweep.sweep(self._core)
 

@@ -68,6 +68,19 @@ class Staged:
             span.jobs(published.jobs)
         return published
 
+    def put_piece(self, part: str, piece: int, data: bytes) -> None:
+        """Keep up to 4 MiB of a part in the store, for a day: for writers that share no folder."""
+        with self._telemetry.span("put_piece"):
+            self._backend.put_piece(self.id, part, piece, data)
+
+    def piece(self, part: str, piece: int) -> bytes | None:
+        with self._telemetry.span("piece"):
+            return self._backend.piece(self.id, part, piece)
+
+    def drop_pieces(self) -> None:
+        with self._telemetry.span("drop_pieces"):
+            self._backend.drop_pieces(self.id)
+
     def load(self, manifest: bytes, parts: Sequence[LoadPart]) -> WriteState:
         """Take in sorted files instead of chunks, all or nothing: see `leasehold.bulk.loading`, which makes them."""
         with self._telemetry.span("load") as span:

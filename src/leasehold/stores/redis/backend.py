@@ -70,6 +70,15 @@ class RedisBackend:
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return produce.finish_write(self._core, write_id, forget)
 
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        raise InvalidArgument("nothing is staged in the server's memory: stage in a folder that every writer can reach")
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None:
+        return None
+
+    def drop_pieces(self, write_id: str) -> None:
+        pass
+
     def load_target(self, name: QueueName) -> LoadTarget:
         raise InvalidArgument(NO_LOADS)
 

@@ -307,6 +307,18 @@ class RemoteBackend:
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return self._write("finish_write", write_id, "/finish", m.FinishBody(forget), WriteState)
 
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        self._write("put_piece", write_id, f"/parts/{part}/{piece}", m.PieceBody(data), m.Done)
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None:
+        try:
+            return self._write("piece", write_id, f"/parts/{part}/{piece}", None, m.PieceBody).data
+        except NotFound:
+            return None
+
+    def drop_pieces(self, write_id: str) -> None:
+        self._write("drop_pieces", write_id, "/parts", None, m.Done)
+
     def load_target(self, name: QueueName) -> LoadTarget:
         return self._of_queue("load_target", name, "/load-target", None, LoadTarget)
 

@@ -122,11 +122,9 @@ def write_state(call: Call) -> WriteState:
 
 
 def publish(call: Call) -> Published:
-    chunk = call.path["chunk"]
-    if not chunk.isdecimal() or len(chunk) > 9:
-        raise InvalidArgument(f"chunk {chunk!r} is not a number")
+    chunk = _number(call, "chunk")
     name = call.identity.queue(call.request.queue, call.tenant)
-    return call.backend.publish(_write_id(call), int(chunk), name, [job.checked() for job in call.request.jobs])
+    return call.backend.publish(_write_id(call), chunk, name, [job.checked() for job in call.request.jobs])
 
 
 def finish_write(call: Call) -> WriteState:
@@ -135,6 +133,30 @@ def finish_write(call: Call) -> WriteState:
         call,
         call.backend.finish_write(_write_id(call), None if forget is None else _own(call, checked_write_id(forget))),
     )
+
+
+def put_piece(call: Call) -> m.Done:
+    call.backend.put_piece(_write_id(call), call.path["part"], _number(call, "piece"), call.request.data)
+    return m.Done()
+
+
+def piece(call: Call) -> m.PieceBody:
+    data = call.backend.piece(_write_id(call), call.path["part"], _number(call, "piece"))
+    if data is None:
+        raise NotFound("there is no such piece, or it has expired")
+    return m.PieceBody(data)
+
+
+def drop_pieces(call: Call) -> m.Done:
+    call.backend.drop_pieces(_write_id(call))
+    return m.Done()
+
+
+def _number(call: Call, what: str) -> int:
+    text = call.path[what]
+    if not text.isdecimal() or len(text) > 9:
+        raise InvalidArgument(f"{what} {text!r} is not a number")
+    return int(text)
 
 
 def load_target(call: Call) -> LoadTarget:

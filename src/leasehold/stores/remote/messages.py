@@ -459,6 +459,10 @@ class FinishBody(Request):
     forget: str | None = None
 
 
+class PieceBody(Request):
+    data: bytes
+
+
 class LoadBody(Request):
     manifest: bytes
     parts: list[LoadPart]

@@ -184,3 +184,25 @@ def test_a_later_write_may_make_an_earlier_one_superfluous(store: Store, queue: 
     clock.advance(100 * DAY)
     sweep_all(store)
     assert store.staged("query/2").state() is not None
+
+
+def test_pieces_are_kept_until_they_are_dropped(world: World) -> None:
+    staged = world.store.staged("w")
+    try:
+        staged.put_piece("p0-1.arrow", 0, b"first")
+    except InvalidArgument:
+        pytest.skip("this store keeps no pieces")
+    staged.put_piece("p0-1.arrow", 1, b"")
+    staged.put_piece("p0-1.arrow", 0, b"again")
+    world.store.staged("v").put_piece("p0-1.arrow", 0, b"another's")
+    assert (staged.piece("p0-1.arrow", 0), staged.piece("p0-1.arrow", 1)) == (b"again", b"")
+    assert staged.piece("p0-1.arrow", 2) is None
+    with pytest.raises(TooLarge):
+        staged.put_piece("p0-1.arrow", 0, bytes(4 * 1024 * 1024 + 1))
+    for name in ("../x", "", "A", "a" * 101):
+        with pytest.raises(InvalidArgument):
+            staged.put_piece(name, 0, b"")
+    staged.drop_pieces()
+    staged.drop_pieces()
+    assert staged.piece("p0-1.arrow", 0) is None
+    assert world.store.staged("v").piece("p0-1.arrow", 0) == b"another's"
