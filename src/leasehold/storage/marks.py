@@ -69,7 +69,9 @@ class Marks:
             else:
                 self.damaged = True
         else:
+            # The word counts for the boot that a slot names: this one, from now on.
             self._words[_WORD] = _check(0)
+            self.note(0, self.durable)
 
     def remarks(self) -> tuple[str, ...]:
         if not self.damaged:
