@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from leasehold.stores import telemetry
-from leasehold.stores.remote.host import Attended, Begun, Host
+from leasehold.stores.remote.host import Attended, Begun, Host, Turn
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Carrier:
     async def carry(self, begun: Begun) -> object:
         if begun.waiting is not None:
             return await self._attend(begun)
-        entry = Attended(lambda: None)
+        entry = Attended(Turn(), lambda: None)
         return await self._thread(lambda: self._host.run(begun), lambda answer: self._return(begun, entry, answer))
 
     async def _attend(self, begun: Begun) -> object:

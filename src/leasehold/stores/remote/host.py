@@ -4,7 +4,7 @@
 
 A server gives it method, path, headers and body, and writes what it answers; it knows sockets, this does not.
 Every operation that writes runs under the request's id, so that a repeat gets the first answer. A waiting request is
-known by its id too: it can be called off, and a repeat takes its place.
+known by its id too: it can be called off, and a repeat is answered as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -45,50 +46,91 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Attended(Struct, eq=False):
-    """A request that waits."""
+class Turn:
+    """One request, over however many connections it came: all are answered alike.
 
+    A network may deliver a request twice, at once or much later, and what answers the caller is only one of the two: jobs that
+    the other took would be leased to nobody. Jobs taken are remembered by the store, under the request's id; that
+    there were none is remembered here.
+    """
+
+    __slots__ = ("answer", "answered", "ended", "entries", "lock")
+
+    def __init__(self) -> None:
+        #: Held while one of them looks: what it finds decides for all.
+        self.lock = threading.Lock()
+        self.entries: set[Attended] = set()
+        #: It was answered with nothing.
+        self.ended = False
+        #: What was taken, and whether a caller has been told of it.
+        self.answer: object | None = None
+        self.answered = False
+
+
+class Attended(Struct, eq=False):
+    """A request that waits, on one connection."""
+
+    turn: Turn
     told: Callable[[], None]
     #: Its caller no longer wants it: end it with nothing.
     over: bool = False
-    #: … since they have asked again, and are served there.
-    superseded: bool = False
+    #: Its caller has been given jobs.
+    got: bool = False
+
+
+#: So many requests that are over are remembered.
+_PAST = 32_768
 
 
 class Attendance:
-    """The waiting requests, by tenant and request id."""
+    """The requests that wait or may come again, by tenant and request id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[object, Attended] = {}
+        self._turns: dict[object, Turn] = {}
+        #: Whether they were given jobs.
+        self._past: OrderedDict[object, bool] = OrderedDict()
 
     def enter(self, key: object, told: Callable[[], None]) -> Attended:
-        entry = Attended(told)
         with self._lock:
-            before = self._waiting.get(key)
-            self._waiting[key] = entry
-        if before is not None:  # the same caller asks again, having lost the first connection
-            before.over = before.superseded = True
-            before.told()
+            turn = self._turns.get(key)
+            if turn is None:
+                turn = self._turns[key] = Turn()
+                got = self._past.get(key)
+                turn.ended, turn.answered = got is False, got is True
+            entry = Attended(turn, told)
+            turn.entries.add(entry)
         return entry
 
     def leave(self, key: object, entry: Attended) -> None:
+        turn = entry.turn
         with self._lock:
-            if self._waiting.get(key) is entry:
-                del self._waiting[key]
+            turn.entries.discard(entry)
+            turn.answered = turn.answered or entry.got
+            if (turn.ended or turn.answered) and isinstance(key, tuple):
+                self._past[key] = turn.answered
+                if len(self._past) > _PAST:
+                    self._past.popitem(last=False)
+            if not turn.entries and self._turns.get(key) is turn:
+                del self._turns[key]
+
+    def alone(self, entry: Attended) -> bool:
+        """Whether nobody else waits for the same answer, or has had it."""
+        with self._lock:
+            return not entry.turn.entries - {entry} and not entry.turn.answered
 
     def call_off(self, key: object) -> bool:
         with self._lock:
-            entry = self._waiting.get(key)
-        if entry is None:
-            return False
-        entry.over = True
-        entry.told()
-        return True
+            turn = self._turns.get(key)
+            entries = [] if turn is None else list(turn.entries)
+        for entry in entries:
+            entry.over = True
+            entry.told()
+        return bool(entries)
 
     def everyone(self) -> None:
         with self._lock:
-            entries = list(self._waiting.values())
+            entries = [entry for turn in self._turns.values() for entry in turn.entries]
         for entry in entries:
             entry.told()
 
@@ -158,9 +200,8 @@ class Host:
         )
 
     def _decoded(self, operation: Operation, written: Format, body: bytes | bytearray | memoryview) -> object:
-        limit = max(self.limits.body_bytes, self.limits.inflated_bytes)  # servers look before they take or open a body
-        if len(body) > limit:
-            raise TooLarge("the request", len(body), limit)
+        if len(body) > self.limits.body_bytes:
+            raise TooLarge("the request", len(body), self.limits.body_bytes)
         try:
             return written.decode(body, operation.asks)
         except (msgspec.DecodeError, RecursionError) as exc:
@@ -173,7 +214,19 @@ class Host:
     def run(self, begun: Begun) -> object:
         """Carry out what does not wait."""
         with Telemetry.span(begun.operation.name):
-            return begun.operation.run(begun.call)
+            if begun.operation.waits is None or not begun.operation.writes or not isinstance(begun.key, tuple):
+                return begun.operation.run(begun.call)
+            entry = self.attendance.enter(begun.key, lambda: None)
+            try:
+                with entry.turn.lock:
+                    if entry.turn.ended:
+                        return m.ClaimReply([])
+                    answer = begun.operation.run(begun.call)
+                    entry.got = _took(answer)
+                    entry.turn.ended = not entry.got
+                    return answer
+            finally:
+                self.attendance.leave(begun.key, entry)
 
     def watch(self, begun: Begun, told: Callable[[], None]) -> Watch:
         waiting = begun.waiting
@@ -182,22 +235,29 @@ class Host:
 
     def look(self, begun: Begun, watch: Watch, entry: Attended) -> object | None:
         """Look once; None: go on waiting."""
-        waiting = begun.waiting
+        waiting, turn = begun.waiting, entry.turn
         assert waiting is not None
-        if entry.over:
-            return waiting.end(0)
-        answer = waiting.look()
-        if answer is not None:
-            return answer
-        left = watch.left_ms()
-        if left <= 0 or self.stopping:
-            return waiting.end(left + max(0, waiting.wait_ms - self.limits.wait_ms))
+        with turn.lock:
+            if turn.ended or entry.over:
+                entry.got = turn.answer is not None
+                turn.ended = not entry.got
+                return turn.answer if turn.answer is not None else waiting.end(0)
+            answer = waiting.look()
+            if answer is not None:
+                entry.got = _took(answer)
+                turn.answer = answer if entry.got else None
+                return answer
+            left = watch.left_ms()
+            if left <= 0 or self.stopping:
+                turn.ended = begun.operation.writes
+                return waiting.end(left + max(0, waiting.wait_ms - self.limits.wait_ms))
         watch.again()
         return None
 
     def give_back(self, begun: Begun, entry: Attended, answer: object) -> None:
         """Whoever waited is gone: what was leased to them goes back, unless they have asked again and have it now."""
-        if not isinstance(answer, m.ClaimReply) or not answer.jobs or entry.superseded:
+        entry.got = False
+        if not isinstance(answer, m.ClaimReply) or not answer.jobs or not self.attendance.alone(entry):
             return
         name = begun.call.identity.queue(answer.queue, answer.tenant)
         self.backend.settle(name, [Settle("release", proof_of(job.receipt)) for job in answer.jobs])
@@ -239,6 +299,10 @@ class Host:
             problem = msgspec.structs.replace(problem, status=405)
             extra += (("Allow", ", ".join(error.allowed)),)
         return Reply(problem.status, form.problem_type, form.encode(problem), extra)
+
+
+def _took(answer: object) -> bool:
+    return isinstance(answer, m.ClaimReply) and answer.lease is not None
 
 
 _REQUEST = re.compile(r"[A-Za-z0-9._-]{1,128}")
