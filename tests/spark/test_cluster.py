@@ -15,16 +15,23 @@ import pytest
 HERE = Path(__file__).parent
 FEW = (
     "test_read.py::test_every_table_is_read_whole_in_parts[jobs]",
-    "test_read.py::test_one_moment_for_several_reads",
     "test_stream.py::test_a_large_batch_is_read_in_parts_and_its_snapshot_dropped",
-    "test_stream.py::test_columns_and_queues_are_chosen",
 )
 
 
 @pytest.mark.timeout(600)
 def test_executors_are_other_processes(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}", "-rs"]
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--basetemp={tmp_path / 'tests'}",
+            "--timeout=600",
+        ]
         + [str(HERE / name) for name in FEW],
         env=os.environ | {"SPARK_MASTER": "local-cluster[2,1,1024]"},
         cwd=HERE.parents[1],

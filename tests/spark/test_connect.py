@@ -14,7 +14,9 @@ from leasehold.spark.session import _plain_python
 from tests.bulk.filling import fill
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.crash  # it kills nothing, but takes two Javas: `make test-crash` has the time
+@pytest.mark.skipif("CRASH_ROUNDS" not in os.environ, reason="in make test-crash")
+@pytest.mark.timeout(600)
 def test_a_client_reads_and_streams(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
     with leasehold.open(url, sweep=False) as store:
