@@ -6,7 +6,7 @@ from leasehold import Backoff, NewJob, Policy
 from leasehold.clock import ManualClock
 from leasehold.stores.store import Store
 
-KEEPING = Policy(retention=3600, backoff=Backoff.fixed(60), max_attempts=3)
+KEEPING = Policy(retention=3600, backoff=Backoff.fixed(86_400), max_attempts=3)
 
 
 def fill(store: Store, clock: ManualClock | None = None, scale: int = 1) -> None:
@@ -22,7 +22,7 @@ def fill(store: Store, clock: ManualClock | None = None, scale: int = 1) -> None
     mail.enqueue_many([NewJob(f"mail {n}".encode(), priority=n % 10) for n in range(300 * scale)])
     wait(1)
     mail.enqueue(b"", key="order-17", headers={"trace": "é-1", "n": "2"})
-    mail.enqueue(b"later", delay=600, ttl=3000)
+    mail.enqueue(b"later", delay=86_400, ttl=90_000)  # nothing becomes due while a test runs, however slowly
     mail.enqueue(b"x" * 65_536)
     mail.enqueue(bytes(range(256)) * 1024, headers={"size": "large"})
     plain.enqueue_many([b"p" * (n % 40) for n in range(100)])

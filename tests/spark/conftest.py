@@ -20,6 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                # The first one starts the Java: five seconds, and a minute and more on a machine that is busy elsewhere.
+                item.add_marker(pytest.mark.timeout(360))
             # PySpark leaves sockets to the garbage collector, and pandas warns about what PySpark does with it.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))

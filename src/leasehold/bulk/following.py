@@ -80,12 +80,15 @@ class Journal:
         self._check(commit, oldest, end)
         return _at(self._backend, commit, end)
 
-    def after(self, start: At, end: At | None, most: int | None) -> At:
-        """The end (that of now, or one that is known), or as far from `start` as `most` events go: in whole rows, at least one."""
+    def after(self, start: At, end: At | None, most: int | None) -> tuple[At, At]:
+        """How far to read, and where the journal ends now.
+
+        To the end (that of now, or one that is known), or as far from `start` as `most` events go: in whole rows, at least one.
+        """
         oldest, now = self.ends()
         end = now if end is None else end
         self._check(start.commit, oldest, end)
-        return end if most is None else _within(self._backend, start, end, most)
+        return (end if most is None else _within(self._backend, start, end, most)), now
 
     def register(self, consumer: str, at: At) -> None:
         """Nothing from there on is trimmed, until the consumer is told of again or forgotten."""

@@ -56,6 +56,8 @@ class Kept:
         with _opening:
             found = _open.get(str(self._folder))
             if found is None:
+                for gone in [folder for folder in _open if not Path(folder).exists()]:
+                    del _open[gone]  # and its files with it, which were kept for whoever had them open
                 while len(_open) >= _KEPT:
                     _open.pop(next(iter(_open)))  # closed when its last reader lets go of it
                 found = _open[str(self._folder)] = Moment(open_copy(self._folder, self.id), info.taken_at_ms)

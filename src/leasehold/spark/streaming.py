@@ -86,8 +86,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         try:
             self._journal.read_up_to(at)
-            found = self._journal.after(at, self._target, most)
-            self._latest = self._journal.ends()[1]
+            found, self._latest = self._journal.after(at, self._target, most)
             return _offset(found) if found.commit > at.commit else start
         finally:
             if found is None or found.commit <= at.commit:
