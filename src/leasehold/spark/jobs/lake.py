@@ -68,12 +68,7 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=False):
 
 class Lake:
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        text = os.fspath(root)
-        if "://" in text and not text.startswith("file://"):
-            raise InvalidArgument(
-                f"{text}: a history lies in a folder that the driver and all executors see under one path (a disk, NFS, a mounted bucket)"
-            )
-        self.root = Path(text.removeprefix("file://")).expanduser().absolute()
+        self.root = local(root, "a history")
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,21 +85,8 @@ class Lake:
 
     def commit(self, entry: Entry) -> None:
         """Make a run count. Raises RunConflict if its place is taken."""
-        log = self.root / _LOG
-        log.mkdir(parents=True, exist_ok=True)
-        draft = log / f".{uuid.uuid4().hex}"
-        with draft.open("xb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(entry), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # A link appears with its content or not at all, and never in the place of another.
-            os.link(draft, log / f"{entry.number:012}.json")
-        except FileExistsError:
-            raise RunConflict(entry.number) from None
-        finally:
-            draft.unlink()
-        _sync(log)
+        if not create_once(self.root / _LOG / f"{entry.number:012}.json", msgspec.json.encode(entry)):
+            raise RunConflict(entry.number)
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,6 +132,35 @@ class Lake:
         for draft in (self.root / _LOG).glob(".*"):
             draft.unlink(missing_ok=True)
         return removed
+
+
+def create_once(path: Path, content: bytes) -> bool:
+    """Make a file that was not there, whole and durable; False if it is there already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.parent / f".{uuid.uuid4().hex}"
+    with draft.open("xb") as file:
+        file.write(msgspec.json.format(content, indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # A link appears with its content or not at all, and never in the place of another.
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    _sync(path.parent)
+    return True
+
+
+def local(root: str | os.PathLike[str], what: str) -> Path:
+    """The folder, which the driver and all executors must see under one path."""
+    text = os.fspath(root)
+    if "://" in text and not text.startswith("file://"):
+        raise InvalidArgument(
+            f"{text}: {what} lies in a folder that the driver and all executors see under one path (a disk, NFS, a mounted bucket)"
+        )
+    return Path(text.removeprefix("file://")).expanduser().absolute()
 
 
 def new_attempt() -> str:
