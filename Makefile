@@ -22,18 +22,19 @@ CHECKED := $(wildcard src tests examples bench)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the pinned, hashed dependencies; quick when nothing changed
-	@:
+setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, and find Java for Spark; quick when nothing changed
+	@$(ensure_java)
 
-demo: setup ## see the queue work: delayed, prioritised, failing, dead and replayed jobs
+demo: setup ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
 
 test: setup ## run the tests; ARGS="-k name" is passed on
 	@$(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
-test-crash: setup ## kill -9 a working process 200 times an engine, and flip 2,000 bytes (CRASH_ROUNDS=n, DAMAGE_FLIPS=n)
-	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
-		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/redis tests/spark $(ARGS)
+test-crash: setup ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n)
+	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \
+		HISTORY_KILLS=$${HISTORY_KILLS:-10} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
+		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/redis tests/spark tests/moving $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
 check: setup ## formatting, lint, types, import contracts
@@ -96,6 +97,21 @@ define ensure_venv
 		export DEBIAN_FRONTEND=noninteractive; \
 		apt-get -qq update >/dev/null || true; \
 		apt-get -qq install -y --no-install-recommends "$$package" >/dev/null; \
+	fi
+endef
+
+# Spark needs Java, and nothing else does: where it cannot be installed, say so and go on.
+define ensure_java
+	if [ ! -x "$${JAVA_HOME:-/nowhere}/bin/java" ] && ! command -v java >/dev/null; then \
+		said="make setup: Spark needs Java 17 or newer, and none was found; everything else works without it."; \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "$$said On Debian or Ubuntu: sudo apt-get install openjdk-17-jre-headless" >&2; \
+		else \
+			echo "Installing Java 17, which Spark needs ..."; \
+			export DEBIAN_FRONTEND=noninteractive; \
+			apt-get -qq update >/dev/null 2>&1 || true; \
+			apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install openjdk-17-jre-headless says why." >&2; \
+		fi; \
 	fi
 endef
 

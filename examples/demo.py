@@ -1,4 +1,4 @@
-"""The queue at work, in about ten seconds: `make demo`, or `python examples/demo.py [--keep]`.
+"""The queue at work, in about ten seconds, and then its history, audited and drawn: `make demo`, or `python examples/demo.py [--keep]`.
 
 Everything that is printed was measured or read back from a real store: embedded RocksDB, in a temporary folder, every
 write synced to disk. Each scene is a function; read them in order, they are also the tour of the API.
@@ -7,6 +7,7 @@ write synced to disk. Each scene is a function; read them in order, they are als
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from rich.text import Text
 
 import leasehold
 from leasehold import Backoff, Delivery, LeaseLost, NewJob, Policy, Queue, Store, Where
+from leasehold.cli import sparking
+from leasehold.model.lease import Settle
 
 console = Console(highlight=False, emoji=False)
 scenes = iter(range(1, 100))
@@ -30,6 +33,9 @@ scenes = iter(range(1, 100))
 POLICY = Policy(max_attempts=3, lease=30, backoff=Backoff.fixed(0.4), retention=3600)
 LEASE = 1.5  # seconds: short, so that a dead worker is noticed while you watch
 BULK = 20_000
+DAY, WAVES = 4_500, 30
+ERRORS = ("SmtpError: mailbox ada@example.org is full", "Timeout: no answer after 30 s", "ValueError: bad picture 17")
+REPORT = Path(tempfile.gettempdir()) / "leasehold-demo-report.html"
 
 
 def main() -> int:
@@ -51,6 +57,7 @@ def main() -> int:
             replay(emails, invoice)
             many(store.queue("bulk"))
         clean = look_back(url, invoice)
+        clean = pipeline(url, folder) and clean
         took = time.monotonic() - started
         next_steps(url if keep else "rocksdb:./data", keep, took)
         return 0 if clean else 1
@@ -217,6 +224,61 @@ def timeline(store: Store, job_id: str) -> Table:
             event.reason or event.text or "",
         )
     return life
+
+
+def pipeline(url: str, folder: Path) -> bool:
+    scene(
+        "The pipeline",
+        f"{DAY:,} more jobs, some of which fail. Then Spark reads the journal: a history, an audit of it, and a report.",
+    )
+    try:
+        sparking.require()
+    except sparking.SparkMissing as missing:
+        say(f"[yellow]left out:[/] {shown(missing)}")
+        return True
+    with leasehold.open(url) as store:
+        a_busy_day(store)
+        say(", ".join(f"{info.queue}: {info.counts.dead} dead" for info in store.queues() if info.counts.dead))
+    say("starting Spark, which takes a few seconds ...")
+    from leasehold.spark import session
+    from leasehold.spark.jobs.audit import audit
+    from leasehold.spark.jobs.history import history
+    from leasehold.spark.jobs.report import report
+
+    with sparking.hushed():
+        spark = session("leasehold demo", master="local[2]", conf={"spark.log.level": "ERROR"})
+    try:
+        told = history(spark, url, str(folder / "history"), slo=1)
+        say(f"history: {told.read:,} events read, {told.written:,} rows written in {told.seconds:.1f} s")
+        looked = audit(spark, url)
+        found = "[green]clean[/]" if not looked.rejected else f"[red]{looked.rejected} violations[/]"
+        say(f"audit: {found} ({looked.facts['rules']} laws over {looked.read:,} rows of one snapshot)")
+        drawn = report(spark, str(folder / "history"), str(REPORT), title="Leasehold demo")
+        say(f"report: open [cyan]{drawn.facts['path']}[/] in a browser")
+    finally:
+        with sparking.hushed():
+            spark.stop()
+    return not looked.rejected
+
+
+def a_busy_day(store: Store) -> None:
+    """Waves of jobs for two tenants; workers that succeed, fail, give up and vanish."""
+    chance = random.Random(1)
+    queues = [store.queue("mail"), store.queue("thumbnails"), store.queue("mail", tenant="acme")]
+    for queue in queues:
+        queue.configure(Policy(max_attempts=3, lease=1, backoff=Backoff.fixed(0.3)))
+    for wave in range(WAVES):
+        for queue in queues:
+            queue.enqueue_many([NewJob(b"x", priority=chance.randrange(3)) for _ in range(DAY // WAVES // len(queues))])
+            claim = queue.claim(limit=chance.randrange(60, 140), worker=f"w{wave % 4}")
+            time.sleep(chance.uniform(0.01, 0.09))
+            verdicts = []
+            for delivery in claim:
+                verb = chance.choices(["ack", "nack", "fail", "vanish"], [85, 10, 2, 3])[0]
+                if verb != "vanish":
+                    error = None if verb == "ack" else chance.choice(ERRORS)
+                    verdicts.append(Settle(verb, delivery.proof, None, error))
+            queue.settle_many(verdicts)
 
 
 def next_steps(url: str, keep: bool, took: float) -> None:

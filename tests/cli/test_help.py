@@ -10,11 +10,22 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leasehold.cli.frame import EXIT_CODE_HELP, Command
+from leasehold.cli.frame import EXIT_CODE_HELP, Command, Family
 from leasehold.cli.main import cli
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
-COMMANDS = sorted(cli.commands)
+FAMILIES = {name: command for name, command in cli.commands.items() if isinstance(command, Family)}
+COMMANDS = sorted(
+    [name for name in cli.commands if name not in FAMILIES]
+    + [f"{name} {member}" for name, family in FAMILIES.items() for member in family.commands]
+)
+
+
+def found(name: str) -> click.Command:
+    family, _, member = name.partition(" ")
+    return FAMILIES[family].commands[member] if member else cli.commands[family]
+
+
 ASKED_FOR = {
     "enqueue", "claim", "ack", "nack", "fail", "release", "extend", "get", "list", "counts", "dead", "replay", "purge",
     "cancel", "pause", "resume", "configure", "timeline", "events", "check", "cleanup", "snapshot", "upgrade", "queues",
@@ -24,14 +35,14 @@ ASKED_FOR = {
 
 def test_all_commands_are_there_and_under_a_theme():
     assert set(COMMANDS) >= ASKED_FOR
-    assert sorted(name for names in cli.themes.values() for name in names) == COMMANDS
+    assert sorted(name for names in cli.themes.values() for name in names) == sorted(cli.commands)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples_that_parse(name: str):
-    command = cli.commands[name]
+    command = found(name)
     assert isinstance(command, Command)
-    shown = CliRunner().invoke(cli, [name, "--help"])
+    shown = CliRunner().invoke(cli, [*name.split(), "--help"])
     assert shown.exit_code == 0
     assert "Examples:" in shown.stdout
     assert f"leasehold {name}" in shown.stdout
@@ -39,7 +50,9 @@ def test_help_has_examples_that_parse(name: str):
     assert max(map(len, shown.stdout.splitlines())) <= 110
     for _, line in command.examples:
         for words in commands_in(line):
-            with cli.commands[words[0]].make_context(words[0], words[1:]) if runs_here(words) else click.Context(cli):
+            family = words[0] in FAMILIES
+            named, rest = (" ".join(words[:2]), words[2:]) if family else (words[0], words[1:])
+            with found(named).make_context(named, rest) if runs_here(words) else click.Context(cli):
                 pass
 
 
@@ -79,7 +92,7 @@ def test_the_document_knows_the_command_and_its_options(name: str):
     text = DOCUMENT.read_text()
     assert re.search(rf"^### `{name}[ `]", text, re.MULTILINE), f"no section on {name}"
     section = re.split(rf"^### `{name}[ `]", text, flags=re.MULTILINE)[1].split("\n### ")[0]
-    for param in cli.commands[name].params:
+    for param in found(name).params:
         if isinstance(param, click.Option) and param.expose_value:
             assert param.opts[0] in section, f"{name} {param.opts[0]}"
 

@@ -106,6 +106,19 @@ class CommonOption(click.Option):
     """An option of every command, which may stand before the command's name as well as after it."""
 
 
+class Family(click.Group):
+    """A command whose first word says which of several; each of them is a `Command`."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for index, command in enumerate(self.commands.values()):
+                says, line = command.examples[0] if isinstance(command, Command) else ("", "")
+                if index:
+                    formatter.write_paragraph()
+                formatter.write(f"{'':{formatter.current_indent}}# {says}\n")
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
 class Root(click.Group):
     """The group of all commands: lists them by theme, and turns whatever ends a command into an exit code."""
 

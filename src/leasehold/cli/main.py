@@ -7,7 +7,21 @@ import sys
 import click
 
 import leasehold
-from leasehold.cli import admin, consume, history, look, mend, migrate, produce, quota, serve, tokens, top, worker
+from leasehold.cli import (
+    admin,
+    consume,
+    history,
+    look,
+    mend,
+    migrate,
+    produce,
+    quota,
+    serve,
+    spark,
+    tokens,
+    top,
+    worker,
+)
 from leasehold.cli.frame import Root, common_options
 
 
@@ -44,6 +58,7 @@ cli.add_theme(
 )
 cli.add_theme("Mend", (mend.replay, mend.purge, mend.cancel, mend.pause, mend.resume, mend.configure, quota.quota))
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
+cli.add_theme("Pipelines", (spark.spark,))
 cli.add_theme("Serve", (serve.serve, tokens.token))
 
 

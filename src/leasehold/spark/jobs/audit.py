@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.storagelevel import StorageLevel
 
 from leasehold.spark.jobs import journal
+from leasehold.spark.jobs.sizing import sized
 from leasehold.spark.jobs.summary import Summary, Told, quietly
 from leasehold.spark.pipelines import audit as laws
 from leasehold.spark.snapshots import snapshot
@@ -30,15 +31,8 @@ def audit(
         try:
             counted = {name: tables[name].count() for name in ("jobs", "events")}
             told(f"{counted['jobs']:,} jobs and {counted['events']:,} events: looking for what breaks a law")
-            found = laws.violations(tables).persist(StorageLevel.MEMORY_AND_DISK)
-            try:
-                rows = found.orderBy("rule", "tenant", "queue", "job_id", "lease_id").limit(shown + 1).collect()
-                total = len(rows) if len(rows) <= shown else found.count()
-                if output is not None:
-                    told(f"writing {total:,} violations")
-                    found.coalesce(1).write.mode("error").parquet(output)
-            finally:
-                found.unpersist()
+            with sized(spark, sum(counted.values())):
+                rows, total = _look(tables, output, shown, told)
         finally:
             for name in ("jobs", "events"):
                 tables[name].unpersist()
@@ -51,6 +45,20 @@ def audit(
         seconds=time.monotonic() - began,
         facts={**counted, "rules": len(laws.RULES), "violations": violations, "output": output},
     )
+
+
+def _look(tables: laws.Tables, output: str | None, shown: int, told: Told) -> tuple[list[Row], int]:
+    """The first violations, and how many there are."""
+    found = laws.violations(tables).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        rows = found.orderBy("rule", "tenant", "queue", "job_id", "lease_id").limit(shown + 1).collect()
+        total = len(rows) if len(rows) <= shown else found.count()
+        if output is not None:
+            told(f"writing {total:,} violations")
+            found.coalesce(1).write.mode("error").parquet(output)
+    finally:
+        found.unpersist()
+    return rows, total
 
 
 def _table(spark: SparkSession, url: str, snap: str, name: str) -> DataFrame:

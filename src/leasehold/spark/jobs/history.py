@@ -21,6 +21,7 @@ from leasehold.errors import Corrupt, InvalidArgument
 from leasehold.spark.jobs import journal
 from leasehold.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
 from leasehold.spark.jobs.pauses import paused_hours
+from leasehold.spark.jobs.sizing import sized
 from leasehold.spark.jobs.summary import Summary, Told, quietly
 from leasehold.spark.pipelines import gold, silver
 from leasehold.spark.pipelines.chains import chains
@@ -105,16 +106,8 @@ class _Run:
         bronze = self._put("bronze", journal.events(self._spark, url, snapshot, self._start, self._end, start_ms))
         last_number, end_ms = self._whole(bronze)
         span = gold.Span(None if start_ms is None else _moment(start_ms), _moment(end_ms))
-        carried = None if self._last is None else self._lake.read(self._spark, "silver/carry", last=True)
-        self._told("silver: putting each job's events side by side")
-        chained = chains(bronze, carried).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            attempts, lives = self._silver(chained)
-            self._gold(chained, attempts, lives, span)
-        finally:
-            chained.unpersist()
-        hours, paused = paused_hours(bronze, {} if self._last is None else self._last.paused, start_ms, end_ms)
-        self._put("gold/paused", self._spark.createDataFrame(hours, PAUSED), few=True)
+        with sized(self._spark, self._rows["bronze"]):
+            paused = self._tell(bronze, span, start_ms, end_ms)
         return Entry(
             number=1 if self._last is None else self._last.number + 1,
             store=url,
@@ -129,10 +122,25 @@ class _Run:
             slo=self._slo,
         )
 
+    def _tell(self, bronze: DataFrame, span: gold.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
+        """Write silver and gold; which queues are paused at the end."""
+        carried = None if self._last is None else self._lake.read(self._spark, "silver/carry", last=True)
+        self._told("silver: putting each job's events side by side")
+        chained = chains(bronze, carried).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            attempts, lives = self._silver(chained)
+            self._gold(chained, attempts, lives, span)
+        finally:
+            chained.unpersist()
+        hours, paused = paused_hours(bronze, {} if self._last is None else self._last.paused, start_ms, end_ms)
+        self._put("gold/paused", self._spark.createDataFrame(hours, PAUSED), few=True)
+        return paused
+
     def _silver(self, chained: DataFrame) -> tuple[DataFrame, DataFrame]:
         tried = silver.attempts(chained)
-        attempts = self._put("silver/attempts", tried.where(F.col("ended_at").isNotNull()))
-        still = self._put("silver/open_attempts", tried.where(F.col("ended_at").isNull()))
+        told = tried.drop("carried")  # which says how runs were cut, and nothing of the attempt
+        self._put("silver/attempts", told.where(F.col("ended_at").isNotNull()))
+        self._put("silver/open_attempts", told.where(F.col("ended_at").isNull()))
         # Lives are gathered once, and read back for what follows.
         self._told("silver: lives")
         lives = self._put("silver/lives_seen", silver.lives(chained), counted=False)
@@ -140,7 +148,7 @@ class _Run:
         self._put("silver/lives", silver.closed_lives(lives))
         self._put("silver/open_lives", silver.open_lives(lives))
         self._put("silver/carry", silver.carry(lives))
-        return attempts.unionByName(still), lives
+        return tried, lives
 
     def _gold(self, chained: DataFrame, attempts: DataFrame, lives: DataFrame, span: gold.Span) -> None:
         closed = self._spark.read.parquet(self._lake.path(self._tables["silver/lives"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from leasehold.errors import InvalidArgument
@@ -103,6 +103,5 @@ def _queues(spark: SparkSession, url: str, snap: str) -> list[QueueInfo]:
     ]
 
 
-def _said(row: object) -> str:
-    count, total = row  # type: ignore[misc]
-    return f"{count} jobs, {int(total):x}"
+def _said(row: Row) -> str:
+    return f"{row['count']} jobs, {int(row['total']):x}"

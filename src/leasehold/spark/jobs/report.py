@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from leasehold.errors import InvalidArgument
 from leasehold.spark.jobs.lake import Entry, Lake
+from leasehold.spark.jobs.sizing import sized
 from leasehold.spark.jobs.summary import Summary, Told, quietly
 from leasehold.spark.pipelines import gold, silver
 from leasehold.spark.pipelines.causes import top_causes
@@ -44,7 +45,8 @@ def report(
     entries = lake.entries()
     if not entries:
         raise InvalidArgument(f"there is no history at {lake.root}: run leasehold spark history first")
-    facts = _Gathering(spark, lake, entries, told).facts(title)
+    with sized(spark, sum(entry.rows["bronze"] for entry in entries)):
+        facts = _Gathering(spark, lake, entries, told).facts(title)
     told("drawing")
     text = page(facts)
     target = Path(path).expanduser()

@@ -1,0 +1,233 @@
+"""A history that is stopped at any point and run again is the history of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import leasehold
+from leasehold import ManualClock
+from leasehold.errors import InvalidArgument, OpenError
+from leasehold.spark.jobs.history import history
+from leasehold.spark.jobs.lake import Entry, Lake, RunConflict
+from leasehold.spark.jobs.report import report
+from leasehold.spark.pipelines import gold
+from tests.spark.made import live, small_plans
+
+KILLS = int(os.environ.get("HISTORY_KILLS", "0"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with small_plans(spark):
+        yield
+
+
+class Stopped(Exception):
+    """Stands for a kill: nothing of ours runs after it."""
+
+
+def stop_at(step: str) -> Any:
+    def told(said: str) -> None:
+        if said.startswith(step):
+            raise Stopped(said)
+
+    return told
+
+
+def facts(spark: SparkSession, root: str) -> dict[str, Any]:
+    """Everything a reader sees, but what percentiles are estimated from."""
+    lake = Lake(root)
+    found = {}
+    for table in lake.entries()[-1].tables:
+        if table == "silver/carry":
+            continue
+        rows = lake.read(spark, table)
+        assert rows is not None
+        if table.startswith("gold/") and table != "gold/paused":
+            rows = gold.merged(table.removeprefix("gold/"), rows)
+        elif table == "gold/paused":
+            rows = rows.groupBy("hour", "tenant", "queue").sum("paused_ms")
+        names = sorted(name for name in rows.columns if "sketch" not in name)
+        found[table] = sorted((tuple(row) for row in rows.select(*names).collect()), key=repr)
+    return found
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A store, and a history of it that was stopped at its worst moments while the store went on."""
+    place = tmp_path_factory.mktemp("history")
+    url, root = f"rocksdb:{place / 'data'}", str(place / "stopped")
+    clock = ManualClock()
+    for number, step in enumerate(("silver/lives", "gold/ready", "committing")):
+        with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+            live(store, clock, rounds=25, seed=number, jobs=8)
+        with pytest.raises(Stopped):
+            history(spark, url, root, told=stop_at(step))
+        if number == 1:
+            assert history(spark, url, root).facts["run"] == 1
+    return url, root
+
+
+def test_stopped_anywhere_it_is_the_same_history(spark: SparkSession, world: tuple[str, str], tmp_path: Path) -> None:
+    url, root = world
+    assert list(Path(root).glob("bronze/run=*/*")), "files of the run that was stopped are there"
+    summary = history(spark, url, root)
+    assert (summary.facts["run"], summary.read > 0) == (2, True)
+    again = history(spark, url, root)
+    assert (again.facts["run"], again.read) == (None, 0), "nothing happened since"
+    undisturbed = str(tmp_path / "undisturbed")
+    assert history(spark, url, undisturbed, consumer=None).facts["run"] == 1
+    stopped, whole = facts(spark, root), facts(spark, undisturbed)
+    for table, rows in whole.items():
+        assert stopped[table] == rows, table
+    keys = [row[2:4] for row in whole["bronze"]]
+    assert len(keys) == len(set(keys))
+    logged = {place for entry in Lake(root).entries() for place in entry.tables.values()}
+    left = {str(path.relative_to(root)) for path in (*Path(root).glob("*/run=*/*"), *Path(root).glob("*/*/run=*/*"))}
+    assert left == logged, "what stopped runs left is gone"
+
+
+def test_of_two_runs_from_one_place_one_counts(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    entry = Entry(
+        number=1, store="rocksdb:x", start={"0": 0}, end={"0": 5}, last_number={"0": 9}, start_ms=None, end_ms=1, tables={},
+        rows={}, paused={}, slo=60,
+    )  # fmt: skip
+    lake.commit(entry)
+    with pytest.raises(RunConflict):
+        lake.commit(entry)
+    assert lake.entries() == [entry]
+
+
+def test_the_journal_is_kept_for_it(world: tuple[str, str]) -> None:
+    url, _ = world
+    with leasehold.open(url, sweep=False) as store:
+        assert store.forget_consumer("history")
+
+
+def test_what_is_refused(spark: SparkSession, world: tuple[str, str], tmp_path: Path) -> None:
+    url, root = world
+    with pytest.raises(InvalidArgument, match="SLO of 60 s"):
+        history(spark, url, root, slo=10)
+    with pytest.raises(OpenError, match="no store"):
+        history(spark, f"rocksdb:{tmp_path / 'nothing'}", root)
+    with pytest.raises(InvalidArgument, match="no history"):
+        report(spark, str(tmp_path), str(tmp_path / "r.html"))
+    with leasehold.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as store:
+        store.queue("q").enqueue(b"x")
+    with pytest.raises(InvalidArgument, match="another store"):
+        history(spark, f"rocksdb:{tmp_path / 'other'}", root)
+
+
+class Page(HTMLParser):
+    """Its open tags, and everything that would ask the network for something."""
+
+    EMPTY = frozenset({"meta", "br", "line", "rect", "circle", "polyline", "polygon"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.asks: list[str] = []
+        self.seen: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen[tag] = self.seen.get(tag, 0) + 1
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+        self.asks += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset", "action", "data")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen[tag] = self.seen.get(tag, 0) + 1
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_one_page_that_needs_nothing(spark: SparkSession, world: tuple[str, str], tmp_path: Path) -> None:
+    _, root = world
+    target = tmp_path / "report.html"
+    summary = report(spark, root, str(target), title="A <week> of it")
+    text = target.read_text()
+    assert summary.facts["path"] == str(target)
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.asks == []
+    assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttp", text)
+    assert page.seen["svg"] > 6
+    for part in (
+        "A &lt;week&gt; of it",
+        "default/emails",
+        "acme/emails",
+        "MailboxFull",
+        "Throughput",
+        "Slowest jobs",
+        "p95",
+    ):
+        assert part in text, part
+    assert "DOES NOT ADD UP" not in text
+    assert list(tmp_path.iterdir()) == [target], "no draft is left"
+
+
+def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    from leasehold.spark.jobs.delta import publish
+
+    _, root = world
+    lake = Lake(root)
+    first = publish(root)
+    assert publish(root) == first, "nothing was added twice"
+    rows = deltalake.DeltaTable(f"{root}/delta/bronze").to_pyarrow_table().num_rows
+    assert rows == sum(entry.rows["bronze"] for entry in lake.entries())
+    still = deltalake.DeltaTable(f"{root}/delta/silver/open_lives").to_pyarrow_table().num_rows
+    assert still == lake.entries()[-1].rows["silver/open_lives"]
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not KILLS, reason="HISTORY_KILLS=10 kills a driver that many times")
+def test_killed_at_random_it_is_the_same_history(spark: SparkSession, tmp_path: Path) -> None:
+    url, root = f"rocksdb:{tmp_path / 'data'}", str(tmp_path / "killed")
+    clock = ManualClock()
+    with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+        live(store, clock, rounds=60)
+    chance = random.Random(7)
+    program = (
+        "import sys, leasehold.spark\nfrom leasehold.spark.jobs.history import history\n"
+        "spark = leasehold.spark.session(master='local[2]', conf={'spark.log.level': 'ERROR'})\n"
+        "print('ready', flush=True)\nhistory(spark, sys.argv[1], sys.argv[2])\nprint('done', flush=True)\n"
+    )
+    killed = 0
+    while killed < KILLS:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", program, url, root], stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"ready\n"
+        try:
+            driver.wait(chance.uniform(0.1, 12))
+        except subprocess.TimeoutExpired:
+            killed += 1
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        driver.stdout.close()
+        if driver.returncode == 0:  # it was done: give it something to do
+            with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+                live(store, clock, rounds=20, seed=killed)
+        time.sleep(0.1)
+    history(spark, url, root)
+    history(spark, url, str(tmp_path / "undisturbed"), consumer=None)
+    assert facts(spark, root) == facts(spark, str(tmp_path / "undisturbed"))

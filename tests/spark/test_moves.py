@@ -1,0 +1,223 @@
+"""load, replay, migrate, archive and restore, on real stores; and what their commands say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import leasehold
+from leasehold import ManualClock, Policy
+from leasehold.cli import sparking
+from leasehold.cli.main import cli
+from leasehold.errors import InvalidArgument
+from leasehold.model.checksum import Checksum
+from leasehold.spark.jobs.archive import Archive, archive, restore
+from leasehold.spark.jobs.load import load
+from leasehold.spark.jobs.migrate import migrate
+from leasehold.spark.jobs.replay import replay
+from leasehold.spark.pipelines.loading import as_jobs, parse_mapping
+from leasehold.stores import moving
+from tests.moving.filled import fill
+from tests.spark.made import small_plans
+from tests.spark.planted import Planter
+from tests.spark.test_history import Stopped, stop_at
+
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with small_plans(spark):
+        yield
+
+
+def filled(url: str, jobs: int = 400) -> Checksum:
+    with leasehold.open(url, sweep=False) as store:
+        fill(store, jobs)
+    return summed(url)
+
+
+def summed(url: str) -> Checksum:
+    with leasehold.open(url, sweep=False) as store:
+        assert store.check().clean
+        return moving.checksum(store, [(info.queue, info.tenant) for info in store.queues()])
+
+
+def run(*args: str) -> tuple[int, str]:
+    ran = CliRunner().invoke(cli, list(args))
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran.exit_code, ran.stdout + ran.stderr
+
+
+def test_migrate_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
+    urls = [f"rocksdb:{tmp_path / 'a'}", f"lmdb:{tmp_path / 'b'}", f"rocksdb:{tmp_path / 'c'}"]
+    first = filled(urls[0])
+    there = migrate(spark, urls[0], urls[1])
+    assert (there.written, there.facts["verified"], there.facts["source"]) == (400, True, str(first))
+    again = migrate(spark, urls[0], urls[1])
+    assert (again.written, again.facts["there"], again.facts["verified"]) == (0, 400, True)
+    code, said = run("spark", "migrate", urls[1], urls[2], "--json")
+    assert code == 0, said
+    assert json.loads(said.splitlines()[-1])["verified"] is True
+    assert summed(urls[2]) == first
+    with leasehold.open(urls[2], sweep=False) as store:
+        assert [info.paused for info in store.queues()] == [False, False, True]
+    with pytest.raises(InvalidArgument, match="one store"):
+        migrate(spark, urls[0], urls[0])
+
+
+def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
+    url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
+    first = filled(url)
+    with leasehold.open(url, sweep=False) as store:
+        ended = sum(info.counts.done + info.counts.dead for info in store.queues())
+    for step in ("verifying", "committing", "removed"):  # before its commit, at it, and in the middle of removing
+        with pytest.raises(Stopped):
+            archive(spark, url, root, LATER, told=stop_at(step))
+        if step != "removed":
+            assert summed(url) == first, "nothing has left the store"
+    assert [entry.jobs for entry in Archive(root).entries()] == [ended]
+    code, said = run("spark", "archive", root, "--older-than", LATER.isoformat(), "--store", url)
+    assert code == 0, said
+    assert [entry.jobs for entry in Archive(root).entries()] == [ended], "nothing is archived twice"
+    with leasehold.open(url, sweep=False) as store:
+        assert sum(info.counts.done + info.counts.dead for info in store.queues()) == 0
+        assert store.check().clean
+    assert len(list((Path(root) / "jobs").glob("run=*/*"))) == 1, "what stopped runs left is gone"
+    back = restore(spark, url, root, "state = 'dead'")
+    assert 0 < back.written < ended
+    rest = restore(spark, url, root)
+    assert (back.written + rest.written, rest.facts["there"]) == (ended, back.written)
+    assert summed(url) == first
+
+
+def test_what_changed_since_is_not_removed(spark: SparkSession, tmp_path: Path) -> None:
+    url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("q")
+        queue.enqueue_many([b"1", b"2"])
+        for delivery in queue.claim(limit=2):
+            queue.fail(delivery, error="no")
+        job = queue.list("dead").jobs[0].id
+    with pytest.raises(Stopped):
+        archive(spark, url, root, LATER, told=stop_at("removed"))
+    with leasehold.open(url, sweep=False) as store:
+        assert store.queue("q").counts().dead == 0
+        restore_later = Archive(root).entries()[0]
+    restore(spark, url, root)
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("q")
+        queue.replay(ids=[job])
+        queue.fail(queue.claim()[0], error="again")
+    summary = archive(spark, url, root, LATER - timedelta(days=30))
+    assert summary.facts["finished_before"] == 1, "the one that died again stays"
+    with leasehold.open(url, sweep=False) as store:
+        assert [dead.id for dead in store.queue("q").list("dead")] == [job]
+    assert restore_later.jobs == 2
+
+
+def test_replay_by_a_predicate(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"rocksdb:{tmp_path / 'a'}"
+    with leasehold.open(url, sweep=False) as store:
+        for name in ("a", "b"):
+            queue = store.queue(name)
+            queue.configure(Policy(max_attempts=1))
+            queue.enqueue_many([json.dumps({"n": n}).encode() for n in range(6)])
+            for delivery in queue.claim(limit=6):
+                queue.fail(delivery, error="Timeout: x" if json.loads(delivery.payload)["n"] % 2 else "Other")
+    where = "error LIKE 'Timeout%' AND get_json_object(string(payload), '$.n') > 1"
+    plan = replay(spark, url, where, dry_run=True)
+    assert (plan.read, plan.written, plan.facts["queues"]) == (4, 0, {"default/a": 2, "default/b": 2})
+    code, said = run("spark", "replay", where, "--queue", "a", "--rate", "10", "--store", url)
+    assert code == 0, said
+    assert "default/a: 2 dead jobs" in said
+    with leasehold.open(url, sweep=False) as store:
+        back = [*store.queue("a").list("ready"), *store.queue("a").list("scheduled")]
+        assert sorted(json.loads(job.payload)["n"] for job in back) == [3, 5]
+        times = sorted(job.visible_at_ms for job in back)
+        assert times[1] - times[0] == 100
+        assert store.queue("b").counts().dead == 6
+    code, said = run("spark", "replay", "no_such_column = 1", "--store", url)
+    assert code == 2
+    assert "no_such_column" in said
+
+
+def test_load_with_a_mapping_and_a_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+    url, aside = f"rocksdb:{tmp_path / 'a'}", tmp_path / "aside"
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,urgency,name\n1,5,ada\n2,99,bob\n3,1,\n")
+    args = ("spark", "load", "people", str(rows), "--store", url, "-m", "priority=urgency", "-m", "key=concat('p-', id)",
+            "-m", "headers.name=name", "--quarantine", str(aside), "--write-id", "monday", "--json")  # fmt: skip
+    code, said = run(*args)
+    assert code == 0, said
+    answer = json.loads(said.splitlines()[-1])
+    assert (answer["read"], answer["written"], answer["rejected"]) == (3, 2, 1)
+    assert [path for path in aside.rglob("*") if path.is_file()], "the rejected row is kept, with its reason"
+    again = json.loads(run(*args)[1].splitlines()[-1])
+    assert again["written"] == 0, "the same write again adds nothing"
+    with leasehold.open(url, sweep=False) as store:
+        first, second = store.queue("people").list("ready")
+    assert (json.loads(first.payload), first.key, first.headers) == (
+        {"id": 1, "urgency": 5, "name": "ada"}, "p-1", {"name": "ada"},
+    )  # fmt: skip
+    assert second.headers == {}
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(InvalidArgument, match=r"1 rows .* cannot be read"):
+        load(spark, url, "people", path=str(bad))
+    summary = load(spark, url, "people", path=str(bad), sql=None, quarantine=str(aside / "json"))
+    assert (summary.written, summary.rejected) == (1, 1)
+    query = load(spark, url, "numbers", sql="SELECT id AS n FROM range(5)", mapping={"payload": "string(n)"})
+    assert (query.read, query.written) == (5, 5)
+
+
+def test_mappings_that_make_no_sense(spark: SparkSession) -> None:
+    rows = spark.range(1)
+    for mapping in ({"colour": "id"}, {"headers": "map('a', 'b')", "headers.x": "id"}, {"headers.": "id"}):
+        with pytest.raises(InvalidArgument):
+            as_jobs(rows, mapping)
+    for pairs in (("priority",), ("=id",), ("key=",), ("key=id", "key=id")):
+        with pytest.raises(InvalidArgument):
+            parse_mapping(pairs)
+
+
+def test_audit_is_a_command_for_schedulers(spark: SparkSession, tmp_path: Path) -> None:
+    url, clock = f"rocksdb:{tmp_path / 'a'}", ManualClock()
+    with leasehold.open(url, clock=clock, sweep=False) as store:
+        store.queue("sound").enqueue_many([b"x"] * 3)
+    code, said = run("spark", "audit", "--store", url)
+    assert (code, "clean: 3 jobs" in said) == (0, True), said
+    with leasehold.open(url, clock=clock, sweep=False) as store:
+        planter = Planter(store, clock)
+        number = next(info.number for info in store.queues())
+        planter._counters(store.queue("sound"), number)
+    code, said = run("spark", "audit", "--store", url, "--json", "--output", str(tmp_path / "found"))
+    found = json.loads(said.splitlines()[-1])
+    assert (code, found["rejected"]) == (1, 1)
+    assert found["violations"][0]["rule"] == "counters"
+    assert spark.read.parquet(str(tmp_path / "found")).collect()[0].queue == "sound"
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    code, said = run("spark", "audit", "--store", "rocksdb:./nowhere")
+    assert code == 4
+    assert "Java 17" in said
+    assert "apt-get install openjdk-17" in said
+    monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
+    with pytest.raises(sparking.SparkMissing, match=r"leasehold\[spark\]"):
+        sparking.require()
+
+
+def test_a_wrong_setting_of_spark_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    said: Any = run("spark", "audit", "--store", f"rocksdb:{tmp_path}", "--conf", "oops")
+    assert said[0] == 2
+    assert "NAME=VALUE" in said[1]
