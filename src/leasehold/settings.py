@@ -55,6 +55,8 @@ class RocksDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mode: Literal["low_space", "high_throughput"] = "high_throughput"
     #: At durability `os`: how often the log is synced, which bounds what a power cut takes.
     sync_interval: Seconds = 0.1
+    #: Whether the process that has the store open lets others in, by a socket in its folder.
+    listen: bool = True
 
 
 class Lmdb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

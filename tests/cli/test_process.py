@@ -73,7 +73,7 @@ def test_a_reader_that_stops_ends_it_quietly(tmp_path: Path):
 
 def test_a_locked_store_names_its_owner(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False):
+    with leasehold.open(url, sweep=False, listen=False):
         ran = run("queues", "--store", url)
         assert ran.returncode == 4
         assert f"process {os.getpid()}" in ran.stderr
@@ -82,6 +82,14 @@ def test_a_locked_store_names_its_owner(tmp_path: Path):
         assert ran.returncode == 4
         assert json.loads(ran.stderr)["error"] == "store_locked"
     assert run("queues", "--store", url).returncode == 0
+
+
+def test_a_store_that_another_process_has_is_used_through_it(tmp_path: Path):
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(url, sweep=False) as store:
+        assert run("enqueue", "emails", "hello", "--store", url).returncode == 0
+        assert [job.payload for job in store.queue("emails").list("ready")] == [b"hello"]
+        assert json.loads(run("counts", "emails", "--store", url, "--json").stdout)["ready"] == 1
 
 
 @pytest.mark.parametrize("args", [("events", "--follow"), ("claim", "emails", "--wait", "60")])

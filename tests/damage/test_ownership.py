@@ -18,7 +18,7 @@ from leasehold.testing.conformance.world import assert_sound
 
 CODE = """
 import sys, leasehold
-store = leasehold.open(sys.argv[1], sweep=False)
+store = leasehold.open(sys.argv[1], sweep=False, listen=False)
 print(store.queue("work").enqueue(b"mine").id, flush=True)
 sys.stdin.readline()
 store.close()

@@ -101,6 +101,7 @@ def test_options_reach_the_engine(monkeypatch):
         "cache_capacity": 8 * 1024**2,
         "mode": "low_space",
         "sync_interval": 0.02,
+        "listens": True,
     }
 
 
@@ -111,7 +112,7 @@ def test_lmdb_takes_a_map_size():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cache": 5}, "unknown option 'cache'.*cache_capacity, encoding, map_size, mode, partitions"),
+        ({"cache": 5}, "unknown option 'cache'.*cache_capacity, encoding, listen, map_size, mode, partitions"),
         ({"mode": "fast"}, "storage.rocksdb.mode = 'fast' .*low_space, high_throughput"),
         ({"map_size": "1GB"}, "'map_size' is a setting of lmdb, and this is a rocksdb store"),
         ({"durability": "paper"}, "storage.durability = 'paper'"),
@@ -195,11 +196,11 @@ def test_an_engine_with_less_is_closed_again(monkeypatch):
 
 
 def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
-    def fail(engine, url, clock):
+    def fail(engine, url, clock, folder):
         raise OpenError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr("leasehold.stores.kv.KvBackend", fail)
+        patch.setattr("leasehold.stores.owner.OwnerBackend", fail)
         with pytest.raises(OpenError, match="no"):
             leasehold.open("rocksdb:./data")
     leasehold.open("rocksdb:./data").close()
@@ -275,7 +276,7 @@ assert not {"rocksdict", "lmdb"} & set(sys.modules)
 
 def test_options_are_the_engines_settings():
     assert sorted(opening.OPTIONS) == [
-        "ca_file", "cache_capacity", "encoding", "map_size", "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token", "wait_aof",
+        "ca_file", "cache_capacity", "encoding", "listen", "map_size", "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token", "wait_aof",
         "wait_replicas",
     ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from leasehold.server.auth import Authenticator
 from leasehold.server.inflating import inflated
 from leasehold.server.watching import facts_of
 from leasehold.stores import telemetry
+from leasehold.stores.kv import KvBackend
 from leasehold.stores.remote import formats
 from leasehold.stores.remote.calls import Operation
 from leasehold.stores.remote.host import ROUTES, Begun, Host, Reply, Routes, Streamed
@@ -57,8 +58,8 @@ class Door:
         self._authenticator = authenticator
         self._routes = routes
         self.threads = ThreadPoolExecutor(threads, "leasehold-server")
-        traits = host.backend.traits
-        self._inline = (traits.scope == "process" and traits.durability != "disk") if inline is None else inline
+        embedded = isinstance(host.backend, KvBackend)
+        self._inline = (embedded and host.backend.traits.durability != "disk") if inline is None else inline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope["headers"])

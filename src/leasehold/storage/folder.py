@@ -4,6 +4,7 @@ data/
   FORMAT     "leasehold <format> <engine>": read before anything is opened, so that a refusal changes nothing
   OWNER      locked (flock) by whoever has the store open; says who that is
   DURABLE    the marks of `marks.py`
+  SOCKET     where the owner lets other processes in
   db/        the engine's own files
   staging/   what is being written, until it is committed
   snapshots/ named snapshots, each a folder of its own (`stores.snapshots`)
@@ -22,7 +23,9 @@ from pathlib import Path
 from leasehold.errors import FormatError, OpenError, StoreLocked
 from leasehold.storage.keyspace import FORMAT
 
-_OURS = {"OWNER", "DURABLE", "FORMAT.new", "db", "staging", "snapshots"}
+#: Where the owner of the store lets others in.
+SOCKET = "SOCKET"
+_OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "staging", "snapshots"}
 
 
 def expand(path: str) -> Path:
@@ -93,8 +96,10 @@ class Folder:
 
     # ── ownership ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def lock(self, *, shared: bool = False) -> bool:
+    def lock(self, *, shared: bool = False, listens: bool = False) -> bool:
         """Take the folder, alone if possible. With `shared`, others may have it too; says whether we are alone.
+
+        `listens`: we shall let others in by a socket, and say so from the start.
 
         The lock is our own `flock` on a file no driver touches: it goes with the process, however that ends.
         """
@@ -113,7 +118,7 @@ class Folder:
             os.close(fd)
             raise
         if alone:
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time()), "listens": listens}
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(owner).encode(), 0)
         self._fd = fd
@@ -142,6 +147,15 @@ class Folder:
             f"process {pid} on {host} (since {since} UTC)",
             f"Stop it (kill {pid}), or give this one a folder of its own.",
         )
+
+
+def lets_in(path: Path) -> bool:
+    """Whether the owner of a folder, another process, lets others in by its socket, or will once it is ready."""
+    try:
+        owner = json.loads((path / "OWNER").read_bytes())
+        return owner["pid"] != os.getpid() and bool(owner.get("listens"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return True  # it has only just taken the folder: look again
 
 
 #: Folders locked by this process. A forked child drops its copies of the handles, so that each lock ends with its owner.

@@ -6,13 +6,15 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 from leasehold.clock import Clock, SystemClock
-from leasehold.errors import OpenError, SettingsError
+from leasehold.errors import OpenError, SettingsError, StoreLocked
 from leasehold.extras import needs
 from leasehold.settings import SETTINGS, Settings, Storage, parse_url, variable
 from leasehold.storage.engine import DURABILITIES, Durability, Engine
-from leasehold.storage.folder import expand
+from leasehold.storage.folder import expand, lets_in
 from leasehold.storage.keyspace import FORMAT
 from leasehold.stores.contract import Backend
 from leasehold.stores.store import Store
@@ -44,7 +46,7 @@ def open(
     What is not said here comes from the environment, a TOML file (`config`, or ./leasehold.toml) or the defaults: see
     docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
     how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
-    (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, timeout, patience (redis), token, encoding,
+    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, timeout, patience (redis), token, encoding,
     timeout, ca_file (http).
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
@@ -70,12 +72,15 @@ def open_with(
                 f"{option!r} is a setting of {' and '.join(engines)}, and this is a {storage.engine} store"
             )
     clock = SystemClock() if clock is None else clock
-    opened = {"redis": _redis, "http": _behind_a_server}.get(storage.engine, _embedded)
+    opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
     backend, remarks = opened(storage, clock)
     sweeping = settings.sweep
-    # A server sweeps what it keeps; who reaches it over HTTP does so only if asked to.
-    wanted = sweeping.enabled and (sweep or storage.engine != "http")
+    # A server and an owner sweep what they keep; who reaches them does so only if asked to.
+    joined = hasattr(backend, "on_owner")
+    wanted = sweeping.enabled and not joined and (sweep or storage.engine != "http")
     store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
+    if joined and sweeping.enabled:
+        _sweep_once_owned(backend, store, clock, sweeping.interval)
     _stores.add(store)
     for remark in remarks:
         store._telemetry.warning("opened_with_a_remark", remark=remark)
@@ -119,6 +124,55 @@ def _embedded(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
     except BaseException:
         engine.close()
         raise
+
+
+def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    """A store that one process owns: this one, if no other does; else the owner is asked, and its heir in time."""
+    if not storage.rocksdb.listen:
+        return _embedded(storage, clock)
+    from leasehold.stores.owner import OwnerBackend
+
+    path = _path(storage)
+    url = f"rocksdb:{path}"
+    remarks: list[str] = []
+
+    def own() -> Backend:
+        engine, _ = _rocksdb(storage, clock)
+        try:
+            _refuse_less(engine.traits.durability, storage.promised, url)
+            remarks[:] = engine.remarks
+            return OwnerBackend(engine, url, clock, Path(path))
+        except BaseException:
+            engine.close()
+            raise
+
+    try:
+        return own(), remarks
+    except StoreLocked as locked:
+        if not lets_in(Path(path)):
+            raise
+        from leasehold.stores.joining import joined
+
+        backend = joined(url, own, Path(path), storage.http.timeout, locked)
+    if storage.durability is not None:
+        try:
+            _refuse_less(backend.traits.durability, storage.durability, url)
+        except OpenError:
+            backend.close()
+            raise
+    return backend, remarks
+
+
+def _sweep_once_owned(joined: Any, store: Store, clock: Clock, interval: float) -> None:
+    """The owner sweeps; who inherits the store goes on with it."""
+    found = weakref.ref(store)
+
+    def begin() -> None:
+        heir = found()
+        if heir is not None:
+            heir.begin_sweeping(Sweeper(clock, interval))
+
+    joined.on_owner = begin
 
 
 def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
@@ -184,6 +238,7 @@ def _rocksdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
         mode=storage.rocksdb.mode,
         sync_interval=storage.rocksdb.sync_interval,
         boot_id=clock.boot_id(),
+        listens=storage.rocksdb.listen,
     )
     return engine, f"rocksdb:{path}"
 

@@ -205,6 +205,12 @@ class Store:
         with self._telemetry.span("snapshots"):
             return self._backend.snapshots()
 
+    def begin_sweeping(self, sweeper: Sweeper) -> None:
+        """From now on, as this process has come to own the store."""
+        if self._sweeper is None:
+            self._sweeper = sweeper
+            sweeper.start(self.sweep)
+
     def close(self) -> None:
         """Stop the sweeper, make everything durable, let go of the files. Closing twice is fine."""
         if self._sweeper is not None:

@@ -78,11 +78,12 @@ class RemoteBackend:
         timeout: float = 30.0,
         ca_file: str | None = None,
         patience: float = 0.0,
+        retry: bool = True,
     ) -> None:
         """`patience` is how long to try for a first answer. Raises OpenError, Unauthenticated."""
         self.url = address.url
         self._format = FORMATS[encoding]
-        self._transport = Transport(address, timeout=timeout, ca_file=ca_file)
+        self._transport = Transport(address, timeout=timeout, ca_file=ca_file, retry=retry)
         fixed = f" HTTP/1.1\r\nHost: {address.authority}\r\nAccept: {self._format.content_type}\r\n"
         self._credentials = credentials or Credentials()
         self._base = address.base

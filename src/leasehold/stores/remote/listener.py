@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl
 
@@ -38,7 +39,8 @@ class Listener:
         self._listening = listening
         self._lock = threading.Lock()
         self._connections: dict[_Connection, None] = {}
-        self._owner = os.getpid()
+        self.owner = os.getpid()
+        _listeners.add(self)
         self._thread = threading.Thread(target=self._accept, name="leasehold-listener", daemon=True)
         self._thread.start()
 
@@ -65,10 +67,10 @@ class Listener:
         with self._lock:
             self._connections.pop(connection, None)
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Take no more, end all waiting, let requests under way finish."""
-        if os.getpid() != self._owner or self.host.stopping:
-            return
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Take no more, end all waiting, let requests under way finish. False: it was stopped before, or is not ours."""
+        if os.getpid() != self.owner or self.host.stopping:
+            return False
         self.host.stop()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
@@ -82,9 +84,17 @@ class Listener:
         while waited < timeout:
             with self._lock:
                 if not self._connections:
-                    return
+                    break
             deadline.wait(0.005)
             waited += 0.005
+        return True
+
+    def disown(self) -> None:
+        """In a forked child: a copy of the socket kept open here would take connections that nobody answers."""
+        self._lock = threading.Lock()
+        self._listening.close()
+        for connection in list(self._connections):
+            connection.sock.close()
 
 
 class _Connection:
@@ -93,7 +103,7 @@ class _Connection:
     def __init__(self, listener: Listener, sock: socket.socket) -> None:
         self._listener = listener
         self._host = listener.host
-        self._sock = sock
+        self.sock = sock
         self._buffer = bytearray()
         self._busy = False
         self._lock = threading.Lock()
@@ -111,16 +121,16 @@ class _Connection:
             self._listener.left(self)
             with self._lock:
                 pipe, self._pipe = self._pipe, None
-                self._sock.close()
+                self.sock.close()
             for handle in pipe or ():
                 os.close(handle)
 
     def finish(self) -> None:
         """Between two requests: go. Otherwise, after this one."""
         with self._lock:
-            if not self._busy and self._sock.fileno() >= 0:
+            if not self._busy and self.sock.fileno() >= 0:
                 with contextlib.suppress(OSError):
-                    self._sock.shutdown(socket.SHUT_RDWR)
+                    self.sock.shutdown(socket.SHUT_RDWR)
 
     def _one(self) -> bool:
         """Serve one request; False: the connection is over."""
@@ -158,7 +168,7 @@ class _Connection:
         while (end := buffer.find(b"\r\n\r\n")) < 0:
             if len(buffer) > limit:
                 raise _Gone
-            got = self._sock.recv(65536)
+            got = self.sock.recv(65536)
             if not got:
                 return None
             buffer += got
@@ -176,10 +186,10 @@ class _Connection:
         if size > limit:
             raise TooLarge("the request", size, limit)
         if headers.get("expect", "").lower() == "100-continue":
-            self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         buffer = self._buffer
         while len(buffer) < size:
-            got = self._sock.recv(max(65536, min(size - len(buffer), 1 << 20)))
+            got = self.sock.recv(max(65536, min(size - len(buffer), 1 << 20)))
             if not got:
                 raise _Gone
             buffer += got
@@ -230,12 +240,12 @@ class _Connection:
         watch = host.watch(begun, told)
         poll = select.poll()
         poll.register(reading, select.POLLIN)
-        poll.register(self._sock, select.POLLIN)
+        poll.register(self.sock, select.POLLIN)
         try:
             while True:
                 answer = host.look(begun, watch, entry)
                 if answer is not None:
-                    if answer_lost(self._sock):
+                    if answer_lost(self.sock):
                         host.give_back(begun, entry, answer)
                         raise _Gone
                     return answer
@@ -258,10 +268,10 @@ class _Connection:
             head += f"{name}: {value}\r\n"
         head += "\r\n" if keep else "Connection: close\r\n\r\n"
         if len(body) < 1 << 16:
-            self._sock.sendall(head.encode("latin-1") + body)
+            self.sock.sendall(head.encode("latin-1") + body)
         else:
-            self._sock.sendall(head.encode("latin-1"))
-            self._sock.sendall(body)
+            self.sock.sendall(head.encode("latin-1"))
+            self.sock.sendall(body)
 
 
 def answer_lost(sock: socket.socket) -> bool:
@@ -269,3 +279,14 @@ def answer_lost(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
+
+
+_listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    for listener in list(_listeners):
+        listener.disown()
+
+
+os.register_at_fork(after_in_child=_disown_in_child)

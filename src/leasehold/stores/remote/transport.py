@@ -31,6 +31,10 @@ class Answer(NamedTuple):
     retry_after: str | None
 
 
+class Unreachable(Unavailable):
+    """No answer came: whoever was asked is gone, or cannot be reached."""
+
+
 class Broken(OSError):
     """The connection ended inside an answer, or before it."""
 
@@ -128,9 +132,13 @@ def _headers(head: str) -> dict[str, str]:
 class Transport:
     """Connections to one server. Thread-safe."""
 
-    def __init__(self, address: Address, *, timeout: float = 30.0, ca_file: str | None = None) -> None:
+    def __init__(
+        self, address: Address, *, timeout: float = 30.0, ca_file: str | None = None, retry: bool = True
+    ) -> None:
+        """Without `retry`, who gets no answer is told at once."""
         self.address = address
         self.timeout = timeout
+        self._retry = retry
         self.retried: Callable[[str], None] = lambda reason: None
         self._context = ssl.create_default_context(cafile=ca_file) if address.tls else None
         self._idle: deque[Connection] = deque()
@@ -152,7 +160,7 @@ class Transport:
         `wait` is how long the server may take besides. Once `cancel` is set, `call_off` is called, and the answer taken.
         Raises Unavailable, StoreClosed.
         """
-        patience = self.timeout if patience is None else patience
+        patience = (self.timeout if self._retry else 0.0) if patience is None else patience
         until = time.monotonic() + patience
         tries = 0
         while True:
@@ -178,7 +186,7 @@ class Transport:
             tries += 1
             pause = min(0.01 * 2**tries, 0.5)
             if time.monotonic() + pause > until:
-                raise Unavailable(f"{self.address.url} does not answer: {reason}")
+                raise Unreachable(f"{self.address.url} does not answer: {reason}")
             self.retried("request")
             time.sleep(pause)
 

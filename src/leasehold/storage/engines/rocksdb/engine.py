@@ -71,10 +71,11 @@ class RocksEngine:
         mode: Mode = "high_throughput",
         sync_interval: float = 0.1,
         boot_id: str = "",
+        listens: bool = False,
     ) -> None:
         folder = Folder(path, "rocksdb")
         existed = folder.check()
-        folder.lock()
+        folder.lock(listens=listens)
         try:
             self._db = open_db(folder.db, cache_capacity, mode)
             self._tables = [self._db.get_column_family(name) for name in NAMES]
