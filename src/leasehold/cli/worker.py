@@ -235,6 +235,8 @@ def _task(session: Session, name: str) -> Task[Any, Any, Any]:
         _import_failed(session, name, exc)
     if session.url is not None:
         task.app.use(session.url)
+    if session.given_tenant is not None:
+        task.app.tenant = session.given_tenant
     return task
 
 
