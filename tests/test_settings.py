@@ -117,6 +117,7 @@ def test_every_setting_has_a_variable():
         "LEASEHOLD_SERVER_LIMITS_WAIT": "60",
         "LEASEHOLD_SERVER_TLS_CERT": "cert.pem",
         "LEASEHOLD_SERVER_TLS_KEY": "key.pem",
+        "LEASEHOLD_SERVER_LOG_REQUESTS": "false",
     }
     assert set(environ) == {variable(name) for name in SETTINGS}
     settings = load(environ=environ)

@@ -95,3 +95,5 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
     limits: Limits = Limits()
     tls: Tls = Tls()
+    #: A line of log for every request, which says who asked for what and how it ended.
+    log_requests: bool = True

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import http.client
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
 
 import leasehold
 from leasehold import ManualClock, SystemClock
 from leasehold.server.auth.claims import Rules
-from leasehold.server.auth.keys import OneKey, from_secret
 from leasehold.server.auth.mint import mint
-from leasehold.server.auth.tokens import TokenAuthenticator
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.identity import Identity
-from leasehold.stores.remote.listener import Listener
+from leasehold.server.running import Bind, Service, listening
+from leasehold.serving import Auth, Secret, Server
 
 SECRET = b"a secret of the tests, 32 bytes or more"
 RULES = Rules("leasehold", "leasehold")
@@ -69,34 +65,13 @@ def token(
 
 
 @contextmanager
-def running(clock: ManualClock | None = None, capnp: bool = False) -> Iterator[Running]:
-    door = TokenAuthenticator(OneKey(from_secret(SECRET, "secret")), RULES)
-    with leasehold.open("memory:", clock=clock, sweep=False) as store, ExitStack() as ending:
-        listening = socket.create_server(("127.0.0.1", 0))
-        made = Running(store, listening.getsockname()[1])
-        host = Host(store._backend)
-        listener = Listener(listening, host, door.identify)
-        ending.callback(listener.stop)
-        ending.callback(made.close)
-        if capnp:
-            made.capnp_port = ending.enter_context(_capnp(host, door))
-        yield made
-
-
-@contextmanager
-def _capnp(host: Host, door: TokenAuthenticator) -> Iterator[int]:
-    from leasehold.server.capnp.carrying import Carrier
-    from leasehold.server.capnp.door import Lobby
-    from leasehold.server.capnp.serving import CapnpServer
-
-    async def identify(headers: Mapping[str, str]) -> Identity:
-        return door.identify(headers)
-
-    carrier = Carrier(host)
-    server = CapnpServer(Lobby(host, identify, carrier.carry), "127.0.0.1", 0, host.limits.body_bytes)
-    server.start()
-    try:
-        yield server.port
-    finally:
-        server.stop()
-        carrier.close()
+def running(clock: ManualClock | None = None, capnp: bool = False, **settings: Any) -> Iterator[Running]:
+    """`settings` are those of `serving.Server`."""
+    served = Server(**{"auth": Auth(secret=Secret(SECRET.decode())), **settings})
+    bind = Bind("127.0.0.1", 0)
+    with leasehold.open("memory:", clock=clock, sweep=False) as store, listening(bind) as sock:
+        service = Service(store, bind, served, capnp=bind if capnp else None)
+        with service.running(sock), closing(Running(store, sock.getsockname()[1])) as made:
+            if service.capnp is not None:
+                made.capnp_port = service.capnp.port
+            yield made

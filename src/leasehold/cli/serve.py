@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import click
+from msgspec.structs import replace
 
 import leasehold
 from leasehold.cli.frame import command
 from leasehold.cli.session import Session
 from leasehold.cli.working import working
 from leasehold.extras import needs
-from leasehold.stores.telemetry import configure_logging
+from leasehold.serving import Tls
+from leasehold.stores.telemetry import configure_logging, inform
+
+if TYPE_CHECKING:
+    from leasehold.server.running import Service
 
 
 @command(
@@ -39,7 +47,12 @@ from leasehold.stores.telemetry import configure_logging
     show_default=True,
     help="How many verbs run at once; waiting claims need none.",
 )
-def serve(session: Session, bind: str, threads: int) -> None:
+@click.option("--tls-cert", metavar="FILE", help="Speak https, with this certificate and its chain (PEM).")
+@click.option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
+@click.option("--capnp", metavar="HOST:PORT", help="Also speak Cap'n Proto RPC there (docs/capnp.md).")
+def serve(
+    session: Session, bind: str, threads: int, tls_cert: str | None, tls_key: str | None, capnp: str | None
+) -> None:
     """Put a store behind HTTP, for many processes, machines and tenants; the protocol is in docs/protocol.md.
 
     Without authentication (settings server.auth.*) it takes everyone who can reach it for the operator, and therefore
@@ -50,7 +63,11 @@ def serve(session: Session, bind: str, threads: int) -> None:
         from leasehold.server.running import Service, listening, parse_bind
 
     settings = session.settings
-    configure_logging("debug" if session.debug else settings.log.level, "json" if session.json else settings.log.format)
+    served = settings.server
+    if tls_cert or tls_key:
+        served = replace(served, tls=Tls(cert=tls_cert or served.tls.cert, key=tls_key or served.tls.key))
+    level = "info" if served.log_requests and settings.log.level == "warning" else settings.log.level
+    configure_logging("debug" if session.debug else level, "json" if session.json else settings.log.format)
     place = parse_bind(bind)
     url = session.address()
     with working(f"Opening {url}"):
@@ -58,10 +75,29 @@ def serve(session: Session, bind: str, threads: int) -> None:
     with store, listening(place) as sock:
         if not place.path:
             place = place._replace(port=sock.getsockname()[1])
-        service = Service(store, place, settings.server, threads=threads)
-        if service.open_to_all:
-            session.out.note(
-                "No authentication is configured: whoever reaches this address from this machine may do everything."
-            )
-        session.out.note(f"Serving {store.url} ({store.durability}) on {place.url(service.tls)}. Ctrl-C ends it.")
+        service = Service(store, place, served, threads=threads, capnp=parse_bind(capnp) if capnp else None)
+        _announce(session, service, store.url, place.url(service.tls), capnp)
         service.run(sock)
+
+
+def _announce(session: Session, service: Service, store: str, address: str, capnp: str | None) -> None:
+    """To a person, or as a line of the log where that is for programs."""
+    style = settings_format(session)
+    if style == "json":
+        inform("serving", address=address, store=store, capnp=capnp, authentication=not service.open_to_all)
+        return
+    if service.open_to_all:
+        session.out.note(
+            "No authentication is configured: whoever reaches this address from this machine may do everything."
+        )
+    if capnp:
+        session.out.note(f"Speaking Cap'n Proto on {capnp}.")
+    session.out.note(f"Serving {store} on {address}. Ctrl-C ends it.")
+
+
+def settings_format(session: Session) -> str:
+    """How the log is written: console or json."""
+    style = session.settings.log.format
+    if session.json or style == "json":
+        return "json"
+    return "console" if style == "console" or sys.stderr.isatty() else "json"

@@ -10,15 +10,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Litestar, MediaType, Response, asgi, get
+from litestar import Litestar, MediaType, Request, Response, asgi, get
 from litestar.datastructures import State
+from litestar.exceptions import HTTPException
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import InvalidArgument, LeaseholdError, NotFound
 from leasehold.server.auth import Authenticator
 from leasehold.server.door import Door
 from leasehold.server.page import docs_page
 from leasehold.server.schema import openapi
+from leasehold.server.watching import facts_of, plain_headers
 from leasehold.stores.remote.host import Host
+
+#: The paths beside the operations.
+PLAIN = frozenset({"/", "/docs", "/schema", "/schema/openapi.json", "/healthz", "/readyz", "/metrics"})
+
+
+def _refused(request: Request[Any, Any, Any], exc: HTTPException) -> Response[bytes]:
+    """What Litestar itself refuses, in the one shape that errors have."""
+    error = NotFound("there is nothing at that path") if exc.status_code == 404 else InvalidArgument(exc.detail)
+    scope: Any = request.scope
+    facts_of(scope).code = error.code
+    status, content_type, body, _ = Host.refusal(error, plain_headers(scope))
+    if exc.status_code == 405:
+        status, body = 405, body.replace(b'"status":400', b'"status":405')
+    return Response(body, status_code=status, headers={"content-type": content_type, **(exc.headers or {})})
 
 
 def build(host: Host, authenticator: Authenticator, *, threads: int = 16, **litestar: Any) -> Litestar:
@@ -67,6 +83,7 @@ def build(host: Host, authenticator: Authenticator, *, threads: int = 16, **lite
         openapi_config=None,
         logging_config=None,
         on_shutdown=[ended],
+        exception_handlers={HTTPException: _refused},
         state=State({"host": host, "door": door}),
         **litestar,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -18,7 +18,7 @@ from leasehold.errors import LeaseholdError, NotFound, TooLarge
 from leasehold.model.event import EventPage
 from leasehold.server.auth import Authenticator
 from leasehold.server.inflating import inflated
-from leasehold.server.watching import facts_of
+from leasehold.server.watching import Facts, facts_of, plain_headers
 from leasehold.stores import telemetry
 from leasehold.stores.kv import KvBackend
 from leasehold.stores.remote import formats
@@ -62,35 +62,35 @@ class Door:
         self._inline = (embedded and host.backend.traits.durability != "disk") if inline is None else inline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = _headers(scope["headers"])
+        headers, facts = plain_headers(scope), facts_of(scope)
         try:
-            reply = await self._answer(scope, headers, receive, send)
+            reply = await self._answer(scope, headers, facts, receive, send)
         except LeaseholdError as exc:
-            facts_of(scope).code = exc.code
+            facts.code = exc.code
             reply = self.host.refusal(exc, headers)
         except Gone:
             return
         except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-            telemetry.warn("request_failed", exc, path=scope["path"])
+            telemetry.warn("request_failed", exc, route=facts.route, request_id=facts.request_id)
+            facts.code = "error"
             reply = self.host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
         if reply is not None:
             await _send(send, reply)
 
-    async def _answer(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> Reply | None:
+    async def _answer(
+        self, scope: Scope, headers: Mapping[str, str], facts: Facts, receive: Receive, send: Send
+    ) -> Reply | None:
         host, method = self.host, scope["method"]
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
-        identity = self._authenticator.identify_at_once(headers)
-        if identity is None:
-            identity = await self.run(self._authenticator.identify, headers)
-        facts = facts_of(scope)
-        facts.subject, facts.tenant = identity.subject, headers.get("leasehold-tenant", identity.tenant)
+        identity = await self._identified(headers)
+        facts.subject, facts.tenant = identity.subject, identity.tenant
         if method == "DELETE" and path.startswith("/v1/requests/"):
             if not host.call_off(identity, headers, path[13:]):
                 raise NotFound("no request of that id waits")
             return Reply(200, "application/json", b"{}")
         operation, named = self._routes.find(method, path)
-        facts.route, facts.queue = operation.name, named.get("queue")
+        facts.route = operation.name
         text = scope["query_string"]
         query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
         body = b"" if operation.in_query else await self._body(receive, headers)
@@ -100,6 +100,10 @@ class Door:
             await self._stream_events(operation, query, headers, identity, receive, send)
             return None
         begun = host.begin(operation, named, query, headers, body, identity)
+        if begun.call.tenant is not None:
+            facts.tenant = begun.call.tenant
+        if "queue" in named:
+            facts.queue = begun.call.name.queue
         if begun.waiting is not None:
             answer = await self._wait(begun, receive)
         elif self._inline and operation.name in _SMALL and len(body) <= _SMALL_BYTES:
@@ -111,6 +115,10 @@ class Door:
             return None
         return host.reply(begun, answer)
 
+    async def _identified(self, headers: Mapping[str, str]) -> Identity:
+        found = self._authenticator.identify_at_once(headers)
+        return await self.run(self._authenticator.identify, headers) if found is None else found
+
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
 
@@ -119,22 +127,18 @@ class Door:
         said = headers.get("content-length", "")
         if said.isdigit() and int(said) > limit:
             raise TooLarge("the request", int(said), limit)
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            return body
-        parts, size = [body], len(body)
-        while message.get("more_body"):
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Gone
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            more = message.get("more_body", False)
             if size > limit:
                 raise TooLarge("the request", size, limit)
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -224,6 +228,10 @@ class Door:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(woken.wait(), _ALIVE_S)
                 woken.clear()
+                try:  # a stream ends with its caller's token
+                    identity = await self._identified(headers)
+                except LeaseholdError:
+                    break
                 begun = host.begin(operation, {}, query, headers, b"", identity)
                 page = await self.run(host.run, begun)
                 if isinstance(page, EventPage) and not page.events:
@@ -233,14 +241,6 @@ class Door:
             gone.cancel()
             watch.close()
             host.attendance.leave(begun.key, entry)
-
-
-def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for raw, value in pairs:
-        name = raw.decode("latin-1")
-        found[name] = f"{found[name]},{value.decode('latin-1')}" if name in found else value.decode("latin-1")
-    return found
 
 
 async def _gone(receive: Receive) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.errors import OpenError, SettingsError
 from leasehold.extras import needs
-from leasehold.server.auth import LoopbackAuthenticator
+from leasehold.server.auth import Authenticator, LoopbackAuthenticator
 from leasehold.server.auth.opening import authenticator
-from leasehold.serving import Server
+from leasehold.serving import Server, Tls
 from leasehold.stores.remote.address import reachable
 from leasehold.stores.remote.host import Host
 from leasehold.stores.remote.limits import Limits
@@ -26,6 +27,8 @@ from leasehold.stores.store import Store
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from leasehold.server.capnp.serving import DoorService
 
 #: Connections that the kernel keeps until they are taken.
 _BACKLOG = 1024
@@ -115,31 +118,50 @@ def _unix(path: str) -> socket.socket:
     return made
 
 
+def check_tls(tls: Tls) -> None:
+    """Before anything listens. Raises SettingsError."""
+    if (tls.cert is None) != (tls.key is None):
+        raise SettingsError("server.tls.cert and server.tls.key go together: set both, or none")
+    if tls.cert is None or tls.key is None:
+        return
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as exc:
+        raise SettingsError(f"server.tls.cert = {tls.cert!r}, server.tls.key = {tls.key!r}: {exc}") from None
+
+
 class Service:
     """A store behind an application, behind uvicorn. `run` serves until it is told to stop."""
 
-    def __init__(self, store: Store, bind: Bind, settings: Server, *, threads: int = 16) -> None:
-        """Raises SettingsError: what would be open to everyone is refused."""
+    def __init__(
+        self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
+    ) -> None:
+        """`capnp`: where to open a second door. Raises SettingsError: what would be open to everyone is refused."""
         known = authenticator(settings.auth)
-        if known is None and not bind.loopback:
-            raise SettingsError(
-                f"{bind.host}:{bind.port} can be reached from other machines, and no authentication is configured: set one of "
-                "server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
-            )
+        for place in (bind, capnp):
+            if place is not None and known is None and not place.loopback:
+                raise SettingsError(
+                    f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured: set"
+                    " one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
+                )
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
+        check_tls(settings.tls)
         limits = settings.limits
         self.host = Host(store._backend, limits=Limits.of(limits))
         with needs("server", "The server"):
             import uvicorn
 
-            from leasehold.server.app import build
+            from leasehold.server.app import PLAIN, build
             from leasehold.server.watching import Watch
             from leasehold.server.wire import guarded
-        self.app = build(self.host, known or LoopbackAuthenticator(not bind.path), threads=threads)
+        self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
+        self.app = build(self.host, self.authenticator, threads=threads)
         config = uvicorn.Config(
-            Watch(self.app),  # type: ignore[arg-type]
+            Watch(self.app, PLAIN),  # type: ignore[arg-type]  # ASGI by shape; uvicorn has names of its own for it
             http=guarded(limits.head),
             ws="none",
             lifespan="on",
@@ -152,10 +174,20 @@ class Service:
             ssl_keyfile=settings.tls.key,
         )
         self._server = _server(config, self.host)
+        self.capnp = None if capnp is None else self._second_door(capnp)
+
+    def _second_door(self, place: Bind) -> DoorService:
+        if place.path:
+            raise SettingsError("--capnp takes HOST:PORT")
+        with needs("capnp", "The Cap'n Proto door"):
+            from leasehold.server.capnp.serving import DoorService
+
+        return DoorService(self.host, self.authenticator, (place.host, place.port))
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""
-        self._server.run(sockets=[sock])
+        with self.capnp or contextlib.nullcontext():
+            self._server.run(sockets=[sock])
 
     @contextlib.contextmanager
     def running(self, sock: socket.socket) -> Iterator[None]:
@@ -193,6 +225,19 @@ def _server(config: uvicorn.Config, host: Host) -> Any:
                 counter = (counter + 1) % 864_000
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._told.wait(), 0.1)
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """As uvicorn's, but the signal ends with the serving: it would otherwise end the process before the store is closed."""
+            if threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             host.stop()

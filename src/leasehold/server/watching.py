@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from leasehold.stores.telemetry import BOUNDS, inform
-from leasehold.stores.tracing import server_span
+from leasehold.stores.tracing import server_span, tracing
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -62,18 +62,29 @@ def facts_of(scope: Scope) -> Facts:
     return found
 
 
-class Watch:
-    """An ASGI application around another."""
+def plain_headers(scope: Scope) -> dict[str, str]:
+    """By their names; the values of one that came twice are joined, so that nobody can show one guard this and the next that."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
 
-    def __init__(self, app: Asgi) -> None:
+
+class Watch:
+    """An ASGI application around another. `plain` are paths beside the operations, which name themselves."""
+
+    def __init__(self, app: Asgi, plain: frozenset[str] = frozenset()) -> None:
         self._app = app
+        self._plain = plain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         facts = scope["leasehold"] = Facts(_request_id(scope))
+        if scope["path"] in self._plain:
+            facts.route = scope["path"]
         sent_id = facts.request_id.encode()
 
         async def receiving() -> Message:
@@ -91,7 +102,9 @@ class Watch:
 
         start = perf_counter()
         try:
-            with server_span("request", headers, {"http.request.method": scope["method"]}) as span:
+            with server_span(
+                "request", plain_headers(scope) if tracing() else {}, {"http.request.method": scope["method"]}
+            ) as span:
                 await self._app(scope, receiving, sending)
                 if span is not None:
                     _describe(span, facts)

@@ -124,8 +124,10 @@ class Codec:
         """A call whose arguments are an object in JSON already: from a command line. Raises InvalidArgument."""
         try:
             decoded = self._json_args.decode(arguments)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except msgspec.ValidationError as exc:
             raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise InvalidArgument(f"the arguments of {self.name} have to be a JSON object: {exc}") from None
         args, kwargs = self._call_of(decoded)
         return self.encode_call(args, kwargs)
 

@@ -8,15 +8,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import capnp
 
 from leasehold.errors import OpenError
+from leasehold.server.auth import Authenticator
+from leasehold.server.capnp.carrying import Carrier
 from leasehold.server.capnp.door import FrontDoor, Lobby
+from leasehold.stores.remote.host import Host
+from leasehold.stores.remote.identity import Identity
 
 #: The least that a message may be, however small a body is allowed to be: the RPC layer's own take some room.
 _MIN_WORDS = 8192
+
+
+class DoorService:
+    """The door to a host, open for as long as the context lasts."""
+
+    def __init__(self, host: Host, authenticator: Authenticator, place: tuple[str, int]) -> None:
+        self._carrier = Carrier(host)
+        self._authenticator = authenticator
+        lobby = Lobby(host, self._identify, self._carrier.carry)
+        self._server = CapnpServer(lobby, *place, host.limits.body_bytes)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def _identify(self, headers: Mapping[str, str]) -> Identity:
+        found = self._authenticator.identify_at_once(headers)
+        if found is not None:
+            return found
+        return await asyncio.to_thread(self._authenticator.identify, headers)
+
+    def __enter__(self) -> DoorService:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+        self._carrier.close()
 
 
 class CapnpServer:

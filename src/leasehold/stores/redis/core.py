@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasehold.clock import Clock, ManualClock, SystemClock
@@ -11,7 +11,7 @@ from leasehold.errors import InvalidArgument
 from leasehold.model.ids import IdSource
 from leasehold.storage.keyspace import digest
 from leasehold.stores.redis.listening import Listening
-from leasehold.stores.redis.shards import Shards
+from leasehold.stores.redis.shards import Shard, Shards
 from leasehold.stores.redis.wire import Arg, Wire
 
 
@@ -30,6 +30,10 @@ class Core:
     def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
         """A verb that writes."""
         return self.wire.act(base, verb, *args)
+
+    def any_of(self, shards: Sequence[Shard]) -> Shard:
+        """Where jobs go that may go anywhere: in turn."""
+        return self.shards.turn(shards)[0]
 
     def kept(self, decide: Callable[[], bytes]) -> bytes:
         """What a verb that works in chunks decided at its beginning."""
@@ -59,6 +63,10 @@ class OnceCore(Core):
     def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
         step = digest(self._request + base + b"%d" % next(self._steps))
         return self.wire.once(base, verb, step, *args)
+
+    def any_of(self, shards: Sequence[Shard]) -> Shard:
+        """Always the same: asked again, it must meet what it did the first time."""
+        return shards[self._request[0] % len(shards)]
 
     def kept(self, decide: Callable[[], bytes]) -> bytes:
         found: bytes = self.act(self.shards.registry, "keep", decide())[0]

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from leasehold.clock import Clock
-from leasehold.errors import LeaseholdError, OpenError, SettingsError, Unavailable
+from leasehold.errors import FormatError, LeaseholdError, OpenError, SettingsError, StoreError, Unavailable
 from leasehold.settings import Redis as RedisSettings
 from leasehold.storage.engine import Durability, Traits
 from leasehold.stores.redis.address import parse
@@ -43,7 +43,9 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         raise OpenError(f"{address.shown}: {exc}") from exc
     try:
         durability = _examine(wire, remarks)
-        wire.prepare()
+        refused = wire.prepare()
+        if refused is not None:
+            remarks.append(f"the server has no functions for us, and is sent scripts: {refused}")
         core = Core(wire, chosen.prefix, chosen.partitions, clock)
         _claim_format(core, address.shown)
     except Unavailable as exc:
@@ -71,9 +73,7 @@ def _examine(wire: Wire, remarks: list[str]) -> Durability:
     levels: list[Durability] = []
     for info in wire.everywhere("INFO", "server"):
         _check_version(_text(info))
-    configs = wire.everywhere("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync", "maxmemory")
-    for raw in configs:
-        config = _pairs(raw)
+    for config in _configs(wire, remarks):
         policy = config.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
             raise OpenError(
@@ -90,6 +90,26 @@ def _examine(wire: Wire, remarks: list[str]) -> Durability:
     return least
 
 
+def _configs(wire: Wire, remarks: list[str]) -> list[dict[str, str]]:
+    try:
+        found = wire.everywhere("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
+    except StoreError as exc:
+        if not isinstance(exc.__cause__, redis.ResponseError):
+            raise
+        remarks.append(f"the server does not tell its settings, of which the safest are not assumed: {exc.__cause__}")
+    else:
+        return [_pairs(raw) for raw in found]
+    configs = []
+    for told, memory in zip(wire.everywhere("INFO", "persistence"), wire.everywhere("INFO", "memory"), strict=True):
+        info = dict(line.split(":", 1) for line in f"{_text(told)}\n{_text(memory)}".splitlines() if ":" in line)
+        configs.append({
+            "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
+            "appendfsync": "everysec",
+            "maxmemory-policy": info.get("maxmemory_policy", "noeviction"),
+        })  # fmt: skip
+    return configs
+
+
 def _check_version(info: str) -> None:
     found = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     kind = "valkey" if "valkey_version" in found else "redis"
@@ -101,8 +121,6 @@ def _check_version(info: str) -> None:
 
 def _claim_format(core: Core, shown: str) -> None:
     """Under a prefix is a store of our format, or nothing yet."""
-    from leasehold.errors import FormatError
-
     key = core.shards.registry + b":format"
     raw = core.wire.command(key, "GET", key)
     if raw is None:

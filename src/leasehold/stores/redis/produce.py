@@ -60,7 +60,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
 def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:
     wall = core.clock.wall_ms()
     # A chunk that is published again must meet its marker: it always goes to the same partition.
-    anywhere = core.shards.turn(queue.shards)[0] if chunk is None else queue.shards[chunk % len(queue.shards)]
+    anywhere = core.any_of(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
         return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
     packed: dict[int, _Packed] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from redis import exceptions as driver
 
-from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, Unavailable
+from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, StoreError, Unavailable
 from leasehold.stores.redis.lanes import Lanes
 from leasehold.stores.redis.library import library
 from leasehold.stores.redis.topology import Topology
@@ -173,15 +173,17 @@ class Wire:
 
     # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prepare(self) -> None:
-        """Have the library on every primary; where functions are not to be had, the script."""
+    def prepare(self) -> str | None:
+        """Have the library on every primary; where functions are not to be had, the script. Why not, in that case."""
         for node in self._topology.primaries():
             try:
                 self.load(node)
-            except Unavailable as exc:
+            except StoreError as exc:
                 if not isinstance(exc.__cause__, driver.ResponseError):
                     raise
                 self._scripts = True
+                return str(exc.__cause__)
+        return None
 
     def load(self, node: redis.Redis) -> None:
         if self._scripts:

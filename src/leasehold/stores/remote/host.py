@@ -200,8 +200,9 @@ class Host:
         )
 
     def _decoded(self, operation: Operation, written: Format, body: bytes | bytearray | memoryview) -> object:
-        if len(body) > self.limits.body_bytes:
-            raise TooLarge("the request", len(body), self.limits.body_bytes)
+        limit = max(self.limits.body_bytes, self.limits.inflated_bytes)  # servers look before they take or open a body
+        if len(body) > limit:
+            raise TooLarge("the request", len(body), limit)
         try:
             return written.decode(body, operation.asks)
         except (msgspec.DecodeError, RecursionError) as exc:

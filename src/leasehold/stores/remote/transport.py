@@ -166,7 +166,9 @@ class Transport:
         while True:
             connection: Connection | None = None
             try:
-                connection = self._connection(max(0.001, min(until - time.monotonic(), 10.0)))
+                # Patience is for trying again: the first try takes what a connection takes.
+                left = until - time.monotonic() if tries else self.timeout
+                connection = self._connection(max(0.05, min(left, 10.0)))
                 answer = self._once(connection, request, wait, cancel, call_off)
                 if answer.status != 503 or answer.retry_after is None:
                     return answer

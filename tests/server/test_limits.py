@@ -1,0 +1,127 @@
+"""Each limit by its setting: what is within it passes, what is past it is a problem of its own, and nothing is done."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leasehold.serving import Limits
+from tests.server.running import Running, running, token
+
+LIMITS = Limits(body=20_000, inflated=50_000, head=4096, batch=5, claim=4, lease=60, wait=0.2)
+JOBS, CLAIMS, SETTLE = "/v1/queues/emails/jobs", "/v1/queues/emails/claims", "/v1/queues/emails/settle"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running(limits=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def headers() -> dict[str, str]:
+    return token("acme", "admin")
+
+
+def asked(served: Running, headers: dict[str, str], target: str, body: Any, **more: str) -> tuple[int, str | None]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = served.ask("POST", target, raw, headers | {name.replace("_", "-"): value for name, value in more.items()})
+    found = json.loads(answer.body)
+    if answer.status >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert found["status"] == answer.status
+    return answer.status, found.get("code") if isinstance(found, dict) else None
+
+
+RECEIPT = f"{0:032x}.{0:032x}.1"
+JOB = {"text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("target", "within", "past"),
+    [
+        (JOBS, {"text": "x" * 19_000}, {"text": "x" * 20_000}),
+        (JOBS, [JOB] * 5, [JOB] * 6),
+        (CLAIMS, {"limit": 4}, {"limit": 5}),
+        (CLAIMS, {"lease_ms": 60_000}, {"lease_ms": 60_001}),
+        (f"/v1/queues/emails/leases/{0:032x}/extend", {"lease_ms": 60_000}, {"lease_ms": 60_001}),
+        (SETTLE, {"items": [{"verb": "ack", "receipt": RECEIPT}] * 5}, {"items": [{"verb": "ack", "receipt": RECEIPT}] * 6}),
+        ("/v1/queues/emails/replay", {"ids": ["0" * 32] * 5}, {"ids": ["0" * 32] * 6}),
+        ("/v1/claims", {"queues": [f"q{n}" for n in range(5)]}, {"queues": [f"q{n}" for n in range(6)]}),
+        (JOBS, JOB, {**JOB, "unknown": 1}),
+        (JOBS, JOB, {**JOB, "priority": 10}),
+    ],
+    ids=["body", "batch", "claim", "lease", "extend", "settle", "ids", "queues", "unknown field", "shape"],
+)  # fmt: skip
+def test_within_and_past(target: str, within: Any, past: Any, served: Running, headers: dict[str, str]):
+    status, _ = asked(served, headers, target, within)
+    assert status in (200, 409)
+    before = served.store.queue("emails", "acme").counts().enqueued
+    assert asked(served, headers, target, past) in ((400, "invalid_argument"), (413, "too_large"))
+    assert served.store.queue("emails", "acme").counts().enqueued == before
+
+
+def test_bodies_without_a_length(served: Running, headers: dict[str, str]):
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+
+    def pieces(count: int) -> Iterator[bytes]:
+        yield b'{"text": "'
+        for _ in range(count):
+            yield b"x" * 1000
+        yield b'"}'
+
+    for count, status in ((10, 200), (30, 413)):
+        connection.request("POST", JOBS, pieces(count), headers | {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert (answer.status, bool(answer.read())) == (status, True)
+        connection.close()
+
+
+def test_compressed_bodies(served: Running, headers: dict[str, str]):
+    def text(size: int) -> bytes:
+        return json.dumps({"text": "x" * size}).encode()
+
+    for encoding, press in (("gzip", gzip.compress), ("deflate", zlib.compress)):
+        assert asked(served, headers, JOBS, press(text(40_000)), Content_Encoding=encoding)[0] == 200
+        assert asked(served, headers, JOBS, press(text(50_000)), Content_Encoding=encoding) == (413, "too_large")
+        assert asked(served, headers, JOBS, press(bytes(10**7)), Content_Encoding=encoding) == (413, "too_large")
+        assert asked(served, headers, JOBS, text(10), Content_Encoding=encoding) == (400, "invalid_argument")
+    assert asked(served, headers, JOBS, text(10), Content_Encoding="br") == (400, "invalid_argument")
+    assert asked(served, headers, JOBS, text(10), Content_Encoding="identity")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"[" * 15_000, "application/json"),
+        (b'{"a":' * 3_000, "application/json"),
+        (b'{"headers":' + b'{"a":' * 3_000 + b"1" + b"}" * 3_001, "application/json"),
+        (b"\x91" * 15_000, "application/msgpack"),
+        (b"\x81\xa7headers" + b"\x81\xa1a" * 3_000 + b"\xc0", "application/msgpack"),
+        (b"\xdd\xff\xff\xff\xff", "application/msgpack"),
+        (b"\xc6\xff\xff\xff\xff", "application/msgpack"),
+    ],
+)
+def test_depth_and_lengths_that_lie(body: bytes, kind: str, served: Running, headers: dict[str, str]):
+    assert asked(served, headers, JOBS, body, Content_Type=kind, Accept="application/json") == (400, "invalid_argument")
+
+
+def test_heads(served: Running, headers: dict[str, str]):
+    assert asked(served, headers, JOBS, JOB, A="x" * 2000)[0] == 200
+    assert asked(served, headers, JOBS, JOB, A="x" * 4096) == (413, "too_large")
+
+
+def test_a_longer_wait_is_answered_at_the_limit(served: Running, headers: dict[str, str]):
+    start = time.monotonic()
+    answer = served.ask("POST", "/v1/queues/empty/claims", b'{"wait_ms": 3600000}', headers)
+    found = json.loads(answer.body)
+    assert (answer.status, found["jobs"]) == (200, [])
+    assert found["left_ms"] > 3_500_000
+    assert time.monotonic() - start < 30

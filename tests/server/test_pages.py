@@ -1,0 +1,61 @@
+"""What is beside the operations: probes, numbers, the document and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.running import Running, running
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/healthz", "application/json"),
+        ("/readyz", "application/json"),
+        ("/metrics", "text/plain"),
+        ("/schema", "application/json"),
+        ("/docs", "text/html"),
+        ("/", "text/html"),
+    ],
+)
+def test_they_are_open_to_everybody(path: str, kind: str, served: Running):
+    answer = served.ask("GET", path, None, {})
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith(kind)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/not/there", 404, "not_found"),
+        ("GET", "/v2/queues", 404, "not_found"),
+        ("POST", "/healthz", 405, "invalid_argument"),
+        ("GET", "/v1/not-there", 401, "unauthenticated"),
+    ],
+)
+def test_what_is_not_there_is_told_in_the_one_shape(method: str, path: str, status: int, code: str, served: Running):
+    answer = served.ask(method, path, None, {})
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = json.loads(answer.body)
+    assert (answer.status, found["status"], found["code"]) == (status, status, code)
+
+
+def test_the_page_names_every_route_and_links_lead_somewhere(served: Running):
+    page = served.ask("GET", "/docs", None, {}).body.decode()
+    document = json.loads(served.ask("GET", "/schema", None, {}).body)
+    for path in document["paths"]:
+        assert path in page
+    anchors = set(re.findall(r'id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= anchors
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', page), "it needs no other host"
+    assert "<script" not in page

@@ -1,0 +1,123 @@
+"""Workers on every kind of store, and limits of a queue that hold across them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+import leasehold
+from leasehold import App, Policy, current_job
+from tests.worker.conftest import until
+
+
+def test_max_leased_holds_across_workers():
+    with App("memory:", policies={"default": Policy(max_leased=3)}, sweep=False) as app:
+        lock, now, most = threading.Lock(), [0], [0]
+
+        @app.task
+        def job(i: int) -> None:
+            with lock:
+                now[0] += 1
+                most[0] = max(most[0], now[0])
+            time.sleep(0.01)
+            with lock:
+                now[0] -= 1
+
+        job.map(range(60))
+        queue = app.store.queue("default")
+        with app.worker(concurrency=4), app.worker(concurrency=4):
+            until(lambda: queue.counts().ready == queue.counts().leased == 0)
+        assert most[0] == 3
+        assert queue.counts().enqueued == 60
+        assert app.store.check().clean
+
+
+def test_rate_holds_across_workers():
+    with App("memory:", policies={"default": Policy(rate="20/s")}, sweep=False) as app:
+        began: list[float] = []
+
+        @app.task
+        def job(i: int) -> None:
+            began.append(time.monotonic())
+
+        job.map(range(50))
+        start = time.monotonic()
+        with app.worker(concurrency=4), app.worker(concurrency=4):
+            until(lambda: len(began) == 50)
+        # A full bucket at once, then one every 50 ms.
+        assert time.monotonic() - start >= 30 / 20 - 0.05
+        for second in range(2):
+            within = [moment for moment in began if second <= moment - start < second + 1]
+            assert len(within) <= 20 * (second == 0) + 21
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_embedded(engine, tmp_path):
+    with App(f"{engine}:{tmp_path / 'data'}") as app:
+
+        @app.task
+        def double(x: int) -> int:
+            return 2 * x
+
+        with app.worker():
+            assert [handle.result() for handle in double.map(range(30))] == [2 * x for x in range(30)]
+        assert app.store.check().clean
+
+
+def works(app: App) -> None:
+    """Retries, progress, results, a heartbeat and a lost job, wherever the store is."""
+    began = threading.Event()
+
+    @app.task(max_attempts=2)
+    def flaky(x: int) -> int:
+        current_job().progress(0.5)
+        if current_job().attempt == 1:
+            raise leasehold.Retry(after=0)
+        return x
+
+    @app.task
+    def long() -> None:
+        began.set()
+        until(lambda: current_job().lost)
+
+    with app.worker(lease=1.0) as worker:
+        assert [handle.result(30) for handle in flaky.map(range(10))] == list(range(10))
+        handle = long.delay()
+        assert began.wait(10)
+        time.sleep(1.2)
+        assert handle.status() == "leased"  # a heartbeat has kept it
+        assert handle.cancel()
+        until(lambda: worker.running == 0)
+    assert (worker.totals.outcomes["done"], worker.totals.outcomes["retried"]) == (10, 10)
+    assert app.store.check().clean
+
+
+def test_through_a_listener(tmp_path):
+    """The worker and the producer are clients of a store that somebody else owns."""
+    from leasehold.stores.remote.host import Host
+    from leasehold.stores.remote.listener import Listener
+
+    with leasehold.open(f"rocksdb:{tmp_path / 'data'}") as store:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        listener = Listener(listening, Host(store._backend))
+        try:
+            with App(f"http+unix:{tmp_path / 's'}") as app:
+                works(app)
+        finally:
+            listener.stop()
+
+
+def test_on_valkey():
+    from tests.redis.servers import Server
+
+    server = Server()
+    try:
+        with App(server.url) as app:
+            works(app)
+    finally:
+        server.stop()
