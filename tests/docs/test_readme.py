@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +22,13 @@ SHELL = [
     for block in blocks(README)
     if block.language == "console" and "tasks" not in block.marks
     for line in block.body.splitlines()
-    if line.startswith("$ leasehold")
+    if line.startswith("$ leasehold") and "serve" not in line
+]
+SERVER = [
+    line[2:]
+    for block in blocks(README)
+    for line in block.body.splitlines()
+    if "localhost:8400" in line and line.startswith("$ ")
 ]
 
 
@@ -63,6 +72,20 @@ def test_the_shell_lines_work(fresh: Path):
     assert said[0].startswith("enqueued ")
     assert said[1] == said[0].replace("enqueued", "acked")
     assert said[-1].startswith("clean: 1 queue, 0 jobs")
+
+
+def test_two_commands_from_nothing_to_a_claim(fresh: Path):
+    assert [line.split()[0] for line in SERVER] == ["leasehold", "curl"]
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+    script = "\n".join(SERVER).replace("8400", str(port)) + "\nstatus=$?; kill %1; wait %1; exit $status"
+    done = run("bash", "-c", script, where=fresh)
+    assert done.returncode == 0, done.stderr
+    job, claim = (json.loads(line) for line in done.stdout.replace("}{", "}\n{").splitlines())
+    (delivery,) = claim["jobs"]
+    assert delivery["id"] == job["id"]
+    assert base64.b64decode(delivery["payload"]) == b"to ada"
+    assert delivery["receipt"].startswith(job["id"])
 
 
 def test_make_targets_that_are_named_are_there():

@@ -11,8 +11,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import leasehold
 from leasehold import KeyConflict
 from leasehold.stores.tracing import client_span, server_span
+from tests.server.running import running, token
 
 EXPORTER = InMemorySpanExporter()
 
@@ -63,3 +65,34 @@ def test_a_program_that_does_not_trace_loads_nothing():
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_a_request_through_a_server():
+    """The client's span and the server's, in one trace, with what may be known and nothing else."""
+    held = token("default", "produce consume")["Authorization"].removeprefix("Bearer ")
+    with running() as served, leasehold.open(served.url, token=held) as store:
+        EXPORTER.clear()
+        tracer = trace.get_tracer("a test")
+        with tracer.start_as_current_span("work"):
+            store.queue("emails").enqueue(b"PAYLOAD-7f3a", key="KEY-7f3a")
+        with pytest.raises(leasehold.Forbidden):
+            store.queue("emails").pause()
+    spans = {span.name: span for span in EXPORTER.get_finished_spans()}
+    work, client, server = spans["work"], spans["leasehold enqueue"], spans["enqueue"]
+    assert work.context is not None
+    assert client.context is not None
+    assert client.parent is not None
+    assert server.parent is not None
+    assert client.parent.span_id == work.context.span_id
+    assert server.parent.span_id == client.context.span_id
+    assert server.attributes is not None
+    assert server.attributes["http.response.status_code"] == 200
+    assert server.attributes["leasehold.tenant"] == "default"
+    assert server.attributes["leasehold.queue"] == "emails"
+    assert len(str(server.attributes["leasehold.request_id"])) == 32
+    assert spans["leasehold pause"].status.status_code is trace.StatusCode.ERROR
+    assert spans["pause"].attributes is not None
+    assert spans["pause"].attributes["leasehold.error"] == "forbidden"
+    for span in spans.values():
+        for secret in ("7f3a", held, held.split(".")[2]):
+            assert secret not in span.to_json()

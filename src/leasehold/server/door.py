@@ -18,6 +18,7 @@ from leasehold.errors import LeaseholdError, NotFound, TooLarge
 from leasehold.model.event import EventPage
 from leasehold.server.auth import Authenticator
 from leasehold.server.inflating import inflated
+from leasehold.server.metering import Meter
 from leasehold.server.watching import Facts, facts_of, plain_headers
 from leasehold.stores import telemetry
 from leasehold.stores.kv import KvBackend
@@ -57,6 +58,7 @@ class Door:
         self.host = host
         self._authenticator = authenticator
         self._routes = routes
+        self.meter = Meter(host.backend)
         self.threads = ThreadPoolExecutor(threads, "leasehold-server")
         embedded = isinstance(host.backend, KvBackend)
         self._inline = (embedded and host.backend.traits.durability != "disk") if inline is None else inline
@@ -85,6 +87,8 @@ class Door:
         path = raw.partition(b"?")[0].decode("latin-1")
         identity = await self._identified(headers)
         facts.subject, facts.tenant = identity.subject, identity.tenant
+        if not self.meter.free(identity):
+            await self.run(self.meter.draw, identity)
         if method == "DELETE" and path.startswith("/v1/requests/"):
             if not host.call_off(identity, headers, path[13:]):
                 raise NotFound("no request of that id waits")

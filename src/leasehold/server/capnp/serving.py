@@ -17,6 +17,7 @@ from leasehold.errors import OpenError
 from leasehold.server.auth import Authenticator
 from leasehold.server.capnp.carrying import Carrier
 from leasehold.server.capnp.door import FrontDoor, Lobby
+from leasehold.server.metering import Meter
 from leasehold.stores.remote.host import Host
 from leasehold.stores.remote.identity import Identity
 
@@ -30,6 +31,7 @@ class DoorService:
     def __init__(self, host: Host, authenticator: Authenticator, place: tuple[str, int]) -> None:
         self._carrier = Carrier(host)
         self._authenticator = authenticator
+        self._meter = Meter(host.backend)
         lobby = Lobby(host, self._identify, self._carrier.carry)
         self._server = CapnpServer(lobby, *place, host.limits.body_bytes)
 
@@ -39,9 +41,11 @@ class DoorService:
 
     async def _identify(self, headers: Mapping[str, str]) -> Identity:
         found = self._authenticator.identify_at_once(headers)
-        if found is not None:
-            return found
-        return await asyncio.to_thread(self._authenticator.identify, headers)
+        if found is None:
+            found = await asyncio.to_thread(self._authenticator.identify, headers)
+        if not self._meter.free(found):
+            await asyncio.to_thread(self._meter.draw, found)
+        return found
 
     def __enter__(self) -> DoorService:
         self._server.start()
