@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from leasehold.cli.session import Session
-from leasehold.errors import InvalidArgument, LeaseholdError, OpenError, StoreError
+from leasehold.errors import InvalidArgument, OpenError
 from leasehold.stores.telemetry import configure_logging
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_OURS = re.compile(r"leasehold\.[\w.]+\.(\w+): (.+)")
-_OPENING = ("OpenError", "StoreLocked", "FormatError", "UnknownEngine")
+    from leasehold.spark.running import SparkSession
 
 
 class SparkMissing(OpenError):
@@ -30,53 +27,16 @@ class SparkMissing(OpenError):
     code = "spark_missing"
 
 
-class SparkFailed(StoreError):
-    """Spark ended the job."""
-
-    code = "spark_failed"
-
-
 def require() -> None:
     """Say what is missing before anything starts."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise SparkMissing("PySpark is not installed: pip install 'leasehold[spark]'") from None
+    if find_spec("pyspark") is None:
+        raise SparkMissing("PySpark is not installed: pip install 'leasehold[spark]'")
     home = os.environ.get("JAVA_HOME")
     if not (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)) and shutil.which("java") is None:
         raise SparkMissing(
             "Spark needs Java 17 or newer, and none was found (neither JAVA_HOME nor on the PATH)."
             " On Debian or Ubuntu: sudo apt-get install openjdk-17-jre-headless"
         )
-
-
-@contextmanager
-def spark_session(
-    session: Session, job: str, master: str, memory: str | None, conf: Sequence[str]
-) -> Iterator[SparkSession]:
-    log = session.settings.log
-    configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
-    require()
-    settings = {"spark.log.level": "WARN" if session.debug else "ERROR"}
-    for pair in conf:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
-        settings[name.strip()] = value.strip()
-    from pyspark.sql import SparkSession
-
-    from leasehold.spark import session as made
-
-    lent = SparkSession.getActiveSession()  # a program that has one runs its commands on it, and keeps it
-    with hushed(session.debug):
-        spark = lent or made(f"leasehold {job}", master=master, memory=memory, conf=settings)
-    try:
-        with _translated():
-            yield spark
-    finally:
-        if lent is None:
-            with hushed(session.debug):
-                spark.stop()
 
 
 @contextmanager
@@ -101,25 +61,22 @@ def hushed(debug: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Errors of ours come back from Spark's processes as text: say them as they were."""
-    from pyspark.errors import AnalysisException, ParseException, PySparkException
+def spark_session(
+    session: Session, job: str, master: str, memory: str | None, conf: Sequence[str]
+) -> Iterator[SparkSession]:
+    log = session.settings.log
+    configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
+    require()
+    settings = {"spark.log.level": "WARN" if session.debug else "ERROR"}
+    for pair in conf:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    from leasehold.spark.running import running
 
-    try:
-        yield
-    except LeaseholdError:
-        raise
-    except PySparkException as exc:
-        text = str(exc)
-        ours = [match for match in _OURS.findall(text) if match[0] not in ("SparkFailed",)]
-        if ours:
-            name, said = ours[-1]
-            kind = OpenError if name in _OPENING else InvalidArgument if name == "InvalidArgument" else SparkFailed
-            raise kind(said.strip()) from exc
-        first = text.strip().splitlines()[0] if text.strip() else type(exc).__name__
-        if isinstance(exc, AnalysisException | ParseException):
-            raise InvalidArgument(f"Spark cannot do that: {first}") from exc
-        raise SparkFailed(f"Spark ended the job: {first}") from exc
+    with running(f"leasehold {job}", master, memory, settings, lambda: hushed(session.debug)) as spark:
+        yield spark
 
 
 Told = Callable[[str], None]
