@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import leasehold
+from bench import filters
 from bench.lives import Client, compare, payloads_of
 from bench.ours import _Client
 from bench.peers.serving import Missing
@@ -140,5 +141,6 @@ def _server_us(client: Any) -> float:
 _RATIO = "Leasehold / this one, the median of the rounds' ratios"
 SECTIONS = [
     Section("redis-os", "the store on Redis beside its streams: lives in batches of 100, `os`", _RATIO, _lives("os")),
+    filters.SECTION,
     Section("redis-disk", "the same with `appendfsync always`", _RATIO, _lives("disk")),
 ]

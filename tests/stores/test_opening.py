@@ -276,8 +276,9 @@ assert not {"rocksdict", "lmdb"} & set(sys.modules)
 
 def test_options_are_the_engines_settings():
     assert sorted(opening.OPTIONS) == [
-        "ca_file", "cache_capacity", "encoding", "listen", "map_size", "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token",
-        "token_file", "wait_aof", "wait_replicas",
+        "bloom_capacity", "bloom_rate", "bloom_rotation", "ca_file", "cache_capacity", "encoding", "listen", "map_size",
+        "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token", "token_file", "wait_aof",
+        "wait_replicas",
     ]  # fmt: skip
 
 

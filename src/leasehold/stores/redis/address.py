@@ -20,7 +20,10 @@ _SCHEME = re.compile(r"(redis|valkey)(s?)(?:\+(unix|cluster|sentinel))?\Z")
 _PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 Kind = Literal["server", "unix", "cluster", "sentinel"]
 #: What may follow the `?`, by the settings' names.
-OPTIONS = ("prefix", "partitions", "wait_replicas", "wait_aof", "timeout", "patience")
+OPTIONS = (
+    "prefix", "partitions", "wait_replicas", "wait_aof", "timeout", "patience", "bloom_capacity", "bloom_rate",
+    "bloom_rotation",
+)  # fmt: skip
 
 
 class Address(NamedTuple):

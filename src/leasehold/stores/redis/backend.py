@@ -46,6 +46,11 @@ class RedisBackend:
     def once(self, request: bytes) -> RedisBackend:
         return _Once(self, request)
 
+    @property
+    def filter_bytes(self) -> int:
+        """What this process keeps in Bloom filters."""
+        return 0 if self._core.keys_seen is None else self._core.keys_seen.memory_bytes
+
     def on_retry(self, told: Callable[[str], None]) -> None:
         self._core.wire.told = told
 

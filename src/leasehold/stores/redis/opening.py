@@ -14,6 +14,7 @@ from leasehold.storage.engine import Durability, Traits
 from leasehold.stores.redis.address import parse
 from leasehold.stores.redis.backend import RedisBackend
 from leasehold.stores.redis.core import Core
+from leasehold.stores.redis.filters import RotatingFilter
 from leasehold.stores.redis.produce import ATOMIC_BYTES
 from leasehold.stores.redis.shards import MAX_PARTITIONS
 from leasehold.stores.redis.topology import topology
@@ -48,6 +49,8 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
             remarks.append(f"the server has no functions for us, and is sent scripts: {refused}")
         core = Core(wire, chosen.prefix, chosen.partitions, clock)
         _claim_format(core, address.shown)
+        if chosen.bloom_capacity:
+            core.keys_seen = RotatingFilter(clock, chosen.bloom_capacity, chosen.bloom_rate, chosen.bloom_rotation)
     except Unavailable as exc:
         wire.close()
         raise OpenError(f"{address.shown}: {exc}") from exc

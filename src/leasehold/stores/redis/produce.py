@@ -14,7 +14,7 @@ from leasehold.model.retry import Policy
 from leasehold.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
 from leasehold.storage.keyspace import digest
 from leasehold.storage.records import encode_headers
-from leasehold.stores.redis.core import Core
+from leasehold.stores.redis.core import Core, OnceCore
 from leasehold.stores.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules, plain_body
 from leasehold.stores.redis.shards import Registered, Shard
 from leasehold.stores.redis.wire import Arg
@@ -22,6 +22,8 @@ from leasehold.stores.redis.wire import Arg
 #: The most bytes that one call enqueues: one request, which the server runs as one step.
 ATOMIC_BYTES = 64 * 1024 * 1024
 _JOB_OVERHEAD = 512
+#: Payloads from here on are worth a look before they are sent, if their key may have been before.
+LARGE = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
 _PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
@@ -48,6 +50,15 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
         size += len(request[0])
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
+    known = _known_before(core, queue, requests) if core.keys_seen is not None else {}
+    if known:
+        rest = [request for index, request in enumerate(requests) if index not in known]
+        added = iter(_enqueue(core, name, queue, rest) if rest else ())
+        return [known[index] if index in known else next(added) for index in range(len(requests))]
+    return _enqueue(core, name, queue, requests)
+
+
+def _enqueue(core: Core, name: QueueName, queue: Registered, requests: Sequence[JobRequest]) -> list[Enqueued]:
     packed = _pack(core, queue, requests)
     if len(packed) == 1:
         return _send(core, name, requests, packed[0])
@@ -55,6 +66,32 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
     for part in packed:
         answers.update(zip(part.indexes, _send(core, name, requests, part), strict=True))
     return [answers[index] for index in range(len(requests))]
+
+
+def _known_before(core: Core, queue: Registered, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
+    """Large jobs whose key is held by one with the same payload: found by a look, so that they need not be sent.
+
+    Only keys that this process may have enqueued before are looked for; the others are sent, and the step tells. Of a
+    request that is remembered by its id, every step has to be taken again.
+    """
+    seen = core.keys_seen
+    if seen is None or isinstance(core, OnceCore):
+        return {}
+    wanted: dict[Shard, list[tuple[int, bytes, bytes]]] = {}
+    for index, request in enumerate(requests):
+        if request.key is not None and len(request.payload) >= LARGE:
+            key = digest(request.key.encode())
+            if key in seen:
+                wanted.setdefault(queue.of(key), []).append((index, key, digest(request.payload)))
+            else:
+                seen.add(key)
+    known: dict[int, Enqueued] = {}
+    for shard, keyed in wanted.items():
+        found = core.wire.ask(shard.base, "holders", b"".join(key for _, key, _ in keyed))
+        for (index, _, payload), holder in zip(keyed, found, strict=True):
+            if holder[16:] == payload:
+                known[index] = Enqueued(holder[:16].hex(), True)
+    return known
 
 
 def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:

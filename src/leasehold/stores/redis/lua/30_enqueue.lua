@@ -30,6 +30,18 @@ function L.hold(b, digest, job, payload, dedup)
   call('ZADD', b.base .. ':dedupdue', untils, digest)
 end
 
+-- digests of keys: of each, the job that holds it and the digest of its payload, or ''
+readers.holders = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local reply = {}
+  for i, digest in ipairs(L.split(args[4])) do
+    local job, payload = L.holder(b, digest, call('HGET', b.base .. ':dedup', digest))
+    reply[i] = job and job .. payload or ''
+  end
+  return reply
+end
+
 -- Jobs that all ask for the same: their states differ in one number, their events in nothing.
 function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, delay)
   local count, visible = tonumber(args[8]), b.now + delay

@@ -1,0 +1,100 @@
+"""Bloom filters: they save a read, and never decide."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import leasehold
+from leasehold.clock import ManualClock
+from leasehold.errors import KeyConflict
+from leasehold.model.job import NewJob
+from leasehold.stores.redis.filters import RotatingFilter
+from leasehold.stores.redis.produce import LARGE
+from tests.redis.servers import RedisHarness, Server, running
+
+pytestmark = pytest.mark.xdist_group("redis")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running(Server()) as made:
+        yield made
+
+
+def test_what_was_added_is_never_denied() -> None:
+    found = RotatingFilter(ManualClock(), 1000, 0.01, 60)
+    keys = [os.urandom(16) for _ in range(1000)]
+    for key in keys:
+        found.add(key)
+    assert all(key in found for key in keys)
+    wrong = sum(os.urandom(16) in found for _ in range(10_000))
+    assert wrong < 300, "it is wrong far more often than one time in a hundred"
+    assert 1000 < found.memory_bytes < 10_000
+
+
+def test_it_turns_over_by_time_and_when_it_is_full() -> None:
+    clock = ManualClock()
+    found = RotatingFilter(clock, 100, 0.001, 60)
+    found.add(b"first")
+    clock.advance(61)
+    found.add(b"second")
+    assert b"first" in found
+    clock.advance(61)
+    found.add(b"third")
+    assert b"first" not in found
+    assert b"second" in found
+    for n in range(250):
+        found.add(b"%d" % n)
+    assert b"third" not in found, "past its capacity it is turned over early"
+    assert b"249" in found
+
+
+def test_a_large_repeated_job_is_looked_for_before_it_is_sent(server: Server) -> None:
+    with RedisHarness(server.url, [server]).open() as store:
+        queue = store.queue("work")
+        wire = store._backend._core.wire  # type: ignore[attr-defined]
+        payload = os.urandom(LARGE)
+        before = wire.trips
+        first = queue.enqueue(payload, key="k")
+        sent = wire.trips - before
+        before = wire.trips
+        again = queue.enqueue(payload, key="k")
+        assert (again.id, again.duplicate) == (first.id, True)
+        assert wire.trips - before == 1 <= sent, "a look, and nothing was sent"
+        with pytest.raises(KeyConflict):
+            queue.enqueue(os.urandom(LARGE), key="k")
+        mixed = queue.enqueue_many([b"small", NewJob(payload, key="k"), NewJob(payload, key="l")])
+        assert [e.duplicate for e in mixed] == [False, True, False]
+        assert queue.counts().waiting == 3
+        assert store._backend.filter_bytes > 100_000  # type: ignore[attr-defined]
+
+
+def test_another_processs_key_is_found_by_the_step(server: Server) -> None:
+    harness = RedisHarness(server.url, [server])
+    payload = os.urandom(LARGE)
+    with harness.open() as one, harness.open() as other:
+        first = one.queue("work").enqueue(payload, key="k")
+        again = other.queue("work").enqueue(payload, key="k")
+        assert (again.id, again.duplicate) == (first.id, True)
+
+
+def test_a_key_that_was_forgotten_is_new_whatever_the_filter_says(server: Server) -> None:
+    clock = ManualClock()
+    with RedisHarness(server.url, [server]).open(clock=clock) as store:
+        queue = store.queue("work")
+        payload = os.urandom(LARGE)
+        first = queue.enqueue(payload, key="k")
+        queue.ack(queue.claim()[0])
+        clock.advance(2 * 86_400)
+        again = queue.enqueue(payload, key="k")
+        assert not again.duplicate
+        assert again.id != first.id
+
+
+def test_it_can_be_turned_off(server: Server) -> None:
+    with leasehold.open(f"{server.url}?prefix=off&bloom_capacity=0", sweep=False) as store:
+        assert store._backend.filter_bytes == 0  # type: ignore[attr-defined]
+        assert store.queue("work").enqueue(bytes(LARGE), key="k").id
