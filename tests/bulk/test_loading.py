@@ -280,3 +280,29 @@ def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path:
         with leasehold.open(f"rocksdb:{tmp_path / name}", sweep=False) as copy:
             assert copy.check().clean
             assert copy.queue("work").counts().ready == jobs
+
+
+# ── through the owner ────────────────────────────────────────────────────────────────────────────────────────────────
+
+GUEST = """
+import sys
+from pathlib import Path
+import leasehold
+from leasehold.bulk.publishing import Terms, commit
+from leasehold.bulk.staging import Manifest, root_of
+from tests.bulk import test_publishing
+from tests.bulk.test_loading import numbered, stage
+
+path = Path(sys.argv[1])
+with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+    store.staged("w").load(b"m", stage(store, path, "w", 0, payload=numbered(0, 1500)))
+    root = root_of(f"rocksdb:{path}")
+    part = test_publishing.stage(root, "v", "p0-a", [b"%06d" % n for n in range(1500, 3000)])
+    assert commit(store, "v", Manifest(root, [part]), Terms()).jobs == 1500
+"""
+
+
+def test_another_process_loads_and_publishes_through_the_owner(store: Store, path: Path) -> None:
+    child = subprocess.run([sys.executable, "-c", GUEST, str(path)], capture_output=True, text=True, timeout=60)
+    assert child.returncode == 0, child.stderr
+    assert payloads(store) == [b"%06d" % n for n in range(3_000)]

@@ -200,6 +200,16 @@ def test_a_bulk_load(spark: SparkSession, tmp_path: Path) -> None:
         save(numbers(spark, 1), f"lmdb:{tmp_path / 'other'}", mode="bulk")
 
 
+def test_the_driver_may_have_the_store_open(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a RocksDB store it is then the owner, and Spark's processes come in through it."""
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(url, sweep=False) as store:
+        for mode in ("ordinary", "bulk"):
+            save(numbers(spark, 1_500), url, mode=mode)
+        assert store.queue("work").counts().ready == 3_000
+        assert store.check().clean
+
+
 def test_the_writer_is_held_back(spark: SparkSession, url: str) -> None:
     with leasehold.open(url, sweep=False) as store:
         queue, seen = store.queue("work"), []
