@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -318,9 +318,20 @@ def encode_struct(value: msgspec.Struct) -> bytes:
     return seal(_V1 + _encode_msgpack(value))
 
 
+#: Made here, while the module is imported by one thread: msgspec (0.22) works out a struct's fields when it first decodes
+#: one, and crashes the process if two threads first do so at once (a store's opener and its sweeper, say).
+_DECODERS: dict[type, Any] = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (
+        Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
+    )
+}  # fmt: skip
+
+
 def decode_struct(kind: type[R], value: bytes, what: str, job: bytes | None = None) -> R:
     try:
-        return msgspec.msgpack.decode(unseal(what, value)[1:], type=kind)
+        found: R = _DECODERS[kind].decode(unseal(what, value)[1:])
+        return found
     except msgspec.DecodeError as exc:
         raise Corrupt(f"{what} cannot be read: {exc}", job.hex() if job else None) from exc
     except Corrupt as exc:

@@ -51,6 +51,9 @@ class Tick(msgspec.Struct, frozen=True):
     tick_ms: int
 
 
+_decode_tick = msgspec.json.Decoder(Tick).decode
+
+
 class Periodic:
     """A task and when it runs."""
 
@@ -153,7 +156,7 @@ class Ticker:
         return sum(self._attend(queue, delivery) for delivery in claim)
 
     def _attend(self, queue: Queue, delivery: Delivery) -> int:
-        tick = msgspec.json.decode(delivery.payload, type=Tick)
+        tick = _decode_tick(delivery.payload)
         now = self._app.clock.wall_ms()
         periodic = self._app.schedule.get(tick.periodic)
         try:

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -33,6 +34,7 @@ C = TypeVar("C")  # what a plain call returns: R, or a coroutine of it
 R = TypeVar("R")  # what the handler's result is
 
 Unique = bool | Callable[..., str]
+_making = threading.Lock()
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -87,7 +89,9 @@ class Task(Generic[P, C, R]):
     def codec(self) -> Codec:
         """Raises InvalidArgument if the function's types cannot be sent."""
         if self._codec is None:
-            self._codec = Codec(self.function, self.name, self.encoding)
+            # One at a time: msgspec crashes if two threads work out the fields of one struct at once.
+            with _making:
+                self._codec = Codec(self.function, self.name, self.encoding)
         return self._codec
 
     def __repr__(self) -> str:

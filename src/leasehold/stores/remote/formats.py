@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from leasehold.errors import InvalidArgument
 
 T = TypeVar("T")
+_making = threading.Lock()
 
 
 class _Decode(Protocol):
@@ -29,8 +31,10 @@ class Format(NamedTuple):
         """Raises msgspec.DecodeError."""
         decode = self.decoders.get(kind)
         if decode is None:
-            made = msgspec.json.Decoder(kind) if self.name == "json" else msgspec.msgpack.Decoder(kind)
-            decode = self.decoders[kind] = made.decode  # type: ignore[assignment]
+            # One at a time: msgspec crashes if two threads work out the fields of one struct at once.
+            with _making:
+                made = msgspec.json.Decoder(kind) if self.name == "json" else msgspec.msgpack.Decoder(kind)
+                decode = self.decoders[kind] = made.decode  # type: ignore[assignment]
         found: T = decode(raw)  # type: ignore[misc]
         return found
 

@@ -106,6 +106,9 @@ _ALL = (
 
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _ALL}
 
+for _operation in _ALL:
+    msgspec.json.Decoder(_operation.asks)  # its fields are worked out now, by one thread: see `formats`
+
 
 def decoded_query(operation: Operation, query: dict[str, str]) -> object:
     """The request in a query string, where every value is text."""
