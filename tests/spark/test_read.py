@@ -103,8 +103,10 @@ def test_one_moment_for_several_reads(spark: SparkSession, tmp_path: Path):
     assert load(spark, url).count() == 15
 
 
-def test_lmdb_is_read_while_it_is_open(spark: SparkSession, tmp_path: Path):
-    url = f"lmdb:{tmp_path / 'data'}"
+@pytest.mark.parametrize("scheme", ["rocksdb", "lmdb"])
+def test_a_store_is_read_while_it_is_open(spark: SparkSession, tmp_path: Path, scheme: str):
+    """RocksDB through its owner's socket, which is asked for a snapshot and no more."""
+    url = f"{scheme}:{tmp_path / 'data'}"
     with leasehold.open(url, sweep=False) as store:
         fill(store)
         whole = [_plain(row) for row in bulk.read(store, "jobs").to_pylist()]

@@ -157,7 +157,7 @@ def test_offsets_of_another_store_are_refused(spark: SparkSession, url: str, bro
 
 
 def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: Bronze, tmp_path: Path):
-    url = f"lmdb:{tmp_path / 'live'}"
+    url = f"rocksdb:{tmp_path / 'live'}"
     with leasehold.open(url, sweep=False) as store:
         queue = store.queue("live")
         queue.enqueue(b"first")
