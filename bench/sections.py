@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency, prototype_segments, redis, spark_in, spark_out, tasks
+from bench import concurrency, growth, latency, prototype_segments, redis, remote, spark_in, spark_out, tasks
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
@@ -121,6 +121,7 @@ SECTIONS = [
     tasks.SECTION,
     *growth.SECTIONS,
     *redis.SECTIONS,
+    *remote.SECTIONS,
     prototype_segments.SECTION,
     spark_out.SECTION,
     spark_in.SECTION,

@@ -247,3 +247,14 @@ def test_the_formats_of_the_examples_are_the_stored_ones():
     for block in blocks(KEYSPACE):
         for name, form in re.findall(r'^(\w+) = Struct\("(.+?)"\)$', block.body, re.MULTILINE):
             assert form == {"HEADER": records._JOURNAL, "EVENT": records._EVENT}[name].format
+
+
+def test_the_protocol_names_every_operation_and_every_code():
+    from leasehold.stores.remote.faults import FAULTS
+    from leasehold.stores.remote.operations import OPERATIONS
+
+    text = (DOCS / "protocol.md").read_text()
+    missing = [op.name for op in OPERATIONS.values() if f"| `{op.method} {op.path}` |" not in text]
+    assert not missing
+    missing = [code for code, fault in FAULTS.items() if f"| {fault.status} | `{code}` |" not in text]
+    assert not missing

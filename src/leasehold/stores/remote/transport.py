@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client: connections kept and shared by threads, deadlines, and repeats that are safe.
 
 A request that got no answer is sent again, with the same id, until its deadline: the server remembers what it did under
-that id and answers the same. (http.client takes four times, httpx fifteen times as long for a request: docs/adr/0014.)
+that id and answers the same. (http.client takes nearly twice the processor time for a request, httpx seven times: docs/adr.)
 """
 
 from __future__ import annotations

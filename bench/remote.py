@@ -1,0 +1,171 @@
+"""Through a socket: batches by four clients beside other servers, single requests, and 500 claims that wait.
+
+The store is in another process: its owner (the socket in its folder), or `leasehold serve`. Clients are threads here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import leasehold
+from bench.lives import Client, Contender, compare
+from bench.ours import _Client
+from bench.peers import BATCHED
+from bench.peers.serving import Missing, Server
+from bench.rows import Row, Setting, paired_ratio, percentile, spread
+from bench.runner import Run, Section
+
+_OWN = "import leasehold, sys, time; s = leasehold.open(sys.argv[1], durability='os'); time.sleep(1e6)"
+_SERVE = "from leasehold.cli.main import main; main()"
+_WAITERS = 500
+
+
+class Owned:
+    """A store that another process owns, through the socket in its folder."""
+
+    name = "Leasehold (owner's socket)"
+    note = "MessagePack; Unix socket; the owner in another process"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.url = f"rocksdb:{folder / 'data'}"
+        self._server = Server([sys.executable, "-c", _OWN, self.url], folder, (folder / "data" / "SOCKET").exists)
+        self.store = leasehold.open(self.url)
+
+    def client(self) -> Client:
+        return _Client(self.store.queue("bench"))
+
+    def tidy(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.store.close()
+        self._server.stop()
+
+
+class Served(Owned):
+    """A store behind `leasehold serve`."""
+
+    name = "Leasehold (serve)"
+    note = "MessagePack; Unix socket; uvicorn"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "s"
+        (folder / "leasehold.toml").write_text('storage.durability = "os"\n')
+        argv = ["serve", "--store", f"rocksdb:{folder / 'data'}", "--bind", f"unix:{self.path}"]
+        self._server = Server([sys.executable, "-c", _SERVE, *argv], folder, self.path.exists)
+        self.store = leasehold.open(f"http+unix:{self.path}")
+
+
+def batches(run: Run) -> Iterator[Row]:
+    setting = Setting("os", 100, clients=4, kind="thread")
+    with contextlib.ExitStack() as stack:
+        contenders: list[Contender] = []
+        skipped: list[Row] = []
+        for peer in ("valkey", "beanstalkd") if run.size != "quick" else ():
+            try:
+                contenders.append(BATCHED[peer](run.new_folder(peer), "os"))
+                stack.callback(contenders[-1].close)
+            except Missing as exc:
+                skipped.append(Row("socket-batches", peer, setting, skipped=str(exc)))
+        for ours in (Owned(run.new_folder("owned")), Served(run.new_folder("served"))):
+            contenders.append(ours)
+            stack.callback(ours.close)
+        lived = compare(contenders, setting, run.rounds, run.seconds)
+    first = next(one for one in lived if one.name == Owned.name)
+    for one in sorted(lived, key=lambda one: one is not first):
+        middle, low, high = spread(one.rates)
+        row = Row("socket-batches", one.name, setting, middle, "lives/s", low, high, note=f"{one.parts()}; {one.note}")
+        if one is not first:
+            row.ratio, row.ratio_of = paired_ratio(first.rates, one.rates), "owner's socket / this"
+            if one.name.startswith("Valkey"):
+                row.expect(">= 0.5", row.ratio >= 0.5)
+            elif one.name == "beanstalkd":
+                row.expect("> 1", row.ratio > 1)
+        yield row
+    yield from skipped
+
+
+def singles(run: Run) -> Iterator[Row]:
+    """Enqueues of one job, one client, the server on the other core."""
+    setting = Setting("os", 1)
+    with contextlib.ExitStack() as stack:
+        doors = [Owned(run.new_folder("owned")), Served(run.new_folder("served"))]
+        rates: dict[str, list[float]] = {door.name: [] for door in doors}
+        for door in doors:
+            stack.callback(door.close)
+        for turn in range(run.rounds + 1):
+            for door in doors:
+                queue, done, began = door.store.queue("bench"), 0, time.perf_counter()
+                while time.perf_counter() - began < run.seconds:
+                    queue.enqueue(b"x" * 128)
+                    done += 1
+                if turn:
+                    rates[door.name].append(done / (time.perf_counter() - began))
+    for door in doors:
+        middle, low, high = spread(rates[door.name])
+        row = Row("socket-singles", door.name, setting, middle, "requests/s", low, high, note=door.note)
+        yield row.expect(">= 3,000 requests/s", middle >= 3000)
+
+
+def waiters(run: Run) -> Iterator[Row]:
+    """500 claims wait at `leasehold serve`: what its process takes, and how soon a job reaches one of them."""
+    count = run.pick(50, _WAITERS, _WAITERS)
+    setting = Setting("os", 1, clients=count)
+    served = Served(run.new_folder("served"))
+    body = json.dumps({"wait_ms": 60_000, "lease_ms": 60_000}).encode()
+    request = (
+        b"POST /v1/queues/bench/claims HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % len(body)
+        + body
+    )
+    with contextlib.closing(served), contextlib.ExitStack() as stack:
+        import select
+
+        poll, callers = select.poll(), {}
+        for _ in range(count):
+            caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+            caller.connect(str(served.path))
+            caller.sendall(request)
+            poll.register(caller, select.POLLIN)
+            callers[caller.fileno()] = caller
+        time.sleep(1.0)
+        stat = Path(f"/proc/{served._server.process.pid}/stat")
+        before, began = _ticks(stat), time.perf_counter()
+        time.sleep(run.pick(0.5, 5.0, 10.0))
+        busy = (_ticks(stat) - before) / 100 / (time.perf_counter() - began)
+        queue, took = served.store.queue("bench"), []
+        for _ in range(run.pick(10, 200, 500)):
+            began = time.perf_counter()
+            queue.enqueue(b"x")
+            ((handle, _),) = poll.poll(5000)[:1]
+            callers[handle].recv(65536)
+            took.append((time.perf_counter() - began) * 1000)
+            callers[handle].sendall(request)
+    row = Row("waiters", f"{count} waiting claims", setting, busy * 100, "% of a core")
+    yield row.expect("< 5 %", busy < 0.05)
+    p99 = percentile(took, 0.99)
+    row = Row(
+        "waiters", "enqueue to claimed, p99", setting, p99, "ms", percentile(took, 0.5), max(took), note="p50 to max"
+    )
+    yield row.expect("< 20 ms", p99 < 20)
+
+
+def _ticks(stat: Path) -> int:
+    words = stat.read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
+SECTIONS = [
+    Section("socket-batches", "lives in batches of 100 by 4 clients through a Unix socket, `os`",
+            "the owner's socket / this one, the median of the rounds' ratios", batches),
+    Section("socket-singles", "single enqueues through a Unix socket, `os`", "to the target", singles),
+    Section("waiters", "500 claims that wait at the server", "to the target", waiters),
+]  # fmt: skip

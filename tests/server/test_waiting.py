@@ -1,0 +1,118 @@
+"""Requests that wait, through the server: what they cost, and what is left when they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import leasehold
+from leasehold.server.running import Bind, Service, listening
+from leasehold.serving import Server
+from leasehold.testing.conformance.world import eventually
+
+pytestmark = pytest.mark.xdist_group("server-waiting")
+
+
+@contextlib.contextmanager
+def serving(url: str = "memory:") -> Iterator[tuple[leasehold.Store, Service, int]]:
+    bind = Bind("127.0.0.1", 0)
+    with leasehold.open(url, sweep=False) as store, listening(bind) as sock:
+        service = Service(store, bind, Server())
+        with service.running(sock):
+            yield store, service, sock.getsockname()[1]
+
+
+def claim_request(queue: str, wait_ms: int) -> bytes:
+    body = json.dumps({"wait_ms": wait_ms, "lease_ms": 60_000}).encode()
+    head = f"POST /v1/queues/{queue}/claims HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def waiting(service: Service) -> int:
+    return len(service.host.attendance._turns)
+
+
+def test_a_caller_who_leaves_while_waiting_leaves_nothing_leased():
+    with serving() as (store, service, port):
+        caller = socket.create_connection(("127.0.0.1", port))
+        caller.sendall(claim_request("work", 60_000))
+        assert eventually(lambda: waiting(service) == 1)
+        caller.close()
+        assert eventually(lambda: waiting(service) == 0)
+        job_id = store.queue("work").enqueue(b"x").id
+        assert store.queue("work").counts().leased == 0
+        assert [d.id for d in store.queue("work").claim()] == [job_id]
+
+
+def test_a_server_told_to_end_answers_who_waits_and_finishes_what_is_under_way():
+    with serving() as (store, service, port):
+        with contextlib.ExitStack() as ending:
+            callers = [ending.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
+            for caller in callers:
+                caller.sendall(claim_request("work", 60_000))
+            assert eventually(lambda: waiting(service) == 20)
+            service.stop()
+            for caller in callers:
+                caller.settimeout(20)
+                answer = caller.recv(10_000)
+                assert answer.startswith(b"HTTP/1.1 200")
+                assert b'"left_ms"' in answer, "a client knows that it may go on waiting elsewhere"
+        assert store.queue("work").counts().leased == 0
+
+
+def test_five_hundred_waiters_cost_next_to_nothing_and_each_job_reaches_one():
+    with serving() as (store, service, port), contextlib.ExitStack() as ending:
+        callers = [ending.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(500)]
+        for n, caller in enumerate(callers):
+            caller.sendall(claim_request(f"q{n % 5}", 60_000))
+        assert eventually(lambda: waiting(service) == 500, 60)
+        time.sleep(0.5)
+        assert threading.active_count() < 60, "a waiter holds no thread"
+        before, started = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+        time.sleep(2)
+        after, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - started
+        busy = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / seconds
+        print(f"500 waiting claims: {busy:.2%} of a core")
+        assert busy < 0.05
+        ids = [store.queue(f"q{n % 5}").enqueue(b"x").id for n in range(50)]
+        assert eventually(lambda: waiting(service) == 450)
+        got = b""
+        for caller in callers:
+            caller.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                got += caller.recv(10_000)
+        assert all(got.count(b'"id":"%s"' % job_id.encode()) == 1 for job_id in ids)
+
+
+def test_the_journal_as_server_sent_events():
+    with serving() as (store, _, port):
+        queue = store.queue("work")
+        first = queue.enqueue(b"x").id
+        with socket.create_connection(("127.0.0.1", port)) as caller:
+            caller.settimeout(20)
+            caller.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+            text = b""
+            while first.encode() not in text:
+                text += caller.recv(65536)
+            assert b"content-type: text/event-stream" in text.lower()
+            assert b"event: enqueued\ndata: {" in text
+            second = queue.enqueue(b"y").id
+            while second.encode() not in text or not text.rstrip().endswith(b"}"):
+                text += caller.recv(65536)
+        cursor = [line for line in text.split(b"\n") if line.startswith(b"id: ")][-1][4:].strip()
+        third = queue.enqueue(b"z").id
+        with socket.create_connection(("127.0.0.1", port)) as caller:
+            caller.settimeout(20)
+            head = b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: "
+            caller.sendall(head + cursor + b"\r\n\r\n")
+            text = b""
+            while third.encode() not in text:
+                text += caller.recv(65536)
+            assert second.encode() not in text, "it goes on behind the cursor"
