@@ -127,7 +127,7 @@ def judge(street: Street) -> str:
     told = street.told()
     assert not [words for words in told if words[0] == "failed"]
     adding = {payload for words in told if words[0] == "adding" for payload in words[1]}  # type: ignore[attr-defined]
-    added = {payload: job for words in told if words[0] == "added" for payload, job in zip(*words[1:], strict=True)}  # type: ignore[call-overload]
+    added = {payload: job for words in told if words[0] == "added" for payload, job in zip(*words[1:], strict=True)}
     acked = collections.Counter(words[1] for words in told if words[0] == "acked")
     acking = {words[1] for words in told if words[0] == "acking"}
     assert max(acked.values()) == 1, "acked twice"

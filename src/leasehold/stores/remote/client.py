@@ -13,7 +13,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from leasehold.errors import LeaseholdError, NotFound, OpenError, SnapshotExpired, Unauthenticated, Unavailable
+from leasehold.errors import (
+    LeaseholdError,
+    LeaseLost,
+    NotFound,
+    OpenError,
+    SnapshotExpired,
+    Unauthenticated,
+    Unavailable,
+)
 from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle, receipt
@@ -242,7 +250,13 @@ class RemoteBackend:
         while True:
             if cancel is not None and cancel.is_set() and left_ms:
                 return None
-            reply = self._claim(names, request, left_ms, cancel)
+            try:
+                reply = self._claim(names, request, left_ms, cancel)
+            except LeaseLost:
+                if request.id is not None or self._request:
+                    raise
+                # The id was ours: the answer was lost, and the lease ran out before we could ask again. Its jobs are back.
+                continue
             if reply.lease is not None:
                 return reply.leased(_which(names, reply))
             left_ms = reply.left_ms
