@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency, prototype_segments, redis, remote, spark_in, spark_out, tasks
+from bench import concurrency, growth, latency, prototype_segments, redis, remote, spark_in, spark_out, spark_told, tasks
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
@@ -125,4 +125,5 @@ SECTIONS = [
     prototype_segments.SECTION,
     spark_out.SECTION,
     spark_in.SECTION,
+    spark_told.SECTION,
 ]

@@ -13,6 +13,8 @@ from leasehold.spark.pipelines import audit
 from tests.spark.made import live, small_plans
 from tests.spark.planted import Planter
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick(spark: SparkSession) -> Iterator[None]:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.made import small_plans
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
 SCRIPT = Path(__file__).parents[2] / "examples" / "pipeline.py"
 
 

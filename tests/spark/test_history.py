@@ -26,6 +26,7 @@ from leasehold.spark.jobs.report import report
 from leasehold.spark.pipelines import gold
 from tests.spark.made import live, small_plans
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
 KILLS = int(os.environ.get("HISTORY_KILLS", "0"))
 
 
@@ -74,10 +75,12 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     for number, step in enumerate(("silver/lives", "gold/ready", "committing")):
         with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
             live(store, clock, rounds=25, seed=number, jobs=8)
+        if number == 2:
+            assert history(spark, url, root).facts["run"] == 1
+            with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+                live(store, clock, rounds=10, seed=number, jobs=8)
         with pytest.raises(Stopped):
             history(spark, url, root, told=stop_at(step))
-        if number == 1:
-            assert history(spark, url, root).facts["run"] == 1
     return url, root
 
 
@@ -135,7 +138,7 @@ def test_what_is_refused(spark: SparkSession, world: tuple[str, str], tmp_path: 
 class Page(HTMLParser):
     """Its open tags, and everything that would ask the network for something."""
 
-    EMPTY = frozenset({"meta", "br", "line", "rect", "circle", "polyline", "polygon"})
+    EMPTY = frozenset({"meta", "br"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,6 +29,7 @@ from tests.spark.made import small_plans
 from tests.spark.planted import Planter
 from tests.spark.test_history import Stopped, stop_at
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
 LATER = datetime.now(UTC) + timedelta(days=1)
 
 

@@ -17,6 +17,7 @@ from leasehold.spark.pipelines.causes import cause, top_causes
 from leasehold.spark.pipelines.chains import chains
 from tests.spark.made import a_store, all_events, small_plans, table
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
 SLO = 60.0
 HOUR = 3_600_000
 

@@ -66,8 +66,8 @@ def lives(chains: DataFrame) -> DataFrame:
         _sum(spent, known["run_ms"]).alias("run_ms"),
         _sum(F.when(F.col("type") != "done", spent), known["wasted_ms"]).alias("wasted_ms"),
         _sum(F.when(claims, ms_between(F.col("wait_from"), F.col("time"))), known["waited_ms"]).alias("waited_ms"),
-        F.max(F.when(ends, F.col("time"))).alias("ended_at"),
-        F.max(F.when(ends, F.col("type"))).alias("outcome"),
+        # A life ends once; what comes after (a purge of the dead job) may be in this run or in a later one.
+        F.max(F.when(ends, F.struct("time", "type", "reason", "error"))).alias("end"),
         # A job that was dead or done when this run began, or came so from elsewhere, has no life to tell of here.
         F.max((F.col("carried") & (F.col("state") == "dead")) | (F.col("type") == "restored") & ~_waits()).alias(
             "over"
@@ -77,12 +77,14 @@ def lives(chains: DataFrame) -> DataFrame:
         ).alias("last"),
     )
     # A row that only says a done job was removed tells of a life that ended before this run.
-    told = F.col("opened_at").isNotNull() | F.col("first_claimed_at").isNotNull() | F.col("ended_at").isNotNull()
+    told = F.col("opened_at").isNotNull() | F.col("first_claimed_at").isNotNull() | F.col("end").isNotNull()
+    outcome = F.col("end.type")
     return grouped.where(told | F.col("last.state").isin("waiting", "leased", "dead")).withColumns(
         {
-            "outcome": F.when(F.col("outcome") == "died", "dead").otherwise(F.col("outcome")),
-            "reason": F.when(F.col("outcome") == "died", F.col("last.reason")),
-            "error": F.col("last.error"),
+            "ended_at": F.col("end.time"),
+            "outcome": F.when(outcome == "died", "dead").otherwise(outcome),
+            "reason": F.col("end.reason"),
+            "error": F.when(F.col("end").isNotNull(), F.col("end.error")).otherwise(F.col("last.error")),
         }
     )
 
