@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Literal
 
-from bench import concurrency, growth, latency, prototype_segments, redis, remote, spark_in, spark_out, spark_told, tasks
+from bench import (
+    concurrency,
+    growth,
+    latency,
+    prototype_segments,
+    redis,
+    remote,
+    spark_in,
+    spark_out,
+    spark_told,
+    tasks,
+)
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours

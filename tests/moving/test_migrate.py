@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import leasehold
 from leasehold import Store
 from leasehold.cli.main import cli
 from leasehold.stores import moving
+from leasehold.stores.remote.host import Host
+from leasehold.stores.remote.listener import Listener
 from tests.moving.filled import fill
 
 JOBS = int(os.environ.get("MIGRATE_JOBS", "200000"))
@@ -116,3 +119,24 @@ def test_the_command(tmp_path: Path):
     assert code == 1
     assert "differ" in said
     assert run(source, target, "--no-verify", "--queue", "emails", "--tenant", "acme")[0] == 0
+
+
+def test_to_a_server_and_back(tmp_path: Path):
+    served, target = f"rocksdb:{tmp_path / 'served'}", f"lmdb:{tmp_path / 'b'}"
+    with (
+        leasehold.open("memory:", sweep=False) as here,
+        leasehold.open(served, sweep=False, durability="os") as owner,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+    ):
+        fill(here, 400)
+        first = moving.checksum(here, names(here))
+        listener = Listener(listening, Host(owner._backend))
+        try:
+            with leasehold.open(f"http://127.0.0.1:{listening.getsockname()[1]}", sweep=False) as there:
+                assert moving.migrate(here, there).verified
+                with leasehold.open(target, sweep=False) as last:
+                    moved = moving.migrate(there, last)
+        finally:
+            listener.stop()
+        assert (moved.verified, moved.source) == (True, str(first))
+        assert owner.check().clean

@@ -17,6 +17,8 @@ from leasehold.stores import moving
 from leasehold.stores.telemetry import configure_logging
 
 LISTED = 20
+#: Engines whose store is a folder of this machine.
+FOLDERS = ("rocksdb", "lmdb")
 
 
 @command(
@@ -97,7 +99,7 @@ def _same(source: str, target: str) -> bool:
         (engine, path), (other, elsewhere) = parse_url(source), parse_url(target)
     except leasehold.UnknownEngine:
         return source == target
-    if engine != other or path is None or elsewhere is None:
+    if engine != other or engine not in FOLDERS or path is None or elsewhere is None:
         return source == target
     return Folder(path, engine).path.resolve() == Folder(elsewhere, engine).path.resolve()
 
@@ -108,5 +110,5 @@ def _must_exist(url: str) -> None:
         engine, path = parse_url(url)
     except leasehold.UnknownEngine:
         return  # its own opening says what is wrong
-    if path is not None and not Folder(path, engine).check():
+    if engine in FOLDERS and path is not None and not Folder(path, engine).check():
         raise OpenError(f"there is no store at {path}")
