@@ -14,7 +14,11 @@ import pytest
 
 from tests.docs.blocks import README, blocks
 
-EXAMPLES = [block for block in blocks(README) if block.language == "python"]
+EXAMPLES = [
+    block
+    for block in blocks(README)
+    if block.language == "python" and "spark" not in block.marks  # tests/spark has a session to run that one on
+]
 #: The quick start with tasks: the file, and the commands.
 TASKS, TASK_COMMANDS = (block for block in blocks(README) if "tasks" in block.marks)
 SHELL = [
