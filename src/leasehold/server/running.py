@@ -82,6 +82,9 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
         else:
             family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
             made = socket.create_server((bind.host, bind.port), family=family, backlog=_BACKLOG)
+            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol; without
+            # it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
         raise OpenError(f"cannot listen on {bind.path or f'{bind.host}:{bind.port}'}: {exc.strerror or exc}") from exc
     try:
