@@ -79,7 +79,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Jobs of one claim.
     claim: Number = 10_000
     #: The longest lease.
-    lease: Seconds = 43_200.0
+    lease: Seconds = 86_400.0
     #: The longest wait; who asks for more is answered then, and may ask again.
     wait: Seconds = 60.0
 

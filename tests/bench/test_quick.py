@@ -23,7 +23,7 @@ def test_quick_run(tmp_path):
     assert {line.split()[0] for line in listed} == {section.name for section in SECTIONS}
     quick = {section.name for section in SECTIONS if "quick" in section.sizes}
     assert {row["section"] for row in found["rows"]} == quick
-    assert all(row["value"] for row in found["rows"])
+    assert all(row["value"] is not None for row in found["rows"])
     text = (tmp_path / "results" / "quick.md").read_text()
     assert all(f"### {name}" in text for name in quick)
     assert [path.name for path in tmp_path.iterdir()] == ["results"]  # nothing is left behind
