@@ -10,7 +10,7 @@ from typing import Any
 import leasehold
 from leasehold.clock import Clock
 from leasehold.server.running import Bind, Service, listening
-from leasehold.serving import Server
+from leasehold.serving import Limits, Server
 from leasehold.stores.queue import Queue
 from leasehold.stores.remote.host import Host
 from leasehold.stores.remote.listener import Listener
@@ -74,7 +74,7 @@ class ServerHarness(ListenerHarness):
         sock = stack.enter_context(listening(bind))
         if not self._unix:
             self._port = sock.getsockname()[1]
-        stack.enter_context(Service(store, bind, Server()).running(sock))
+        stack.enter_context(Service(store, bind, Server(limits=Limits(lease=10.0**9))).running(sock))
         return _Stopping(stack)
 
 

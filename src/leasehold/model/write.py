@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from leasehold.errors import InvalidArgument
@@ -71,3 +73,13 @@ def checked_write_id(write_id: object) -> str:
     if not isinstance(write_id, str) or not 1 <= len(write_id) <= 200 or not write_id.isprintable():
         raise InvalidArgument(f"a write's id is 1 to 200 printable characters, not {write_id!r}")
     return write_id
+
+
+_PART = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
+
+
+def piece_name(part: object, piece: int) -> str:
+    """What a piece of a staged part is called; it is part of a file's name, and of an address."""
+    if not isinstance(part, str) or not _PART.match(part) or ".." in part or not 0 <= piece < 1_000_000:
+        raise InvalidArgument(f"part {part!r}, piece {piece}: 1 to 100 of a-z, 0-9, '.', '_' and '-', and a number")
+    return f"{part}.{piece:06d}"

@@ -8,13 +8,13 @@ A store without a folder keeps them in memory. They are the writer's; what they 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import threading
 import time
 from pathlib import Path
 
-from leasehold.errors import InvalidArgument, TooLarge
+from leasehold.errors import TooLarge
+from leasehold.model.write import piece_name
 from leasehold.storage.keyspace import digest
 
 FOLDER = "staging"
@@ -22,7 +22,6 @@ FOLDER = "staging"
 KEPT = 86_400
 #: The largest piece.
 PIECE_BYTES = 4 * 1024 * 1024
-_PART = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
 #: How often to look for what has expired, in seconds.
 _LOOK = 3_600.0
 
@@ -60,7 +59,7 @@ class Pieces:
         """Written again, it is replaced."""
         if len(data) > PIECE_BYTES:
             raise TooLarge("a piece of a staged part", len(data), PIECE_BYTES)
-        name = _name(part, piece)
+        name = piece_name(part, piece)
         if self._root is None:
             with self._lock:
                 self._held.setdefault(write_id, {})[part, piece] = data
@@ -75,7 +74,7 @@ class Pieces:
         temporary.rename(folder / name)
 
     def get(self, write_id: str, part: str, piece: int) -> bytes | None:
-        name = _name(part, piece)
+        name = piece_name(part, piece)
         if self._root is None:
             with self._lock:
                 return self._held.get(write_id, {}).get((part, piece))
@@ -96,9 +95,3 @@ class Pieces:
         if self._root is not None and time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             expire(self._root)
-
-
-def _name(part: str, piece: int) -> str:
-    if not _PART.match(part) or ".." in part or not 0 <= piece < 1_000_000:
-        raise InvalidArgument(f"part {part!r}, piece {piece}: 1 to 100 of a-z, 0-9, '.', '_' and '-', and a number")
-    return f"{part}.{piece:06d}"

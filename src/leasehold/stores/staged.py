@@ -27,6 +27,7 @@ from leasehold.model.write import (
     Published,
     WriteState,
     checked_write_id,
+    piece_name,
 )
 from leasehold.stores.contract import Backend
 from leasehold.stores.telemetry import Telemetry
@@ -70,10 +71,12 @@ class Staged:
 
     def put_piece(self, part: str, piece: int, data: bytes) -> None:
         """Keep up to 4 MiB of a part in the store, for a day: for writers that share no folder."""
+        piece_name(part, piece)
         with self._telemetry.span("put_piece"):
             self._backend.put_piece(self.id, part, piece, data)
 
     def piece(self, part: str, piece: int) -> bytes | None:
+        piece_name(part, piece)
         with self._telemetry.span("piece"):
             return self._backend.piece(self.id, part, piece)
 
