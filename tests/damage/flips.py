@@ -132,7 +132,7 @@ def copy(source: Path, target: Path, flip: Flip | None) -> None:
     (target / "db").mkdir(parents=True)
     for file in source.rglob("*"):
         name = file.relative_to(source)
-        if file.is_dir():
+        if not file.is_file():  # a folder, or the socket that an owner left
             continue
         if file.suffix in (".sst", ".log") and (flip is None or str(name) != flip.file):
             os.link(file, target / name)
