@@ -48,7 +48,7 @@ class Running:
 
 
 def token(
-    tenant: str | None, scopes: str, queues: Sequence[str] | None = None, lifetime: float = 600
+    tenant: str | None, scopes: str, queues: Sequence[str] | None = None, lifetime: float = 7200
 ) -> dict[str, str]:
     """Headers with a token of the real time: servers of tests check it by the real clock."""
     made = mint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -43,6 +44,13 @@ def port() -> Iterator[int]:
     listening.close()
 
 
+def answered(heard: bytes) -> bool:
+    """Whether a whole answer that all is well is there; head and body may come apart."""
+    head, end, body = heard.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return bool(end) and b"200 OK" in head and length is not None and len(body) >= int(length[1])
+
+
 def said(port: int, *parts: bytes, pause: float = 0.02) -> bytes:
     """What comes back until the other end closes, or has answered."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
@@ -55,7 +63,7 @@ def said(port: int, *parts: bytes, pause: float = 0.02) -> bytes:
                 break  # it has had enough
         heard = b""
         try:
-            while b"\r\n\r\n" not in heard or b"200 OK" not in heard:
+            while not answered(heard):
                 got = connection.recv(65536)
                 if not got:
                     break

@@ -92,7 +92,7 @@ def indexes(jobs: DataFrame, leases: DataFrame, rows: DataFrame) -> DataFrame:
         F.col("expires_at").alias("time"),
         F.lit(None).cast("int").alias("priority"),
     )
-    there = rows.where(~F.col("index").isin("due_dedup", "due_claim")).select(*key)
+    there = rows.where(~F.col("index").isin("due_dedup", "due_claim", "due_write", "due_request")).select(*key)
     told = (
         must.unionByName(of_leases).withColumns({"must": F.lit(1), "is": F.lit(0)})
         .unionByName(there.withColumns({"must": F.lit(0), "is": F.lit(1)}))
