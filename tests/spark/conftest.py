@@ -14,12 +14,17 @@ from pyspark.sql import SparkSession
 import leasehold.spark
 
 HERE = Path(__file__).parent
+#: Each starts several Javas, one after the other: `make test` has fifteen minutes for everything.
+LONG = {"test_cluster.py", "test_stream_crash.py", "test_stream_kill.py"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.path.name in LONG and "CRASH_ROUNDS" not in os.environ:
+                item.add_marker(pytest.mark.skip(reason="starts Javas of its own: in make test-crash"))
             if item.get_closest_marker("timeout") is None:
                 # The first one starts the Java: five seconds, and a minute and more on a machine that is busy elsewhere.
                 item.add_marker(pytest.mark.timeout(360))
