@@ -42,6 +42,7 @@ from leasehold.storage.engine import Traits
 from leasehold.stores import opening
 from leasehold.stores.claim import Claim
 from leasehold.stores.queue import Queue, claim_from, claim_request
+from leasehold.stores.staged import Staged
 from leasehold.stores.store import Store
 
 T = TypeVar("T")
@@ -300,6 +301,10 @@ class AsyncStore:
     def queue(self, queue: str, tenant: str = DEFAULT_TENANT) -> AsyncQueue:
         """A handle on a queue; nothing is awaited, since nothing is read."""
         return AsyncQueue(self._sync.queue(queue, tenant), self._threads)
+
+    def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
+        """A write in several transactions, published once. It is for bulk writers, and its verbs block: call them in a thread."""
+        return self._sync.staged(write_id, keep)
 
     def claim(
         self,

@@ -170,7 +170,7 @@ def _sweep_once_owned(joined: Any, store: Store, clock: Clock, interval: float) 
     def begin() -> None:
         heir = found()
         if heir is not None:
-            heir.begin_sweeping(Sweeper(clock, interval))
+            heir._begin_sweeping(Sweeper(clock, interval))
 
     joined.on_owner = begin
 

@@ -205,7 +205,7 @@ class Store:
         with self._telemetry.span("snapshots"):
             return self._backend.snapshots()
 
-    def begin_sweeping(self, sweeper: Sweeper) -> None:
+    def _begin_sweeping(self, sweeper: Sweeper) -> None:
         """From now on, as this process has come to own the store."""
         if self._sweeper is None:
             self._sweeper = sweeper
