@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import leasehold
+from leasehold import NewJob
 from leasehold.errors import OpenError
 from leasehold.stores.store import Store
 
@@ -50,7 +51,8 @@ class Crowd:
 
     def _produce(self, queue: leasehold.Queue, chance: random.Random) -> None:
         payloads = [self._payload() for _ in range(chance.choice((1, 1, 2, 5)))]
-        answers = queue.enqueue_many(payloads)
+        # Many are nacked often, and none shall die of it.
+        answers = queue.enqueue_many([NewJob(payload, max_attempts=1000) for payload in payloads])
         with self._lock:
             self.calls += 1
             self.added.update(zip([answer.id for answer in answers], payloads, strict=True))

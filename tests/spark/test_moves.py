@@ -143,7 +143,7 @@ def test_replay_by_a_predicate(spark: SparkSession, tmp_path: Path) -> None:
         back = [*store.queue("a").list("ready"), *store.queue("a").list("scheduled")]
         assert sorted(json.loads(job.payload)["n"] for job in back) == [3, 5]
         times = sorted(job.visible_at_ms for job in back)
-        assert times[1] - times[0] == 100
+        assert 0 < times[1] - times[0] <= 100  # spaced from when the replay began; the first is not put in the past
         assert store.queue("b").counts().dead == 6
     code, said = run("spark", "replay", "no_such_column = 1", "--store", url)
     assert code == 2

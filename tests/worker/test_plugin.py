@@ -107,7 +107,7 @@ def test_an_app_of_the_test_s(leasehold_app, leasehold_clock):
 
 def test_a_program_s_tests(pytester: pytest.Pytester):
     pytester.makepyfile(tasks=TASKS, test_it=TESTS)
-    ran = pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", "-W", "error")
+    ran = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", "-W", "error")  # alone, as at a user's
     ran.assert_outcomes(passed=6)
     assert not (pytester.path / "nowhere").exists()
 

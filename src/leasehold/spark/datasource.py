@@ -68,12 +68,7 @@ class LeaseholdSource(DataSource):
 
 
 def _of(module: str) -> Any:
-    try:
-        return import_module(f"leasehold.spark.{module}")
-    except ModuleNotFoundError as exc:
-        if exc.name != f"leasehold.spark.{module}":
-            raise
-        raise NotImplementedError(f"this Leasehold has no leasehold.spark.{module} yet") from None
+    return import_module(f"leasehold.spark.{module}")
 
 
 def register(spark: SparkSession) -> None:
