@@ -14,6 +14,7 @@ import pytest
 
 import leasehold
 from leasehold.errors import StoreLocked
+from leasehold.stores import joining
 from leasehold.testing.conformance.world import assert_sound
 
 CODE = """
@@ -84,7 +85,12 @@ def test_a_killed_owner_leaves_nothing_in_the_way(url: str, owner: subprocess.Po
         assert_sound(store)
 
 
-def test_an_owner_that_cannot_be_read_is_another_process(url: str, owner: subprocess.Popen[str]) -> None:
+def test_an_owner_that_cannot_be_read_is_another_process(
+    url: str, owner: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        joining, "PATIENCE", 0.5
+    )  # it may be about to let us in: that it never does takes a minute to see
     Path(url.removeprefix("rocksdb:"), "OWNER").write_bytes(b"\xff\0{")
     with pytest.raises(StoreLocked, match="another process"):
         leasehold.open(url, sweep=False)

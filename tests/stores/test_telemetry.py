@@ -113,16 +113,15 @@ def test_many_stores_are_registered_once():
     for _ in range(3):
         Telemetry("memory:")
     names = [family.name for family in REGISTRY.collect() if family.name.startswith("leasehold")]
-    # Other modules of the process may have families of their own: the server's are there once it is imported.
     assert len(names) == len(set(names))
-    assert {name for name in names if not name.startswith("leasehold_http")} == FAMILIES
+    assert set(names) >= FAMILIES  # the server and the workers have some of their own, once they are imported
 
 
 def test_no_label_names_a_queue_or_a_tenant():
     for family in REGISTRY.collect():
         if family.name.startswith("leasehold"):
             for one in family.samples:
-                assert set(one.labels) <= {"verb", "code", "kind", "le", "route", "status"}
+                assert not {"queue", "tenant", "job", "worker"} & set(one.labels)
 
 
 def test_nothing_is_lost_between_threads():
