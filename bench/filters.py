@@ -1,70 +1,92 @@
-"""The three Bloom filters of the seed, each where it could still save something, with and without.
+"""The three Bloom filters of the seed, each where it can still save something, with and without.
 
-keys       before a large job with a key is sent: one that was sent before is looked for first (in the store, on by default)
-ghosts     before a job that may be gone is looked at: the look must be made all the same (here only)
-cleanup    of ids that others have removed: a step takes what is there, so none is met twice (here only)
+keys       redis      before a large job with a key is sent: one that was sent before is looked for first (on by default)
+           socket     the same in front of a server: what a look would save, if the client asked first (here only)
+           embedded   before the look-up of a key, in the process that owns the store (here only)
+ghosts     redis      before a job that was seen gone is looked at: is it there, before all that there is of it
+cleanup    redis      before ids that were removed are removed again, by this process or another
+
+A filter chooses the question; the answer is always the server's.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import leasehold
 from bench.peers.serving import Missing
 from bench.peers.valkey import Valkey
+from bench.remote import Owned
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
-from leasehold.model.ids import job_id_bytes
+from leasehold import NewJob, Policy
+from leasehold.queueing import enqueue as embedded
 
-_NAME = "redis-filters"
+_NAME = "filters"
+_BATCH = 100
+Timed = Callable[[], float]
+"""Microseconds each, of one round."""
 
 
 def rows(run: Run) -> Iterator[Row]:
-    from leasehold.clock import SystemClock
-    from leasehold.stores.redis.filters import RotatingFilter
-
-    try:
-        server = Valkey(run.new_folder("valkey"), "os")
-    except Missing as exc:
-        yield Row(_NAME, "Valkey", Setting("os", 1), skipped=str(exc))
-        return
-    try:
-        jobs, rounds = run.pick(10, 100, 300), run.pick(1, 7, 15)
+    jobs, rounds = run.pick(20, 100, 300), run.pick(1, 9, 15)
+    with ExitStack() as stack:
+        try:
+            servers = {level: Valkey(run.new_folder("valkey"), level) for level in ("os", "disk")}
+        except Missing as exc:
+            yield Row(_NAME, "Valkey", Setting("os", 1), skipped=str(exc))
+            return
+        for server in servers.values():
+            stack.callback(server.close)
         for size, repeated in ((256 * 1024, 0.5), (256 * 1024, 0.0), (128, 0.5)):
-            what = f"keys: enqueue, {repeated:.0%} of them repeated"
-            plain: list[float] = []
-            filtered: list[float] = []
-            for turn in range(rounds):
-                order = [(plain, 0), (filtered, 100_000)]
-                for into, capacity in order if turn % 2 else order[::-1]:
-                    into.append(
-                        _keyed(server._socket, f"{size}-{repeated}-{turn}-{capacity}", capacity, size, repeated, jobs)
-                    )
-            yield from _pair(what, size, plain, filtered)
-        ghosts = RotatingFilter(SystemClock(), 100_000, 0.01, 1800)
-        plain, filtered = [], []
-        with leasehold.open(f"redis+unix://{server._socket}?prefix=ghosts", sweep=False) as store:
-            queue = store.queue("bench")
-            gone = [e.id for e in queue.enqueue_many([b"x"] * jobs)]
-            queue.purge("ready")
-            for job in gone:
-                ghosts.add(job_id_bytes(job))
-            for _ in range(rounds):
-                plain.append(_timed(jobs, lambda: [queue.get(job) for job in gone]))
-                # A filter may be wrong, and a live job must be seen: what it says decides nothing.
-                filtered.append(_timed(jobs, lambda: [(job_id_bytes(job) in ghosts, queue.get(job)) for job in gone]))
-        yield from _pair("ghosts: look at jobs that are gone", 128, plain, filtered)
-    finally:
-        server.close()
+            what = f"keys, redis: enqueue, {repeated:.0%} repeated"
+            way = partial(_keyed, servers["os"]._socket, size, repeated, jobs)
+            plain, filtered = _turns(rounds, partial(way, "false"), partial(way, "true"))
+            yield from _pair(what, Setting("os", 1, size), plain, filtered)
+        yield from _through_a_socket(run, jobs, rounds)
+        yield from _in_the_process(run, rounds)
+        yield from _ghosts(servers["os"], jobs, rounds)
+        for level, server in servers.items():
+            yield from _cleanup(server, level, rounds)
+        yield from _memory(servers["os"])
 
 
-def _keyed(socket: Path, prefix: str, capacity: int, size: int, repeated: float, jobs: int) -> float:
+def _turns(rounds: int, plain: Timed, filtered: Timed) -> tuple[list[float], list[float]]:
+    """Both, in turn; each round begins with the other."""
+    took: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds + 1):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            us = (plain, filtered)[which]()
+            if turn:  # the first warms up
+                took[which].append(us)
+    return took
+
+
+def _timed(count: int, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) / count * 1e6
+
+
+def _open(socket: Path, **options: object) -> leasehold.Store:
+    query = "&".join(f"{name}={value}" for name, value in options.items())
+    return leasehold.open(f"redis+unix://{socket}?{query}", sweep=False)
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _keyed(socket: Path, size: int, repeated: float, jobs: int, bloom: str) -> float:
     draw = random.Random(17)
     payload = draw.randbytes(size)
-    with leasehold.open(f"redis+unix://{socket}?prefix=f{prefix}&bloom_capacity={capacity}", sweep=False) as store:
+    with _open(socket, prefix=f"k{os.urandom(6).hex()}", bloom_keys=bloom) as store:
         queue = store.queue("bench")
 
         def work() -> None:
@@ -76,24 +98,140 @@ def _keyed(socket: Path, prefix: str, capacity: int, size: int, repeated: float,
                     number, new = new, new + 1
                 queue.enqueue(payload, key=f"k{number}")
 
-        return _timed(jobs, work)
+        took = _timed(jobs, work)
+        queue.purge("ready")
+        return took
 
 
-def _timed(count: int, work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return (time.perf_counter() - began) / count * 1e6
+def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
+    """A repeated job of 256 KiB is sent in any case; with a filter, and a look by key, it would be a small question."""
+    owned = Owned(run.new_folder("owned"))
+    try:
+        queue = owned.store.queue("bench")
+        payload = random.Random(17).randbytes(256 * 1024)
+        first = {f"k{n}": queue.enqueue(payload, key=f"k{n}").id for n in range(jobs)}
+        small = queue.enqueue(b"small").id
+        plain, asked = _turns(
+            rounds,
+            lambda: _timed(jobs, lambda: [queue.enqueue(payload, key=key) for key in first]),
+            lambda: _timed(jobs, lambda: [queue.get(small) for _ in first]),
+        )
+        yield from _pair(
+            "keys, owner's socket: enqueue, 100% repeated (with: a small question in its place)",
+            Setting("os", 1, 256 * 1024), plain, asked,
+        )  # fmt: skip
+    finally:
+        owned.close()
 
 
-def _pair(what: str, size: int, plain: list[float], filtered: list[float]) -> Iterator[Row]:
-    setting = Setting("os", 1, size)
+def _in_the_process(run: Run, rounds: int) -> Iterator[Row]:
+    """RocksDB has filters of its own; one more in front of them spares the call. All keys are new."""
+    from leasehold.clock import SystemClock
+    from leasehold.stores.redis.filters import RotatingFilter
+
+    known = run.pick(2_000, 20_000, 100_000)
+    look_up = embedded.holders
+    seen = RotatingFilter(SystemClock(), 4_000_000, 0.01, 86_400)
+
+    def filtered(ledger: Any, queue: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+        maybe = [key for key in keys if key in seen]
+        for key in keys:
+            seen.add(key)
+        return look_up(ledger, queue, maybe) if maybe else {}
+
+    with leasehold.open(f"rocksdb:{run.new_folder('keys')}/data", durability="os") as store:
+        queue = store.queue("bench")
+        made = 0
+
+        def batch() -> list[NewJob]:
+            nonlocal made
+            made += _BATCH
+            return [NewJob(b"x" * 128, key=f"key-{made + n}") for n in range(_BATCH)]
+
+        for _ in range(known // _BATCH):
+            queue.enqueue_many(batch())
+
+        def work(way: Any) -> float:
+            batches = [batch() for _ in range(20)]
+            embedded.holders = way
+            try:
+                return _timed(20 * _BATCH, lambda: [queue.enqueue_many(jobs) for jobs in batches])
+            finally:
+                embedded.holders = look_up
+
+        plain, with_it = _turns(rounds, lambda: work(look_up), lambda: work(filtered))
+    yield from _pair("keys, embedded: enqueue_many of 100, none repeated", Setting("os", _BATCH), plain, with_it)
+
+
+# ── ghosts and cleanup ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ghosts(server: Valkey, jobs: int, rounds: int) -> Iterator[Row]:
+    with (
+        _open(server._socket, prefix="ghosts", bloom_ghosts="false") as plain,
+        _open(server._socket, prefix="ghosts", bloom_ghosts="true") as filtered,
+    ):
+        gone = [e.id for e in plain.queue("bench").enqueue_many([b"x"] * jobs)]
+        plain.queue("bench").purge("ready")
+        live = [e.id for e in plain.queue("bench").enqueue_many([b"x" * 128] * jobs)]
+        for what, ids in (("that were seen gone", gone), ("that are there", live)):
+            without, with_it = _turns(rounds, partial(_looked, plain, ids), partial(_looked, filtered, ids))
+            yield from _pair(f"ghosts, redis: get of jobs {what}", Setting("os", 1), without, with_it)
+
+
+def _looked(store: leasehold.Store, ids: Sequence[str]) -> float:
+    queue = store.queue("bench")
+    return _timed(len(ids), lambda: [queue.get(job) for job in ids])
+
+
+def _cleanup(server: Valkey, level: str, rounds: int) -> Iterator[Row]:
+    """Two who clean up after the same list: one removes it, and both come again (a task that is retried)."""
+    with (
+        _open(server._socket, prefix="cleanup", bloom_cleanup="false") as plain,
+        _open(server._socket, prefix="cleanup", bloom_cleanup="true") as filtered,
+    ):
+        queue = plain.queue("bench")
+        queue.configure(Policy(retention=3600))
+
+        def done() -> dict[str, int]:
+            queue.enqueue_many([b"x" * 128] * _BATCH)
+            claim = queue.claim(_BATCH)
+            queue.ack_many(claim)
+            return {d.id: d.token for d in claim}
+
+        def first(store: leasehold.Store) -> float:
+            tokens = done()
+            return _timed(_BATCH, lambda: store.queue("bench").discard(tokens, "done"))
+
+        without, with_it = _turns(rounds, lambda: first(plain), lambda: first(filtered))
+        yield from _pair("cleanup, redis: discard of 100 for the first time", Setting(level, _BATCH), without, with_it)
+        removed = done()
+        for store in (plain, filtered):
+            store.queue("bench").discard(removed, "done")
+        without, with_it = _turns(
+            rounds,
+            lambda: _timed(20 * _BATCH, lambda: [plain.queue("bench").discard(removed, "done") for _ in range(20)]),
+            lambda: _timed(20 * _BATCH, lambda: [filtered.queue("bench").discard(removed, "done") for _ in range(20)]),
+        )
+        yield from _pair("cleanup, redis: discard of 100 that are gone", Setting(level, _BATCH), without, with_it)
+
+
+def _memory(server: Valkey) -> Iterator[Row]:
+    with _open(server._socket, prefix="memory", bloom_ghosts="true", bloom_cleanup="true") as store:
+        taken = store._backend.filter_bytes  # type: ignore[attr-defined]
+    yield Row(_NAME, "memory of all three, 100,000 ids each at 0.01", Setting("os", None), taken / 1e6, "MB")
+
+
+def _pair(what: str, setting: Setting, plain: list[float], filtered: list[float]) -> Iterator[Row]:
     middle, low, high = spread(plain)
     yield Row(_NAME, f"{what}, without", setting, middle, "µs each", low, high)
     middle, low, high = spread(filtered)
-    row = Row(_NAME, f"{what}, with the filter", setting, middle, "µs each", low, high)
+    row = Row(_NAME, f"{what}, with", setting, middle, "µs each", low, high)
     ratios = sorted(a / b for a, b in zip(filtered, plain, strict=True))
     row.ratio, row.ratio_of = ratios[len(ratios) // 2], "to without"
     yield row
 
 
-SECTION = Section(_NAME, "Bloom filters in front of the store on Redis, with and without", "time, to without", rows)
+SECTION = Section(
+    _NAME, "Bloom filters, each where it can still save something, with and without", "time, to without", rows
+)

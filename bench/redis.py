@@ -5,6 +5,8 @@ Besides the rates: how many round trips each verb takes, and what three layouts 
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +18,7 @@ from bench.lives import Client, compare, payloads_of
 from bench.ours import _Client
 from bench.peers.serving import Missing
 from bench.peers.valkey import Valkey
-from bench.rows import Row, Setting, paired_ratio, spread
+from bench.rows import Row, Setting, paired_ratio, percentile, spread
 from bench.runner import Run, Section
 
 #: What is asked of the ratio to plain streams, with every promise kept.
@@ -66,6 +68,7 @@ def _lives(durability: str) -> Any:
             yield row
             if durability == "os":
                 yield from _round_trips(name, ours.store)
+                yield from _wake_ups(name, streams._socket, run.pick(5, 200, 1000))
                 yield from _layouts(name, streams._connect(), run.pick(5, 100, 400))
 
     return rows
@@ -93,6 +96,51 @@ def _round_trips(name: str, store: leasehold.Store) -> Iterator[Row]:
     yield trips("nack", 1, lambda: queue.nack(claim[99]))[0]
     yield trips("get", 1, lambda: queue.get(claim[99].id))[0]
     yield trips("counts", 1, queue.counts)[0]
+
+
+def _wake_ups(name: str, socket: Path, times: int) -> Iterator[Row]:
+    """From an enqueue by one client to the moment another, who waits, has the job; and to that a server's watch is told."""
+    with (
+        leasehold.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as here,
+        leasehold.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as there,
+    ):
+        for what, wait in (("a waiting claim", _claimed_after), ("a server's watch", _told_after)):
+            took = sorted(wait(here.queue("bench"), there.queue("bench")) * 1e6 for _ in range(times))
+            for share in (0.5, 0.99):
+                figure = percentile(took, share)
+                yield Row(name, f"wake-up of {what}, p{share * 100:.0f}", Setting("os", 1), figure, "µs")
+
+
+def _claimed_after(waits: leasehold.Queue, adds: leasehold.Queue) -> float:
+    got: list[float] = []
+
+    def wait() -> None:
+        claim = waits.claim(wait=10)
+        got.append(time.perf_counter())
+        waits.ack(claim[0])
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.01)  # it stands in line by then, or the measure is of a claim that does not have to wait
+    began = time.perf_counter()
+    adds.enqueue(b"x" * 128)
+    waiting.join()
+    return got[0] - began
+
+
+def _told_after(waits: leasehold.Queue, adds: leasehold.Queue) -> float:
+    told = threading.Event()
+    watch = waits._backend.watch((waits.name,), 10_000, told.set)
+    try:
+        while told.wait(0.01):
+            told.clear()
+        began = time.perf_counter()
+        adds.enqueue(b"x" * 128)
+        assert told.wait(10)
+        return time.perf_counter() - began
+    finally:
+        watch.close()
+        adds.ack(adds.claim()[0])
 
 
 _LAYOUTS = {

@@ -77,7 +77,11 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout: Seconds = 5.0
     #: For how long a request is sent again before it is given up as Unavailable.
     patience: Seconds = 15.0
-    #: Bloom filter of idempotency keys seen lately: how many keys (0: none), how often it may be wrong, when it turns over.
+    #: Bloom filters of this process: keys of large jobs it sent, ids it saw gone before it looks, or removes, again.
+    bloom_keys: bool = True
+    bloom_ghosts: bool = True
+    bloom_cleanup: bool = False
+    #: Of each: how many it holds (0: no filters), how often it may be wrong, when it turns over.
     bloom_capacity: Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})] = 100_000
     bloom_rate: Annotated[float, Meta(gt=0, lt=1, extra={"seconds": True})] = 0.01
     bloom_rotation: Seconds = 1800.0

@@ -11,6 +11,7 @@ import leasehold
 from leasehold.clock import ManualClock
 from leasehold.errors import KeyConflict
 from leasehold.model.job import NewJob
+from leasehold.model.retry import Policy
 from leasehold.stores.redis.filters import RotatingFilter
 from leasehold.stores.redis.produce import LARGE
 from tests.redis.servers import RedisHarness, Server, running
@@ -92,6 +93,59 @@ def test_a_key_that_was_forgotten_is_new_whatever_the_filter_says(server: Server
         again = queue.enqueue(payload, key="k")
         assert not again.duplicate
         assert again.id != first.id
+
+
+def test_a_job_that_was_seen_gone_is_asked_for_by_a_plain_read(server: Server) -> None:
+    with RedisHarness(server.url, [server]).open() as store:
+        queue = store.queue("work")
+        job = queue.enqueue(b"x")
+        image = queue.get(job.id)
+        assert queue.cancel(job.id)
+        assert queue.get(job.id) is None
+        client = server.client()
+        client.config_resetstat()
+        assert queue.get(job.id) is None
+        asked = client.info("commandstats")
+        assert "cmdstat_hexists" in asked
+        assert "cmdstat_fcall" not in asked
+        # It is there again: whatever the filter says, it is seen.
+        assert image is not None
+        assert queue.restore([image]).added == [job.id]
+        found = queue.get(job.id)
+        assert found is not None
+        assert found.payload == b"x"
+
+
+def test_ids_that_were_removed_are_not_removed_again_by_a_write(server: Server) -> None:
+    harness = RedisHarness(server.url, [server], bloom_cleanup="true")
+    with harness.open() as one, harness.open() as other:
+        queue = one.queue("work")
+        queue.configure(Policy(retention=3600))
+        queue.enqueue_many([b"%d" % n for n in range(20)])
+        claim = queue.claim(20)
+        queue.ack_many(claim)
+        tokens = {d.id: d.token for d in claim}
+        half = dict(list(tokens.items())[:10])
+        assert sorted(queue.discard(half, "done")) == sorted(half)
+        assert queue.discard(half, "done") == []
+        client = server.client()
+        client.config_resetstat()
+        assert queue.discard(half, "done") == []
+        assert "cmdstat_fcall" not in client.info("commandstats"), "nothing is there, and nothing was written"
+        # What the other still has to remove is removed, known or not, and what came back is too.
+        assert sorted(other.queue("work").discard(tokens, "done")) == sorted(set(tokens) - set(half))
+        assert queue.discard(tokens, "done") == []
+        again = queue.enqueue(b"again")
+        claim = queue.claim(1)
+        assert queue.discard({again.id: claim[0].token}, "done") == [], "it has not ended"
+        queue.ack(claim[0])
+        assert queue.discard({again.id: claim[0].token}, "done") == [again.id]
+        assert one.check().clean
+
+
+def test_all_three_report_their_memory(server: Server) -> None:
+    with leasehold.open(f"{server.url}?prefix=three&bloom_cleanup=true&bloom_capacity=1000000", sweep=False) as store:
+        assert 6e6 < store._backend.filter_bytes < 9e6  # type: ignore[attr-defined]
 
 
 def test_it_can_be_turned_off(server: Server) -> None:

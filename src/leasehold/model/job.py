@@ -81,6 +81,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.ended_at_ms is None else as_datetime(self.ended_at_ms)
 
 
+def ended_as(last: Job, state: str, ended_at_ms: int) -> Job:
+    """A job that is gone, from what was last seen of it: `done` and not kept, or `removed`."""
+    return msgspec.structs.replace(last, state=state, ended_at_ms=ended_at_ms, lease_id=None, lease_until_ms=None)
+
+
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """A queue in numbers. `waiting` is exact; with `at_least`, `ready` is a lower bound and `scheduled` the rest."""
 

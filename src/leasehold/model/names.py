@@ -24,6 +24,13 @@ class QueueName(NamedTuple):
         return self.queue if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.queue}"
 
 
+class JobName(NamedTuple):
+    """A job and the queue it is in."""
+
+    queue: QueueName
+    job: bytes
+
+
 def checked(kind: str, name: object) -> str:
     """The name, if it may be one: 1 to 64 of `a-z 0-9 . _ -`, starting with a letter or digit."""
     if not isinstance(name, str) or not _NAME.match(name):

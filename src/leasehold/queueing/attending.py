@@ -1,4 +1,4 @@
-"""Waiting for many callers with one thread: what `Backend.watch` is on an engine.
+"""Waiting for many callers with one thread: what `Backend.watch` is, on an engine and elsewhere.
 
     verbs ── wake ──▶ line (waiting.py) ── set ──▶ watch ── told ──▶ the server looks again
     the clock ──────▶ the attendant's thread ──────▶ watch
@@ -15,13 +15,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError, StoreClosed
-from leasehold.model.names import QueueName
+from leasehold.model.names import JobName, QueueName
 from leasehold.queueing.claim import next_due
 from leasehold.queueing.core import JOURNAL_LINE, Core
-from leasehold.queueing.waiting import Waiter
+from leasehold.queueing.waiting import Waiter, Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -30,10 +31,61 @@ if TYPE_CHECKING:
 _SYNCED_S = 0.02
 
 
+class Attended(Protocol):
+    """What an attendant has to know of a store."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def waiters(self) -> Waiters: ...
+
+    def now_ms(self) -> int:
+        """By what `next_due` goes; it need not be the calendar."""
+
+    def listen(self, topics: Sequence[object]) -> None:
+        """See to it that these lines are woken from now on."""
+
+    def next_due(self, names: Sequence[object]) -> int | None:
+        """When a job of these queues becomes ready, or a lease runs out."""
+
+    def poll_s(self, journal: bool) -> float | None:
+        """How often to look for what is not announced; `journal`: someone waits for events. None: all is."""
+
+    def version(self) -> int:
+        """Another one than at the last poll: look again."""
+
+
+class OfEngine:
+    """A store on an engine. Its verbs wake the lines; other processes' commits and timed syncs have to be looked for."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.clock = core.clock
+        self.waiters = core.waiters
+        self.now_ms = core.time.now_ms
+
+    def listen(self, topics: Sequence[object]) -> None:
+        pass
+
+    def next_due(self, names: Sequence[object]) -> int | None:
+        return self._core.read(lambda reader: next_due(self._core, reader, names))
+
+    def poll_s(self, journal: bool) -> float | None:
+        engine = self._core.engine
+        poll = engine.traits.poll
+        if journal and engine.durable() is not None:
+            return _SYNCED_S if poll is None else min(poll, _SYNCED_S)
+        return poll
+
+    def version(self) -> int:
+        return self._core.engine.version() + (self._core.engine.durable() or 0)
+
+
 class Watch:
     """A place in line. `set` is the line's signal, and `told` the server's."""
 
-    __slots__ = ("_attendant", "_closed", "deadline_ms", "journal", "names", "plan", "told", "waiter")
+    __slots__ = ("_attendant", "_closed", "deadline_ms", "journal", "names", "plan", "told", "topics", "waiter")
 
     def __init__(
         self, attendant: Attendant, topics: Sequence[object], deadline_ms: int, told: Callable[[], None]
@@ -44,16 +96,16 @@ class Watch:
         self.told = told
         #: The number of the plan that counts; entries of older ones are passed over.
         self.plan = 0
-        lines: list[Hashable] = [JOURNAL_LINE if topic is None else topic for topic in topics]
+        self.topics = topics
         self.names = [topic for topic in topics if isinstance(topic, QueueName)]
         self.journal = None in topics
-        self.waiter: Waiter[Watch] = Waiter(lines, self)
+        self.waiter: Waiter[Watch] = Waiter([_line(topic) for topic in topics], self)
 
     def set(self) -> None:
         self.told()
 
     def left_ms(self) -> int:
-        return max(0, self.deadline_ms - self._attendant.core.time.now_ms())
+        return max(0, self.deadline_ms - self._attendant.store.now_ms())
 
     def again(self) -> None:
         self._attendant.plan(self)
@@ -65,11 +117,17 @@ class Watch:
             self._attendant.leave(self)
 
 
+def _line(topic: object) -> Hashable:
+    if isinstance(topic, JobName):
+        return topic.job
+    return JOURNAL_LINE if topic is None else topic
+
+
 class Attendant:
     """Watches the clock, and other processes' commits, for every watch of a store. Its thread starts with the first."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, store: Attended) -> None:
+        self.store = store
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._plans: list[tuple[int, int, Watch]] = []
@@ -81,7 +139,7 @@ class Attendant:
         _attendants.add(self)
 
     def watch(self, topics: Sequence[object], wait_ms: int, told: Callable[[], None]) -> Watch:
-        made = Watch(self, topics, self.core.time.now_ms() + wait_ms, told)
+        made = Watch(self, topics, self.store.now_ms() + wait_ms, told)
         with self._lock:
             if self._stopped:
                 raise StoreClosed("this store was closed")
@@ -89,22 +147,27 @@ class Attendant:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="leasehold-attendant", daemon=True)
                 self._thread.start()
-        self.core.waiters.enter(made.waiter)
-        self.plan(made)
+        self.store.waiters.enter(made.waiter)
+        try:
+            self.plan(made)
+        except BaseException:
+            made.close()
+            raise
         return made
 
     def leave(self, watch: Watch) -> None:
         with self._lock:
             self._watches.pop(watch, None)
-        self.core.waiters.leave(watch.waiter)
+        self.store.waiters.leave(watch.waiter)
 
     def plan(self, watch: Watch) -> None:
         """When to look for this one though nobody wakes it: its deadline, or what is due if it is first in line."""
         at = watch.deadline_ms
+        self.store.listen(watch.topics)
         if watch.names:
-            leading = self.core.waiters.leads(watch.waiter)
+            leading = self.store.waiters.leads(watch.waiter)
             if leading:
-                due = self.core.read(lambda reader: next_due(self.core, reader, leading))
+                due = self.store.next_due(leading)
                 if due is not None and due < at:
                     at = due
         with self._lock:
@@ -132,27 +195,25 @@ class Attendant:
         self._stopped = True
 
     def _run(self) -> None:
-        core, version = self.core, -1
+        store, version = self.store, -1
         while not self._stopped:
             self._wake.clear()
             for watch in self._due():
                 watch.told()
             with self._lock:
                 at = self._next_ms = self._plans[0][0] if self._plans else None
-                poll = core.engine.traits.poll if self._watches else None
-                if any(watch.journal for watch in self._watches) and core.engine.durable() is not None:
-                    poll = _SYNCED_S if poll is None else min(poll, _SYNCED_S)
+                poll = store.poll_s(any(watch.journal for watch in self._watches)) if self._watches else None
             if at is None and poll is None:
                 self._wake.wait()
                 continue
-            left = 3600.0 if at is None else (at - core.time.now_ms()) / 1000
+            left = 3600.0 if at is None else (at - store.now_ms()) / 1000
             if left > 0:
-                core.clock.wait(self._wake, left, poll)
+                store.clock.wait(self._wake, left, poll)
             if poll is not None:
                 version = self._changed(version)
 
     def _due(self) -> list[Watch]:
-        now = self.core.time.now_ms()
+        now = self.store.now_ms()
         found = []
         with self._lock:
             while self._plans and self._plans[0][0] <= now:
@@ -164,14 +225,14 @@ class Attendant:
     def _changed(self, seen: int) -> int:
         """Another process may have written, or a sync may have made events durable: who is first in line looks."""
         try:
-            version = self.core.engine.version() + (self.core.engine.durable() or 0)
+            version = self.store.version()
         except LeaseholdError:
             return seen
         if version != seen:
             with self._lock:
                 waiting = list(self._watches)
             for watch in waiting:
-                if watch.journal or not watch.names or self.core.waiters.leads(watch.waiter):
+                if watch.journal or not watch.names or self.store.waiters.leads(watch.waiter):
                     watch.told()
         return version
 

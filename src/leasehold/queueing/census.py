@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Iterator
 
 from leasehold.errors import Corrupt, InvalidArgument, WaitTimeout
-from leasehold.model.job import Counts, Job, Page, QueueInfo
+from leasehold.model.job import Counts, Job, Page, QueueInfo, ended_as
 from leasehold.model.lifecycle import Change, Reason, State, shown
 from leasehold.model.names import QueueName
 from leasehold.queueing import journal
@@ -15,6 +15,7 @@ from leasehold.queueing.core import Core
 from leasehold.queueing.leases import held_jobs, read_lease, whole_payload
 from leasehold.queueing.notes import read_notes, whole_result
 from leasehold.queueing.registry import Registered
+from leasehold.queueing.waiting import until_ended
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, Space, iterate_keys
 from leasehold.storage.keyspace import Counter
@@ -90,21 +91,20 @@ def _read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job 
 def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
     deadline = core.time.now_ms() + timeout_ms
     waiter = core.waiters.join((job,))
-    last: Job | None = None
     seen_from = core.read(journal.bounds)[1]
+
+    def look() -> Job | None:
+        waiter.signal.clear()
+        return get(core, name, job)
+
+    def pause() -> None:
+        left = deadline - core.time.now_ms()
+        if left <= 0:
+            raise WaitTimeout(job.hex(), timeout_ms / 1000)
+        core.clock.wait(waiter.signal, left / 1000, core.engine.traits.poll)
+
     try:
-        while True:
-            waiter.signal.clear()
-            found = get(core, name, job)
-            if found is None:
-                return None if last is None else _how_it_ended(core, last, job, seen_from)
-            if found.state in ("done", "dead"):
-                return found
-            last = found
-            left = deadline - core.time.now_ms()
-            if left <= 0:
-                raise WaitTimeout(job.hex(), timeout_ms / 1000)
-            core.clock.wait(waiter.signal, left / 1000, core.engine.traits.poll)
+        return until_ended(look, pause, lambda last: _how_it_ended(core, last, job, seen_from))
     finally:
         core.waiters.leave(waiter)
 
@@ -119,8 +119,7 @@ def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
                 if event.job == job and event.state == State.GONE:
                     state = "done" if event.change == Change.DONE else "removed"
                     ended = row.header.time_ms
-    fields = {name: getattr(last, name) for name in last.__struct_fields__}
-    return Job(**fields | {"state": state, "ended_at_ms": ended, "lease_id": None, "lease_until_ms": None})
+    return ended_as(last, state, ended)
 
 
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────

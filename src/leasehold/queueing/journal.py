@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
 
-import msgspec
-
 from leasehold.errors import Corrupt, InvalidArgument, JournalTrimmed
 from leasehold.model.event import Event, EventPage
 from leasehold.model.ids import NO_ID
-from leasehold.model.lifecycle import Change, Reason, State
+from leasehold.model.lifecycle import State
 from leasehold.model.names import QueueName
 from leasehold.model.snapshot import JournalSlice
+from leasehold.model.telling import Place, told
 from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.once import YES_OR_NO
@@ -27,10 +26,6 @@ _CONSUMER = b"consumer/"
 _CURSOR = Struct(">BQH")  # version, commit, events of it that were read
 #: Rows one trim may delete: an engine without range deletes walks over each.
 _TRIM = 10_000
-_CHANGES = {int(change): change.name.lower() for change in Change}
-_STATES = {int(state): state.name.lower() for state in State}
-_WHEN = frozenset({Change.ENQUEUED, Change.CLAIMED, Change.EXTENDED, Change.RETRIED, Change.RELEASED, Change.EXPIRED,
-                   Change.REPLAYED, Change.REPAIRED, Change.RESTORED})  # fmt: skip
 
 
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,37 +146,9 @@ def _shown(core: Core, reader: Reader, row: JournalRow, commit: int, index: int,
 
 
 def shown(row: JournalRow, commit: int, index: int, event: EventRecord, name: QueueName) -> Event:
-    """A stored event in users' words. A type this Leasehold does not know is shown by its number."""
-    job = event.job != NO_ID
-    return Event(
-        commit=commit,
-        index=index,
-        number=row.header.first_number + index,
-        time_ms=row.header.time_ms,
-        type=_CHANGES.get(event.change, f"type_{event.change}"),
-        tenant=name.tenant,
-        queue=name.queue,
-        job_id=event.job.hex() if job else None,
-        state=_STATES.get(event.state, str(event.state)) if job else None,
-        priority=event.priority,
-        attempt=event.attempt,
-        max_attempts=event.max_attempts,
-        token=event.token,
-        lease_id=event.lease.hex() if event.lease != NO_ID else None,
-        at_ms=event.at_ms if event.change in _WHEN else None,
-        reason=Reason(event.reason).name.lower() if event.reason in (1, 2) else None,
-        text=_text(row, event),
-        previous=records.split_ref(event.previous) if event.previous else None,
-    )
-
-
-def _text(row: JournalRow, event: EventRecord) -> str | None:
-    raw = row.text(event)
-    if not raw:
-        return None
-    if event.change in (Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED):
-        return msgspec.json.encode(msgspec.msgpack.decode(raw)).decode()
-    return raw.decode("utf-8", "replace")
+    """A stored event in users' words."""
+    place = Place(commit, index, row.header.first_number + index, row.header.time_ms)
+    return told(event, place, name, row.text(event))
 
 
 # ── one job's events ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,8 +7,10 @@ for them, or their own time is up. Whoever leaves the line wakes the next, who l
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
+
+from leasehold.model.job import Job
 
 
 class Signal(Protocol):
@@ -86,3 +88,19 @@ class Waiters:
             for topic in list(self._lines) if topics is None else topics:
                 for waiter in self._lines.get(topic, ()):
                     waiter.signal.set()
+
+
+def until_ended(look: Callable[[], Job | None], pause: Callable[[], None], gone: Callable[[Job], Job]) -> Job | None:
+    """Look, and look again after each pause (which raises when time is up), until the job has ended.
+
+    None: it was never there. `gone` tells what became of one that was, and is not kept.
+    """
+    last: Job | None = None
+    while True:
+        found = look()
+        if found is None:
+            return None if last is None else gone(last)
+        if found.state in ("done", "dead"):
+            return found
+        last = found
+        pause()

@@ -17,7 +17,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.model.event import Event, EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from leasehold.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
-from leasehold.model.names import QueueName
+from leasehold.model.names import JobName, QueueName
 from leasehold.model.quota import Quota, QuotaInfo
 from leasehold.model.report import Report
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
@@ -32,8 +32,8 @@ JobIds = list[bytes]
 QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
-Topic = QueueName | bytes | None
-"""What a watch is kept for: a queue that may have a job to claim, a job (its id) that may have ended, or the journal (None)."""
+Topic = QueueName | JobName | None
+"""What a watch is kept for: a queue that may have a job to claim, a job that may have ended, or the journal (None)."""
 Progress = Callable[[int, int | None], None]
 """Told of (done so far, of how many if known) by verbs that work in chunks."""
 

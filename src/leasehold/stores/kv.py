@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError, OpenError
 from leasehold.model.event import EventPage
@@ -34,9 +32,9 @@ from leasehold.queueing import (
     sweep,
     writes,
 )
-from leasehold.queueing.attending import Attendant
+from leasehold.queueing.attending import Attendant, OfEngine
 from leasehold.queueing.core import Core
-from leasehold.queueing.once import OnceCore, asked
+from leasehold.queueing.once import OnceCore
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
 from leasehold.storage.pieces import Pieces
@@ -51,6 +49,7 @@ from leasehold.stores.contract import (
     Topic,
     Watch,
 )
+from leasehold.stores.once import OnceVerbs
 from leasehold.stores.snapshots import shelf_of
 
 
@@ -61,7 +60,7 @@ class KvBackend:
         self._engine = engine
         self._core = Core(engine, clock)
         loads.roll_forward(self._core)
-        self._attendant = Attendant(self._core)
+        self._attendant = Attendant(OfEngine(self._core))
         engine.share()
         self.url = url
         self._clock = clock
@@ -242,70 +241,8 @@ class KvBackend:
         self._attendant.stop()
 
 
-class KvOnce(KvBackend):
-    """The same store, for one request. What writes runs on a core that remembers the outcome; the rest is as it was."""
+class KvOnce(OnceVerbs, KvBackend):
+    """The same store, for one request."""
 
-    def __init__(self, backend: KvBackend, request: bytes) -> None:
-        # Not made anew: it is the same store, seen for one request.
-        vars(self).update(vars(backend))
-        self._request = request
-
-    def _once(self, verb: str, *arguments: object) -> Core:
-        return OnceCore(self._core, self._request, asked(verb, *arguments))
-
-    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
-        return enqueue.enqueue(self._once("enqueue", name, jobs), name, jobs)
-
-    def claim(
-        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
-    ) -> Leased | None:
-        if request.id is None:
-            request = msgspec.structs.replace(request, id=self._request.hex())
-        return claim.claim(self._core, names, request, cancel)
-
-    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
-        return settle.settle(self._once("settle", name, items), name, items)
-
-    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
-        return settle.extend(self._once("extend", name, lease, lease_ms), name, lease, lease_ms)
-
-    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
-        settle.progress(self._once("progress", name, proof, fraction, note), name, proof, fraction, note)
-
-    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
-        core = self._once("replay", name, request)
-        return deadletter.replay(core, name, self._replay_request(request), progress)
-
-    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
-        return restore.restore(self._once("restore", name, jobs), name, jobs)
-
-    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
-        core = self._once("discard", name, state, sorted(tokens.items()))
-        return deadletter.discard(core, name, state, tokens)
-
-    def cancel(self, name: QueueName, job: bytes) -> bool:
-        return deadletter.cancel(self._once("cancel", name, job), name, job)
-
-    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
-        return deadletter.purge(self._once("purge", name, state), name, state, progress)
-
-    def set_paused(self, name: QueueName, paused: bool) -> None:
-        policies.set_paused(self._once("set_paused", name, paused), name, paused)
-
-    def configure(self, policies_by_name: Mapping[QueueName, Policy]) -> None:
-        policies.configure(
-            self._once("configure", sorted(policies_by_name.items(), key=lambda item: item[0])), policies_by_name
-        )
-
-    def set_quota(self, tenant: str, quota: Quota) -> None:
-        quotas.set_quota(self._once("set_quota", tenant, quota), tenant, quota)
-
-    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
-        core = self._once("cleanup", before_ms, limit)
-        return deadletter.cleanup(core, self._of_calendar(before_ms), limit, progress)
-
-    def forget_consumer(self, consumer: str) -> bool:
-        return journal.forget_consumer(self._once("forget_consumer", consumer), consumer)
-
-    def close(self) -> None:
-        """The store is not the view's to close."""
+    _plain = KvBackend
+    _remembering = OnceCore

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from leasehold.errors import InvalidArgument, LeaseholdError, SnapshotExpired
 from leasehold.model.event import EventPage
 from leasehold.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -18,7 +16,7 @@ from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
 from leasehold.model.snapshot import JournalSlice, SnapshotInfo
 from leasehold.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, WriteState
-from leasehold.queueing.once import asked
+from leasehold.queueing.attending import Attendant
 from leasehold.storage.engine import Traits
 from leasehold.stores.contract import (
     Events,
@@ -31,8 +29,9 @@ from leasehold.stores.contract import (
     Topic,
     Watch,
 )
-from leasehold.stores.polling import Poller
+from leasehold.stores.once import OnceVerbs
 from leasehold.stores.redis import checking, consume, history, look, mend, produce, restore
+from leasehold.stores.redis.attending import OfServers
 from leasehold.stores.redis.core import Core, OnceCore
 
 
@@ -41,7 +40,7 @@ class RedisBackend:
         self._core = core
         self.url = url
         self.traits = traits
-        self._poller = Poller()
+        self._attendant = Attendant(OfServers(core))
 
     def once(self, request: bytes) -> RedisBackend:
         return _Once(self, request)
@@ -49,7 +48,7 @@ class RedisBackend:
     @property
     def filter_bytes(self) -> int:
         """What this process keeps in Bloom filters."""
-        return 0 if self._core.keys_seen is None else self._core.keys_seen.memory_bytes
+        return self._core.filters.memory_bytes
 
     def on_retry(self, told: Callable[[str], None]) -> None:
         self._core.wire.told = told
@@ -96,7 +95,7 @@ class RedisBackend:
         return consume.claim(self._core, names, request, cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        return self._poller.watch(topics, wait_ms, told)
+        return self._attendant.watch(topics, wait_ms, told)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
         return consume.settle(self._core, name, items)
@@ -204,69 +203,16 @@ class RedisBackend:
         raise InvalidArgument("here every queue has a journal of its own: read them together with events")
 
     def close(self) -> None:
+        self._attendant.stop()
         self._core.listening.close()
         self._core.wire.close()
 
 
-class _Once(RedisBackend):
-    """The same store, for one request. What writes runs on a core that is answered as the first time."""
+class _Once(OnceVerbs, RedisBackend):
+    """The same store, for one request."""
 
-    def __init__(self, backend: RedisBackend, request: bytes) -> None:
-        vars(self).update(vars(backend))
-        self._request = request
-
-    def _once(self, verb: str, *arguments: object) -> Core:
-        return OnceCore(self._core, self._request, asked(verb, *arguments))
-
-    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
-        return produce.enqueue(self._once("enqueue", name, jobs), name, jobs)
-
-    def claim(
-        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
-    ) -> Leased | None:
-        if request.id is None:
-            request = msgspec.structs.replace(request, id=self._request.hex())
-        return consume.claim(self._core, names, request, cancel)
-
-    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
-        return consume.settle(self._once("settle", name, items), name, items)
-
-    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
-        return consume.extend(self._once("extend", name, lease, lease_ms), name, lease, lease_ms)
-
-    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
-        consume.progress(self._once("progress", name, proof, fraction, note), name, proof, fraction, note)
-
-    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
-        return mend.replay(self._once("replay", name, request), name, self._replay_request(request), progress)
-
-    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
-        return restore.restore(self._once("restore", name, jobs), name, jobs)
-
-    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
-        return mend.discard(self._once("discard", name, state, sorted(tokens.items())), name, state, tokens)
-
-    def cancel(self, name: QueueName, job: bytes) -> bool:
-        return mend.cancel(self._once("cancel", name, job), name, job)
-
-    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
-        return mend.purge(self._once("purge", name, state), name, state, progress)
-
-    def set_paused(self, name: QueueName, paused: bool) -> None:
-        mend.set_paused(self._once("set_paused", name, paused), name, paused)
-
-    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
-        mend.configure(self._once("configure", sorted(policies.items(), key=lambda item: item[0])), policies)
-
-    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
-        core = self._once("cleanup", before_ms, limit)
-        return mend.cleanup(core, self._core.of_calendar(before_ms), limit, progress)
-
-    def forget_consumer(self, consumer: str) -> bool:
-        return history.forget_consumer(self._once("forget_consumer", consumer), consumer)
-
-    def close(self) -> None:
-        """The store is not the view's to close."""
+    _plain = RedisBackend
+    _remembering = OnceCore
 
 
 def _no_snapshots() -> InvalidArgument:

@@ -56,6 +56,8 @@ def _wait(
                 listening.hear(shard.base, name)
         while not (cancel is not None and cancel.is_set()):
             waiter.signal.clear()
+            for name in names:  # until it is planned anew, whatever becomes due wakes who leads
+                listening.plans.pop(name, None)
             look = _look(core, names, request, lease)
             left = deadline - core.clock.steady_ms()
             if look.leased is not None or left <= 0:

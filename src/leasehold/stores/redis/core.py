@@ -10,7 +10,7 @@ from leasehold.clock import Clock, ManualClock, SystemClock
 from leasehold.errors import InvalidArgument
 from leasehold.model.ids import IdSource
 from leasehold.storage.keyspace import digest
-from leasehold.stores.redis.filters import RotatingFilter
+from leasehold.stores.redis.filters import Filters
 from leasehold.stores.redis.listening import Listening
 from leasehold.stores.redis.shards import Shard, Shards
 from leasehold.stores.redis.wire import Arg, Wire
@@ -23,8 +23,7 @@ class Core:
         self.shards = Shards(wire, prefix, partitions)
         self.listening = Listening(wire, clock)
         self.ids = IdSource()
-        #: Idempotency keys that this process enqueued lately; None: not kept.
-        self.keys_seen: RotatingFilter | None = None
+        self.filters = Filters()
         if isinstance(clock, ManualClock):
             wire.time = clock.unset_ms  # the server's clock is not the one that tests set
         elif not isinstance(clock, SystemClock):

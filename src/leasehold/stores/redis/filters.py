@@ -9,6 +9,7 @@ A filter may save a read. It never says that something is there or gone: a verb'
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 from rbloom import Bloom
 
@@ -41,3 +42,18 @@ class RotatingFilter:
     @property
     def memory_bytes(self) -> int:
         return (self._current.size_in_bits + self._previous.size_in_bits) // 8
+
+
+class Filters(NamedTuple):
+    """Those that are on. What each saves is in docs/adr/0020."""
+
+    #: Idempotency keys of large jobs that this process sent: one of them is looked for before it is sent again.
+    keys: RotatingFilter | None = None
+    #: Ids that this process found gone: for one of them, whether it is there is asked before all that there is of it.
+    ghosts: RotatingFilter | None = None
+    #: Ids that this process removed, or found removed by others: for those, the same before a step that would write.
+    cleanup: RotatingFilter | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(one.memory_bytes for one in self if one is not None)

@@ -11,17 +11,15 @@ import msgspec
 from leasehold.errors import Corrupt, InvalidArgument, JournalTrimmed
 from leasehold.model.event import Event, EventPage
 from leasehold.model.ids import NO_ID, created_ms
-from leasehold.model.lifecycle import Change, Reason, State
+from leasehold.model.lifecycle import State
 from leasehold.model.names import QueueName
+from leasehold.model.telling import Place as Told
+from leasehold.model.telling import told
+from leasehold.queueing.core import JOURNAL_LINE
 from leasehold.stores.redis.core import Core
-from leasehold.stores.redis.listening import JOURNAL
-from leasehold.stores.redis.records import Row, StoredEvent, decode_row, decode_state, encode_msgpack, row_time
+from leasehold.stores.redis.records import Row, decode_row, decode_state, encode_msgpack, row_time
 from leasehold.stores.redis.shards import Shard
 
-_CHANGES = {int(change): change.name.lower() for change in Change}
-_STATES = {int(state): state.name.lower() for state in State}
-_WHEN = frozenset({Change.ENQUEUED, Change.CLAIMED, Change.EXTENDED, Change.RETRIED, Change.RELEASED, Change.EXPIRED,
-                   Change.REPLAYED, Change.REPAIRED, Change.RESTORED})  # fmt: skip
 _REF_BITS = 10
 _ROWS = 200
 _VERSION = 1
@@ -58,13 +56,11 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
         return page
     deadline = core.clock.steady_ms() + wait_ms
     listening = core.listening
-    waiter = listening.waiters.join((JOURNAL,))
+    waiter = listening.waiters.join((JOURNAL_LINE,))
     try:
         while True:
             waiter.signal.clear()
-            listening.hear(core.shards.registry, JOURNAL)  # a queue's name is given out
-            for shard in core.shards.shards():
-                listening.hear(shard.base, shard.name)
+            hear_all(core)
             page = _page(core, start, limit, consumer)
             left = deadline - core.clock.steady_ms()
             if page.events or left <= 0:
@@ -73,6 +69,13 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
             core.wire.usable()
     finally:
         listening.waiters.leave(waiter)
+
+
+def hear_all(core: Core) -> None:
+    """Be told of every shard's steps, and of names given out."""
+    core.listening.hear(core.shards.registry, JOURNAL_LINE)
+    for shard in core.shards.shards():
+        core.listening.hear(shard.base, shard.name)
 
 
 def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str | None) -> EventPage:
@@ -142,35 +145,7 @@ def _merged(shard: Shard, rows: list[Row], place: Place) -> list[tuple[int, int,
 def shown(row: Row, index: int, name: QueueName) -> Event:
     """A stored event in users' words."""
     event = row.events[index]
-    job = event.job != NO_ID
-    return Event(
-        commit=row.commit,
-        index=index,
-        number=row.first_number + index,
-        time_ms=row.time_ms,
-        type=_CHANGES.get(event.change, f"type_{event.change}"),
-        tenant=name.tenant,
-        queue=name.queue,
-        job_id=event.job.hex() if job else None,
-        state=_STATES.get(event.state, str(event.state)) if job else None,
-        priority=event.priority,
-        attempt=event.attempt,
-        max_attempts=event.max_attempts,
-        token=event.token,
-        lease_id=event.lease.hex() if event.lease != NO_ID else None,
-        at_ms=event.at_ms if event.change in _WHEN else None,
-        reason=Reason(event.reason).name.lower() if event.reason in (1, 2) else None,
-        text=_text(event),
-        previous=divmod(event.previous, 1 << _REF_BITS) if event.previous else None,
-    )
-
-
-def _text(event: StoredEvent) -> str | None:
-    if not event.text:
-        return None
-    if event.change in (Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED):
-        return msgspec.json.encode(msgspec.msgpack.decode(event.text)).decode()
-    return event.text.decode("utf-8", "replace")
+    return told(event, Told(row.commit, index, row.first_number + index, row.time_ms), name, event.text)
 
 
 def forget_consumer(core: Core, consumer: str) -> bool:

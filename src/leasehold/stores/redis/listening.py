@@ -15,13 +15,15 @@ import redis
 
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
+from leasehold.queueing.core import JOURNAL_LINE
 from leasehold.queueing.waiting import Waiter, Waiters
 from leasehold.stores.redis.records import WOKEN
 from leasehold.stores.redis.wire import Wire
 
-JOURNAL = "journal"
 #: Real seconds after which who leads a line looks again, told or not.
 LOOK_AGAIN = 1.0
+#: A plan of who has nothing to wait for but a message.
+NEVER = 1 << 62
 _EVERYONE = 1 << 30
 
 
@@ -94,13 +96,13 @@ class Listening:
     def _told(self, channel: bytes, data: bytes) -> None:
         topic, _ = self._channels[channel]
         count, plan = WOKEN.unpack_from(data)
-        if plan and plan < self.plans.get(topic, _EVERYONE << 32):
+        if plan and plan < self.plans.get(topic, NEVER):
             count = max(count, 1)
         if count:
             self.waiters.wake(topic, count)
         for at in range(WOKEN.size, len(data), 16):
             self.waiters.wake(data[at : at + 16], _EVERYONE)
-        self.waiters.wake(JOURNAL, _EVERYONE)
+        self.waiters.wake(JOURNAL_LINE, _EVERYONE)
 
     def close(self) -> None:
         self._closed.set()

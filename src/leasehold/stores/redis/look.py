@@ -9,10 +9,11 @@ from typing import Any
 
 from leasehold.errors import Corrupt, InvalidArgument, WaitTimeout
 from leasehold.model import lifecycle
-from leasehold.model.job import Counts, Job, Page, QueueInfo
+from leasehold.model.job import Counts, Job, Page, QueueInfo, ended_as
 from leasehold.model.lifecycle import Reason, shown
 from leasehold.model.names import QueueName
 from leasehold.model.retry import Policy
+from leasehold.queueing.waiting import until_ended
 from leasehold.storage.keyspace import digest
 from leasehold.stores.redis import history
 from leasehold.stores.redis.core import Core
@@ -38,8 +39,23 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
     if queue is None:
         return None
     shard = queue.of(job)
+    ghosts = core.filters.ghosts
+    if ghosts is not None and job in ghosts and surely_gone(core, shard, (job,)):
+        return None
     now, *fields = core.wire.ask(shard.base, "fetch", job)
-    return _job(shard, job, fields, now)
+    found = _job(shard, job, fields, now)
+    if found is None and ghosts is not None:
+        ghosts.add(job)
+    return found
+
+
+def surely_gone(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
+    """Those of these jobs that are not there: a plain read, cheaper than any verb, of ids that a filter named."""
+    key = shard.base + b":state"
+    if len(jobs) == 1:
+        return set() if core.wire.command(key, "HEXISTS", key, jobs[0]) else set(jobs)
+    there = core.wire.command(key, "HMGET", key, *jobs)
+    return {job for job, state in zip(jobs, there, strict=True) if state is None}
 
 
 def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | None:
@@ -87,25 +103,26 @@ def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | 
     deadline = core.clock.steady_ms() + timeout_ms
     listening = core.listening
     waiter = listening.waiters.join((job,))
-    last: Job | None = None
+    heard = False
+
+    def look() -> Job | None:
+        waiter.signal.clear()
+        return get(core, name, job)
+
+    def pause() -> None:
+        nonlocal heard
+        if not heard:
+            listening.hear(core.shards.made(name).of(job).base, name)
+            heard = True
+            return  # it may have ended before anyone listened
+        left = deadline - core.clock.steady_ms()
+        if left <= 0:
+            raise WaitTimeout(job.hex(), timeout_ms / 1000)
+        listening.wait(waiter, left)
+        core.wire.usable()
+
     try:
-        while True:
-            waiter.signal.clear()
-            found = get(core, name, job)
-            if found is None:
-                return None if last is None else _how_it_ended(core, name, last, job)
-            if found.state in ("done", "dead"):
-                return found
-            if last is None:
-                listening.hear(core.shards.made(name).of(job).base, name)
-                last = found
-                continue  # it may have ended before anyone listened
-            last = found
-            left = deadline - core.clock.steady_ms()
-            if left <= 0:
-                raise WaitTimeout(job.hex(), timeout_ms / 1000)
-            listening.wait(waiter, left)
-            core.wire.usable()
+        return until_ended(look, pause, lambda last: _how_it_ended(core, name, last, job))
     finally:
         listening.waiters.leave(waiter)
 
@@ -115,8 +132,7 @@ def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
     told = history.timeline(core, name, job)
     state = "done" if told and told[-1].type == "done" else "removed"
     ended = told[-1].time_ms if told else core.now_ms()
-    fields = {field: getattr(last, field) for field in last.__struct_fields__}
-    return Job(**fields | {"state": state, "ended_at_ms": ended, "lease_id": None, "lease_until_ms": None})
+    return ended_as(last, state, ended)
 
 
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,8 @@ from leasehold.model.write import UNFINISHED_MS
 from leasehold.storage.keyspace import digest
 from leasehold.stores.contract import Progress
 from leasehold.stores.redis.core import Core, OnceCore
+from leasehold.stores.redis.filters import RotatingFilter
+from leasehold.stores.redis.look import surely_gone
 from leasehold.stores.redis.produce import FIRST_RULES, created_text
 from leasehold.stores.redis.records import (
     HAS_KEY,
@@ -185,14 +187,30 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
     if queue is None:
         return []
     wanted = int(State.DONE if state == "done" else State.DEAD)
-    parts: dict[Shard, bytes] = {}
-    for job, token in tokens.items():
-        parts[queue.of(job)] = parts.get(queue.of(job), b"") + job + TIME.pack(token)
+    parts: dict[Shard, list[bytes]] = {}
+    for job in tokens:
+        parts.setdefault(queue.of(job), []).append(job)
     removed = []
-    for shard, rows in parts.items():
-        ids = core.act(shard.base, "discard", wanted, rows)[0]
-        removed += [ids[at : at + 16] for at in range(0, len(ids), 16)]
+    # Of a request that is remembered by its id, every step has to be taken again.
+    seen = None if isinstance(core, OnceCore) else core.filters.cleanup
+    for shard, jobs in parts.items():
+        if seen is not None:
+            jobs = _without_gone(core, shard, jobs, seen)
+        if jobs:
+            rows = b"".join([job + TIME.pack(tokens[job]) for job in jobs])
+            ids = core.act(shard.base, "discard", wanted, rows)[0]
+            removed += [ids[at : at + 16] for at in range(0, len(ids), 16)]
+    if seen is not None:
+        for job in tokens:  # what the step did not remove is gone by others' hands, or will be looked at once more
+            seen.add(job)
     return removed
+
+
+def _without_gone(core: Core, shard: Shard, jobs: list[bytes], seen: RotatingFilter) -> list[bytes]:
+    """These, less those that the filter names and the server says are gone: a step that removes nothing is saved."""
+    named = [job for job in jobs if job in seen]
+    gone = surely_gone(core, shard, named) if named else set()
+    return [job for job in jobs if job not in gone] if gone else jobs
 
 
 def cancel(core: Core, name: QueueName, job: bytes) -> bool:

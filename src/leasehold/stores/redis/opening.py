@@ -14,7 +14,7 @@ from leasehold.storage.engine import Durability, Traits
 from leasehold.stores.redis.address import parse
 from leasehold.stores.redis.backend import RedisBackend
 from leasehold.stores.redis.core import Core
-from leasehold.stores.redis.filters import RotatingFilter
+from leasehold.stores.redis.filters import Filters, RotatingFilter
 from leasehold.stores.redis.produce import ATOMIC_BYTES
 from leasehold.stores.redis.shards import MAX_PARTITIONS
 from leasehold.stores.redis.topology import topology
@@ -49,8 +49,7 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
             remarks.append(f"the server has no functions for us, and is sent scripts: {refused}")
         core = Core(wire, chosen.prefix, chosen.partitions, clock)
         _claim_format(core, address.shown)
-        if chosen.bloom_capacity:
-            core.keys_seen = RotatingFilter(clock, chosen.bloom_capacity, chosen.bloom_rate, chosen.bloom_rotation)
+        core.filters = _filters(chosen, clock)
     except Unavailable as exc:
         wire.close()
         raise OpenError(f"{address.shown}: {exc}") from exc
@@ -69,6 +68,12 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         quotas=False,
     )
     return RedisBackend(core, address.shown, traits), remarks
+
+
+def _filters(chosen: RedisSettings, clock: Clock) -> Filters:
+    wanted = (chosen.bloom_keys, chosen.bloom_ghosts, chosen.bloom_cleanup)
+    size = (chosen.bloom_capacity, chosen.bloom_rate, chosen.bloom_rotation)
+    return Filters(*(RotatingFilter(clock, *size) if on and chosen.bloom_capacity else None for on in wanted))
 
 
 def _examine(wire: Wire, remarks: list[str]) -> Durability:

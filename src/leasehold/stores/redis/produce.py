@@ -50,7 +50,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
         size += len(request[0])
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
-    known = _known_before(core, queue, requests) if core.keys_seen is not None else {}
+    known = _known_before(core, queue, requests) if core.filters.keys is not None else {}
     if known:
         rest = [request for index, request in enumerate(requests) if index not in known]
         added = iter(_enqueue(core, name, queue, rest) if rest else ())
@@ -74,7 +74,7 @@ def _known_before(core: Core, queue: Registered, requests: Sequence[JobRequest])
     Only keys that this process may have enqueued before are looked for; the others are sent, and the step tells. Of a
     request that is remembered by its id, every step has to be taken again.
     """
-    seen = core.keys_seen
+    seen = core.filters.keys
     if seen is None or isinstance(core, OnceCore):
         return {}
     wanted: dict[Shard, list[tuple[int, bytes, bytes]]] = {}

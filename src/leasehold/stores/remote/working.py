@@ -7,9 +7,9 @@ import msgspec
 from leasehold.errors import Forbidden, NotFound, WaitTimeout
 from leasehold.model.event import EventPage
 from leasehold.model.ids import job_id_bytes
-from leasehold.model.job import Counts, Job, Page
+from leasehold.model.job import Counts, Job, Page, ended_as
 from leasehold.model.lease import Extended, proof_of
-from leasehold.model.names import QueueName, checked
+from leasehold.model.names import JobName, QueueName, checked
 from leasehold.stores.remote import messages as m
 from leasehold.stores.remote.calls import Call, Waiting
 from leasehold.stores.remote.faults import problem_of
@@ -113,20 +113,15 @@ def wait_for_waits(call: Call) -> Waiting | None:
     def end(left_ms: int) -> object:
         raise WaitTimeout(call.job.hex(), call.request.timeout_ms / 1000)
 
-    return Waiting((call.job,), call.request.timeout_ms, look, end)
+    return Waiting((JobName(call.name, call.job),), call.request.timeout_ms, look, end)
 
 
 def _ended(call: Call, last: Job) -> Job:
     """A job that is gone was done and not kept, or removed: its last event tells which."""
     told = call.backend.timeline(call.name, call.job)
     gone = told[-1] if told and told[-1].state == "gone" else None
-    return msgspec.structs.replace(
-        last,
-        state="done" if gone is not None and gone.type == "done" else "removed",
-        ended_at_ms=call.backend.now_ms() if gone is None else gone.time_ms,
-        lease_id=None,
-        lease_until_ms=None,
-    )
+    state = "done" if gone is not None and gone.type == "done" else "removed"
+    return ended_as(last, state, call.backend.now_ms() if gone is None else gone.time_ms)
 
 
 def list_jobs(call: Call) -> Page:

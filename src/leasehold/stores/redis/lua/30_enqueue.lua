@@ -47,17 +47,19 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
   local count, visible = tonumber(args[8]), b.now + delay
   local head = pack('>BBBBBI4I4I4I8I8I8I8I8', 1, WAITING, priority, 0, flags, 0, max_attempts, 0, 0, b.now, visible, 0,
     0)
-  local sum = L.sum
   local g = L.group(b, 10, WAITING, priority, 0, max_attempts, visible, NO_ID, '')
-  local ids, first = g.ids, L.next_ref(b)
+  local ids, first, partition = g.ids, L.next_ref(b), byte(tail)
+  local zero = L.sum(L.id_sum(prefix .. pack('>I3', 0) .. tail), 0, WAITING, priority, 0, flags, 0, max_attempts, 0, 0,
+    b.now, visible, 0, 0, first)
+  -- From one job to the next an id grows by 256 in its last word, and its event's place by 1: so does the sum, by weights.
+  local step = 256 * 10007 + 41
+  local score = string.format('%.0f', visible)
   local jobs, states, tier, n, at = {}, {}, {}, 0, #ids
   for index = 0, count - 1 do
-    local id = prefix .. pack('>I3', index) .. tail
-    local last = first + index
+    local id = pack('>c12I3B', prefix, index, partition)
     jobs[n + 1], jobs[n + 2] = id, args[11 + index]
-    states[n + 1], states[n + 2] = id, head .. pack('>I8c16I4', last, NO_ID, sum(L.id_sum(id), 0, WAITING, priority, 0,
-      flags, 0, max_attempts, 0, 0, b.now, visible, 0, 0, last))
-    tier[n + 1], tier[n + 2] = visible, id
+    states[n + 1], states[n + 2] = id, pack('>c57I8c16I4', head, first + index, NO_ID, (zero + index * step) % T)
+    tier[n + 1], tier[n + 2] = score, id
     n = n + 2
     ids[at + index + 1] = id
   end
@@ -114,7 +116,7 @@ function L.enqueue(b, args)
   b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
   local one = #wishes == 22
   local priority, flags, attempts, delay, ttl = unpack_('>BBI4I8I8', wishes)
-  if one and duplicates == 0 and ttl == 0 and count <= 1000 - b.events_in_row then
+  if one and duplicates == 0 and ttl == 0 and count <= 1000 - b.events_in_row and L.next_ref(b) % T + count < T then
     L.enqueue_alike(b, args, prefix, tail, priority, flags, attempts > 0 and attempts or rules.max_attempts, delay)
     for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
     return nil, prefix, '', added, 0

@@ -13,12 +13,10 @@ function L.deliveries(b, lease, untils, jobs)
 end
 
 function L.delivered(b, lease, untils, ids, rows)
-  local reply = L.hmget(b.base .. ':jobs', ids)
-  for i = 1, #ids do reply[i] = reply[i] or '' end
-  insert(reply, 1, 1)
-  insert(reply, 2, untils)
-  insert(reply, 3, concat(rows))
-  reply[#reply + 1] = lease
+  local bodies, count = L.hmget(b.base .. ':jobs', ids), #ids
+  local reply = {1, untils, concat(rows)}
+  for i = 1, count do reply[i + 3] = bodies[i] or '' end
+  reply[count + 4] = lease
   return reply
 end
 
@@ -98,22 +96,24 @@ function L.take_tier(b, t, tier, ids, values)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
   local taken, rows, states = t.ids, t.rows, t.states
-  local sum, id_sum, lease_sum = L.sum, L.id_sum, L.id_sum(lease)
-  local g, full
+  local sum_of, lease_sum, halves = L.sum_of_halves, L.id_sum(lease), L.HALVES
+  local g, rest, full
   for i = 1, #ids do
     local id, value = ids[i], values[i] or ''
-    local _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
-      by, kept
-    local of_id = id_sum(id)
+    local _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1,
+      l0, by, kept
+    local by_sum, i1, i2, i3, i4 = 0, unpack_('>I4I4I4I4', id)
     if #value == L.STATE_BYTES then
-      _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last, by,
-        kept = unpack_(L.STATE, value)
+      _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0,
+        by, kept = unpack_(halves, value)
+      if by ~= NO_ID then by_sum = L.id_sum(by) end
     end
-    if not state or kept ~= sum(of_id, id_sum(by), state, priority, reason, flags, attempt, max_attempts, replays, token,
-      created, visible, ended, due, last) then
+    if not state or kept ~= sum_of(i1, i2, i3, i4, by_sum, state, priority, reason, flags, attempt, max_attempts, replays,
+      t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
       if value ~= '' then call('HSET', base .. ':damaged', id, 'w') end
       gone[#gone + 1] = id
     else
+      local due = d1 * T + d0
       if state ~= WAITING or priority ~= tier then
         gone[#gone + 1] = id
       elseif due > 0 and due <= now then
@@ -128,25 +128,29 @@ function L.take_tier(b, t, tier, ids, values)
           end
           t.bytes = t.bytes + size
         end
-        attempt, token = attempt + 1, token + 1
+        attempt, t0 = attempt + 1, t0 + 1
+        if t0 == T then t1, t0 = t1 + 1, 0 end
         if b.events_in_row >= 1000 then
           L.close_row(b)
           g = nil
         end
         if not g or g.max_attempts ~= max_attempts or g.reason ~= reason then
           g = L.group(b, 11, LEASED, tier, reason, max_attempts, t.untils, lease, t.worker)
+          rest = L.rest(g)
         end
         local n = #g.ids + 1
         g.ids[n] = id
-        L.rest(g)[n] = pack('>I8I4I8', token, attempt, last)
+        rest[n] = pack('>I4I4I4I4I4', t1, t0, attempt, l1, l0)
         local ref = L.next_ref(b)
+        l0 = ref % T
+        l1 = (ref - l0) / T
         b.events_in_row = b.events_in_row + 1
         n = #taken + 1
         taken[n] = id
-        rows[n] = pack(L.DELIVERY, id, token, attempt, max_attempts, tier, created)
-        states[2 * n - 1], states[2 * n] = id, pack(L.STATE, 1, LEASED, tier, reason, flags, attempt, max_attempts,
-          replays, token, created, visible, ended, 0, ref, lease, sum(of_id, lease_sum, LEASED, tier, reason, flags,
-          attempt, max_attempts, replays, token, created, visible, ended, 0, ref))
+        rows[n] = pack('>c16I4I4I4I4BI4I4', id, t1, t0, attempt, max_attempts, tier, c1, c0) -- as L.DELIVERY
+        states[2 * n - 1], states[2 * n] = id, pack(halves, 1, LEASED, tier, reason, flags, attempt, max_attempts, replays,
+          t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0, lease, sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason,
+          flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0))
         gone[#gone + 1] = id
         if due > 0 then unttl[#unttl + 1] = id end
       end
@@ -219,6 +223,14 @@ verbs.claim = function(keys, args)
   b.plan = untils
   L.finish(b, {})
   return L.delivered(b, lease, untils, ids, t.rows)
+end
+
+-- When it is worth another look, and the time: for who waits without claiming.
+readers.due = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  if not b.there or L.rules(b).paused then return {-1, b.now} end
+  return {L.next_due(b, L.rules(b)), b.now}
 end
 
 -- Whether a claim's id was seen here.

@@ -70,25 +70,36 @@ function L.ack_plainly(b, items, count, rules)
     ids[i], tokens[i] = id, token
   end
   local values = L.hmget(b.base .. ':state', ids)
-  local events = {}
+  local shapes, rests = {}, {}
+  local sum_of, lease_sum = L.sum_of_halves, L.id_sum(lease)
   for i = 1, count do
     local id, value = ids[i], values[i] or ''
     if #value ~= L.STATE_BYTES then return nil end
-    local _, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
-      by, kept = unpack_(L.STATE, value)
-    if kept ~= L.sum(L.id_sum(id), L.id_sum(by), state, priority, reason, flags, attempt, max_attempts, replays, token,
-      created, visible, ended, due, last) then
+    local _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1,
+      l0, by, kept = unpack_(L.HALVES, value)
+    if state ~= LEASED or by ~= lease or t1 * T + t0 ~= tokens[i] or flags > HAS_KEY then return nil end
+    local i1, i2, i3, i4 = unpack_('>I4I4I4I4', id)
+    if kept ~= sum_of(i1, i2, i3, i4, lease_sum, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0,
+      c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
       return nil
     end
-    if state ~= LEASED or by ~= lease or token ~= tokens[i] or flags > HAS_KEY then return nil end
-    events[i] = {priority, reason, max_attempts, pack('>I8I4I8', token, attempt, last)}
+    -- Events that differ in these share no group.
+    shapes[i] = (max_attempts * 16 + priority) * 16 + reason
+    rests[i] = pack('>I4I4I4I4I4', t1, t0, attempt, l1, l0)
   end
+  local from = 1
   for i = 1, count do
-    local e = events[i]
-    local g = L.group(b, 13, GONE, e[1], e[2], e[3], 0, lease, '')
-    local n = #g.ids + 1
-    g.ids[n] = ids[i]
-    L.rest(g)[n] = e[4]
+    local shape = shapes[i]
+    if shapes[i + 1] ~= shape then
+      local reason, priority = shape % 16, floor(shape / 16) % 16
+      local g = L.group(b, 13, GONE, priority, reason, floor(shape / 256), 0, lease, '')
+      local rest, n = L.rest(g), #g.ids
+      for j = from, i do
+        n = n + 1
+        g.ids[n], rest[n] = ids[j], rests[j]
+      end
+      from = i + 1
+    end
   end
   b.events_in_row = count
   b.ended = ids
