@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from pathlib import Path
+from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from leasehold.bulk.staging import complete, requests
+from leasehold.bulk import layouts
+from leasehold.bulk.arrays import Bytes, Ints
 from leasehold.errors import InvalidArgument
 from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest
 from leasehold.model.write import LoadPart, LoadTarget
-from leasehold.queueing.loads import rows_path, table_path
+from leasehold.queueing.loads import encode_rows, rows_path, table_path
 from leasehold.storage import keyspace, records
 from leasehold.storage.engines.rocksdb.tables import TableWriter
 from leasehold.storage.keyspace import DUE, JOBS, PAYLOAD, READY, Due
+from leasehold.storage.records import LoadShape
 
 PARTITIONS = 1 << 20
 _PART_BITS = 42
@@ -40,10 +46,13 @@ class Ids:
         high = now_ms << 16 | 0x7000 | secrets.randbits(12)
         self._next = high << 64 | _VARIANT | partition << _PART_BITS | secrets.randbits(_PART_BITS - 1)
 
-    def take(self, count: int) -> list[bytes]:
+    def take(self, count: int) -> Bytes:
         first = self._next
         self._next += count
-        return [number.to_bytes(16, "big") for number in range(first, first + count)]
+        made = np.empty((count, 2), dtype=">u8")
+        made[:, 0] = first >> 64
+        made[:, 1] = np.arange(count, dtype=np.uint64) + np.uint64(first & 2**64 - 1)
+        return made.view(np.uint8).reshape(count, 16)
 
 
 class LoadWriter:
@@ -59,73 +68,108 @@ class LoadWriter:
         self.rows = 0
 
     def add(self, queue: QueueName, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
         files = self._queues.get(queue)
         if files is None:
             name = f"{self._name}-{len(self._queues)}"
             files = self._queues[queue] = _QueueFiles(self._folder, name, self._now, self._target(queue))
-        ids = self._ids.take(rows.num_rows)
-        if rows.num_columns == 1:
-            files.add_plain(ids, rows.column(0).to_pylist())
-        else:
-            files.add(ids, requests(complete(rows)))
+        files.add(self._ids.take(rows.num_rows), rows)
         self.rows += rows.num_rows
 
     def close(self) -> list[LoadPart]:
         return [files.close() for files in self._queues.values()]
 
 
+class _Shapes(NamedTuple):
+    """What a batch's jobs are like, but for their payloads: a value each, in stored units."""
+
+    priority: Ints
+    flags: Ints
+    visible_at_ms: Ints
+    max_attempts: Ints
+    due_at_ms: Ints
+
+    def runs(self) -> list[tuple[int, LoadShape]]:
+        """(how many, shape) of neighbours that are alike."""
+        changes = np.zeros(len(self.priority), dtype=bool)
+        for column in self:
+            changes[1:] |= column[1:] != column[:-1]
+        changes[0] = True
+        starts = np.flatnonzero(changes)
+        counts = np.diff(starts, append=len(changes)).tolist()
+        shapes = zip(*[column[starts].tolist() for column in self], strict=True)
+        return [(count, LoadShape(*shape)) for count, shape in zip(counts, shapes, strict=True)]
+
+
 class _QueueFiles:
     def __init__(self, folder: Path, name: str, now_ms: int, target: LoadTarget) -> None:
         self._folder, self._name, self._now, self._target = folder, name, now_ms, target
-        self._prefix = keyspace.queue_prefix(target.number)
         self._jobs = TableWriter(str(table_path(folder, name, JOBS)), filtered=True)
         self._parts: TableWriter | None = None
-        self._ready: list[bytes] = []
-        self._due: list[bytes] = []
-        self._rows: list[bytes] = []
+        self._ids: list[Bytes] = []
+        self._shapes: list[_Shapes] = []
+        self._runs: list[tuple[int, LoadShape]] = []
 
-    def add_plain(self, ids: list[bytes], payloads: list[bytes]) -> None:
-        """Jobs of nothing but a payload: the commonest, by the shortest way."""
-        now, prefix, put = self._now, self._prefix, self._jobs.put
-        head = keyspace.ready(self._target.number, 0, now, b"\0" * 16)[:-16]
-        tail = records.LOAD_ROW.pack(b"\0" * 16, 0, 0, now, self._target.max_attempts, 0)[16:]
-        large = records.PART_BYTES
-        encode = records.encode_job
-        for job, payload in zip(ids, payloads, strict=True):
-            if len(payload) > large:
-                self._add_one(job, JobRequest(payload))
-                continue
-            put(prefix + job, encode(now, payload, b"", b"")[0])
-            self._ready.append(head + job)
-            self._rows.append(job + tail)
-
-    def add(self, ids: list[bytes], jobs: list[JobRequest]) -> None:
-        for job, request in zip(ids, jobs, strict=True):
-            self._add_one(job, request)
-
-    def _add_one(self, job: bytes, request: JobRequest) -> None:
-        payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = request
-        if key is not None:
+    def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
+        """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        keyed = columns.get("key")
+        if keyed is not None and keyed.null_count < len(keyed):
             raise InvalidArgument(KEY_REASON)
-        now, number = self._now, self._target.number
-        visible = now + delay_ms if at_ms is None else max(now, at_ms - self._target.drift_ms)
-        row, further = records.encode_job(now, payload, b"", records.encode_headers(headers) if headers else b"")
-        self._jobs.put(self._prefix + job, row)
-        flags = due_at = 0
-        if further:
-            flags = records.HAS_PARTS
-            if self._parts is None:
-                self._parts = TableWriter(str(table_path(self._folder, self._name, PAYLOAD)))
-            self._parts.put_many(
-                [(keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)]
-            )
-        if ttl_ms is not None:
-            due_at = now + ttl_ms
-            self._due.append(keyspace.due(Due.TTL, due_at, number, job))
-        self._ready.append(keyspace.ready(number, priority, visible, job))
-        self._rows.append(
-            records.LOAD_ROW.pack(job, priority, flags, visible, attempts or self._target.max_attempts, due_at)
-        )
+        payloads: list[bytes] = columns["payload"].to_numpy(zero_copy_only=False).tolist()
+        headers = columns.get("headers")
+        flags = np.zeros(rows.num_rows, dtype=np.int64)
+        if (headers is None or headers.null_count == len(headers)) and max(map(len, payloads)) <= records.PART_BYTES:
+            values = records.encode_plain_jobs(self._now, payloads)
+        else:
+            values, flags = self._encode(ids, payloads, headers)
+        keys = np.empty(rows.num_rows, dtype=layouts.OF_QUEUE)
+        keys["queue"], keys["id"] = self._target.number, ids
+        self._jobs.put_many(zip(_listed(keys), values, strict=True))
+        shapes = self._shaped(columns, flags)
+        self._ids.append(ids)
+        self._shapes.append(shapes)
+        for count, shape in shapes.runs():
+            if self._runs and self._runs[-1][1] == shape:
+                count += self._runs.pop()[0]
+            self._runs.append((count, shape))
+
+    def _encode(self, ids: Bytes, payloads: Sequence[bytes], headers: pa.Array | None) -> tuple[list[bytes], Ints]:
+        """The jobs' rows where some have headers, or a payload of several parts."""
+        said = repeat(None, len(payloads)) if headers is None else headers.to_pylist()
+        values: list[bytes] = []
+        flags = np.zeros(len(payloads), dtype=np.int64)
+        for at, (payload, pairs) in enumerate(zip(payloads, said, strict=True)):
+            packed = records.encode_headers(dict(pairs)) if pairs else b""
+            row, further = records.encode_job(self._now, payload, b"", packed)
+            values.append(row)
+            if further:
+                flags[at] = records.HAS_PARTS
+                if self._parts is None:
+                    self._parts = TableWriter(str(table_path(self._folder, self._name, PAYLOAD)))
+                number, job = self._target.number, ids[at].tobytes()
+                self._parts.put_many(
+                    [(keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)]
+                )
+        return values, flags
+
+    def _shaped(self, columns: dict[str, pa.Array], flags: Ints) -> _Shapes:
+        now, count = self._now, len(flags)
+
+        def column(name: str, default: int) -> Ints:
+            found = columns.get(name)
+            if found is None:
+                return np.full(count, default, dtype=np.int64)
+            return np.asarray(pc.fill_null(found.cast(pa.int64()), default).to_numpy(zero_copy_only=False))
+
+        visible = now + column("delay_ms", 0)
+        if "at_ms" in columns:
+            at = column("at_ms", 0) - self._target.drift_ms
+            visible = np.where(np.asarray(columns["at_ms"].is_valid()), np.maximum(now, at), visible)
+        ttl = column("ttl_ms", 0)  # one that is given is at least 1
+        attempts = column("max_attempts", self._target.max_attempts)
+        return _Shapes(column("priority", 0), flags, visible, attempts, np.where(ttl > 0, now + ttl, 0))
 
     def close(self) -> LoadPart:
         self._jobs.close()
@@ -133,19 +177,41 @@ class _QueueFiles:
         if self._parts is not None:
             self._parts.close()
             spaces.append(PAYLOAD)
-        for space, keys in ((READY, self._ready), (DUE, self._due)):
-            if keys:
-                keys.sort()  # mostly in order already
+        ids = np.concatenate(self._ids)
+        shapes = _Shapes(*[np.concatenate(column) for column in zip(*self._shapes, strict=True)])
+        for space, keys in ((READY, self._ready(ids, shapes)), (DUE, self._due(ids, shapes))):
+            if keys is not None:
                 writer = TableWriter(str(table_path(self._folder, self._name, space)))
-                put = writer.put
-                for key in keys:
-                    put(key, b"")
+                writer.put_many(zip(keys, repeat(b"")))
                 writer.close()
                 spaces.append(space)
-        body = b"".join(self._rows)
         with rows_path(self._folder, self._name).open("wb") as out:
+            body = encode_rows(self._runs, ids.tobytes())
             out.write(body)
             out.write(crc32(body).to_bytes(4, "big"))
             out.flush()
             os.fsync(out.fileno())
-        return LoadPart(self._name, self._target.number, len(self._rows), spaces)
+        return LoadPart(self._name, self._target.number, len(ids), spaces)
+
+    def _ready(self, ids: Bytes, shapes: _Shapes) -> list[bytes]:
+        keys = np.empty(len(ids), dtype=layouts.READY)
+        keys["queue"], keys["tier"], keys["time"] = self._target.number, 9 - shapes.priority, shapes.visible_at_ms
+        keys["id"] = ids
+        if len(self._runs) > 1:
+            keys = keys[np.lexsort((shapes.visible_at_ms, -shapes.priority))]  # stable: ids stay in order
+        return _listed(keys)
+
+    def _due(self, ids: Bytes, shapes: _Shapes) -> list[bytes] | None:
+        some = np.flatnonzero(shapes.due_at_ms)
+        if not len(some):
+            return None
+        some = some[np.argsort(shapes.due_at_ms[some], kind="stable")]
+        keys = np.empty(len(some), dtype=layouts.DUE)
+        keys["kind"], keys["time"], keys["queue"] = int(Due.TTL), shapes.due_at_ms[some], self._target.number
+        keys["id"] = ids[some]
+        return _listed(keys)
+
+
+def _listed(keys: npt.NDArray[Any]) -> list[bytes]:
+    found: list[bytes] = keys.view(f"V{keys.dtype.itemsize}").tolist()
+    return found

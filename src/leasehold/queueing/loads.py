@@ -5,7 +5,7 @@ state names its event, and events stand in the journal in the order of commits: 
 writer's lock, with the journal's rows, from a list of the jobs that comes with the files.
 
     <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
-                                      <part>.rows           `records.LOAD_ROW`, one a job, and a CRC
+                                      <part>.rows           the jobs' ids and what they are like, and a CRC
 
 An id that was loaded or published before is not loaded again. An intent that is found on opening is finished first.
 """
@@ -13,7 +13,7 @@ An id that was loaded or published before is not loaded again. An intent that is
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from zlib import crc32
@@ -30,12 +30,14 @@ from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Loader, Row, Table, Transaction
 from leasehold.storage.keyspace import Counter
-from leasehold.storage.records import EVENTS_A_ROW, LOAD_ROW, LoadedPart, LoadRecord
+from leasehold.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, LoadShape
 
 #: Spaces that come as files; `state` is made here.
 GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE)
 _WAITING = int(State.WAITING)
-_REF = Struct(">Q").pack
+#: How a state ends: its event, and no lease.
+_TAIL = Struct(">Q16s").pack
+_COUNT = Struct(">I")
 STAGING = "staging"
 
 
@@ -131,7 +133,6 @@ class _Load:
         missing = [table.path for table in tables if not os.path.exists(table.path)]
         if missing:
             raise Corrupt(f"a bulk load cannot be finished: {missing[0]} is gone")
-        self._close_row()
         tx.put(keyspace.META, self._key, records.encode_struct(self._record))
         return tables
 
@@ -168,35 +169,34 @@ class _Load:
                 if waiting + self._counts[number] > limit:
                     raise QueueFull(str(queue.name), waiting, limit)
 
-    def _states(self, part: LoadedPart) -> list[Row]:
-        """The part's rows of `state`; its events go to the journal."""
-        queue = self.queues[part.queue]
-        prefix, events = queue.prefix, self._events
-        priorities = self._priorities.setdefault(part.queue, set())
-        rows: list[Row] = []
-        shape, head, crc, begin, end = None, b"", 0, b"", b""
-        ref = self._commit << records.REF_BITS | len(events)
-        for job, *fields in LOAD_ROW.iter_unpack(read_rows(self._folder, part.name, part.rows)):
-            if fields != shape:
-                # Of one shape, two states differ in their event alone, and two events in their job.
-                shape = fields
-                priority, flags, visible, attempts, due_at = fields
-                priorities.add(priority)
-                head = records.pack_state(
-                    1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID
-                )[:-24]  # fmt: skip
-                crc = crc32(head)
-                begin = queue.enqueued[priority]
-                end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
-            if len(events) == EVENTS_A_ROW:
-                self._close_row()
-                events = self._events
-                ref = self._commit << records.REF_BITS
-            tail = _REF(ref) + NO_ID
-            rows.append((prefix + job, head + tail + records.pack_crc(crc32(tail, crc))))
-            events.append(begin + job + end)
-            ref += 1
-        return rows
+    def _states(self, part: LoadedPart) -> Iterator[Row]:
+        """The part's rows of `state`; its events go to the journal, in rows of their own."""
+        runs, jobs = read_rows(self._folder, part.name, part.rows)
+        first = 0
+        for count, shape in runs:
+            end = first + count
+            while first < end:
+                until = min(end, first + EVENTS_A_ROW - len(self._events))
+                yield from self._alike(self.queues[part.queue], shape, jobs[first:until])
+                first = until
+                if len(self._events) == EVENTS_A_ROW:
+                    self._close_row()
+        self._close_row()
+
+    def _alike(self, queue: Registered, shape: LoadShape, jobs: Sequence[bytes]) -> Iterator[Row]:
+        """Of one shape, two states differ in their event alone, and two events in their job."""
+        priority, flags, visible, attempts, due_at = shape
+        self._priorities.setdefault(queue.number, set()).add(priority)
+        head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
+        head = head[: records.STATE_ALIKE]
+        crc, pack_crc, prefix = crc32(head), records.pack_crc, queue.prefix
+        ref = self._commit << records.REF_BITS | len(self._events)
+        tails = [_TAIL(at, NO_ID) for at in range(ref, ref + len(jobs))]
+        begin = queue.enqueued[priority]
+        end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
+        self._events += [begin + job + end for job in jobs]
+        states = [head + tail + pack_crc(crc32(tail, crc)) for tail in tails]
+        return zip([prefix + job for job in jobs], states, strict=True)
 
     def _close_row(self) -> None:
         if self._events:
@@ -217,13 +217,22 @@ def rows_path(folder: Path, part: str) -> Path:
     return folder / f"{part}.rows"
 
 
-def read_rows(folder: Path, part: str, count: int) -> bytes:
+def encode_rows(runs: Sequence[tuple[int, LoadShape]], ids: bytes) -> bytes:
+    """The file of a part's jobs, but for the CRC that ends it: what they are like, and their ids in order."""
+    return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + ids
+
+
+def read_rows(folder: Path, part: str, count: int) -> tuple[list[tuple[int, LoadShape]], list[bytes]]:
     path = rows_path(folder, part)
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise Corrupt(f"a bulk load cannot be finished: {path} is gone") from None
     body = raw[:-4]
-    if len(body) != count * LOAD_ROW.size or crc32(body) != int.from_bytes(raw[-4:], "big"):
+    if len(body) < _COUNT.size or crc32(body) != int.from_bytes(raw[-4:], "big"):
         raise Corrupt(f"{path} is damaged: its checksum does not fit its {len(raw)} bytes")
-    return body
+    first = _COUNT.size + _COUNT.unpack_from(body)[0] * records.LOAD_RUN_BYTES
+    runs = records.decode_load_runs(body[_COUNT.size : first])
+    if sum([alike for alike, _ in runs]) != count or len(body) != first + 16 * count:
+        raise Corrupt(f"{path} is not of {count} jobs")
+    return runs, [body[at : at + 16] for at in range(first, len(body), 16)]

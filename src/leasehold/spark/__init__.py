@@ -11,6 +11,10 @@ PySpark finds the data source by itself where the module `pyspark_leasehold`, wh
 
 from __future__ import annotations
 
+from importlib import import_module as _import
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
 try:
     import numpy as _numpy
     import pyarrow as _pyarrow
@@ -20,12 +24,28 @@ except ImportError as exc:  # pragma: no cover - where the extra is not installe
         f"leasehold.spark needs PySpark, pyarrow and numpy ({exc}): pip install 'leasehold[spark]'"
     ) from exc
 
-from leasehold.spark.datasource import LeaseholdSource, register
-from leasehold.spark.draining import drain
-from leasehold.spark.listening import StreamListener
-from leasehold.spark.session import session
-from leasehold.spark.snapshots import snapshot
+from leasehold.spark.session import session  # it shares its name with its module: whoever comes last would have it
+
+if _CHECKING:
+    from leasehold.spark.datasource import LeaseholdSource, register
+    from leasehold.spark.draining import drain
+    from leasehold.spark.listening import StreamListener
+    from leasehold.spark.snapshots import snapshot
 
 del _numpy, _pyarrow, _pyspark
 
 __all__ = ["LeaseholdSource", "StreamListener", "drain", "register", "session", "snapshot"]
+
+#: Imported when they are asked for: every Python that Spark starts imports this package, for one of them or none.
+_HOMES = {
+    "LeaseholdSource": "datasource", "StreamListener": "listening", "drain": "draining", "register": "datasource",
+    "snapshot": "snapshots",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'leasehold.spark' has no attribute {name!r}")
+    found = getattr(_import(f"leasehold.spark.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -145,6 +145,18 @@ def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
     return body + pack_crc(crc32(body))
 
 
+def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[bytes]:
+    """As `encode_plain_job`, of many: those of one length begin alike, and so do their checksums."""
+    heads = {}
+    for size in set(map(len, payloads)):
+        head = _pack_job(V1, created_at_ms, 0, 0, 0, size)
+        heads[size] = (head, crc32(head))
+    if len(heads) == 1:
+        head, crc = next(iter(heads.values()))
+        return [head + payload + pack_crc(crc32(payload, crc)) for payload in payloads]
+    return [(begin := heads[len(payload)])[0] + payload + pack_crc(crc32(payload, begin[1])) for payload in payloads]
+
+
 def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
     """The job's row, and the sealed further parts of a large payload."""
     size = len(payload)
@@ -340,9 +352,27 @@ def decode_struct(kind: type[R], value: bytes, what: str, job: bytes | None = No
 
 # ── bulk loads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: What the owner needs to know of a staged job to write its state and its event: job, priority, flags, visible_at,
-#: max_attempts, due_at. Rows of a file follow each other, in the order of their jobs; a CRC ends it.
-LOAD_ROW = Struct(">16sBBQIQ")
+_LOAD_RUN = Struct(">IBBQIQ")  # how many, and a shape
+LOAD_RUN_BYTES = _LOAD_RUN.size
+
+
+class LoadShape(NamedTuple):
+    """What the owner has to know of a staged job, besides its id, to write its state and its event."""
+
+    priority: int
+    flags: int
+    visible_at_ms: int
+    max_attempts: int
+    due_at_ms: int
+
+
+def encode_load_runs(runs: Sequence[tuple[int, LoadShape]]) -> bytes:
+    """How many jobs are of which shape, in their order."""
+    return b"".join([_LOAD_RUN.pack(count, *shape) for count, shape in runs])
+
+
+def decode_load_runs(raw: bytes) -> list[tuple[int, LoadShape]]:
+    return [(count, LoadShape(*shape)) for count, *shape in _LOAD_RUN.iter_unpack(raw)]
 
 
 # ── leases and claims ────────────────────────────────────────────────────────────────────────────────────────────────
