@@ -180,6 +180,7 @@ def drained(spark: SparkSession, url: str, store: Store, tmp_path: Path, jobs: i
     assert (told["ok"], told["dead"]) == (jobs - jobs // 20, jobs // 20)
     assert {row.error for row in rows if row.verdict == "retry"} - {None}, "errors are told"
     assert_no_stale_verdict(store)
+    print(f"drained {jobs:,} jobs, an executor killed: {dict(told)}")
 
 
 def assert_no_stale_verdict(store: Store) -> None:

@@ -171,6 +171,9 @@ def disturbed(spark: SparkSession, url: str, tmp_path: Path, rows: int, limit: i
     found = payloads(url)
     assert len(found) == rows
     assert len(set(found)) == rows
+    print(
+        f"{options.get('mode', 'ordinary')}: {rows:,} rows, tasks and a commit failed, the job run again: {len(found):,} jobs"
+    )
 
 
 @pytest.mark.crash

@@ -5,7 +5,7 @@ state names its event, and events stand in the journal in the order of commits: 
 writer's lock, with the journal's rows, from a list of the jobs that comes with the files.
 
     <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
-                                      <part>.rows           the jobs' ids and what they are like, and a CRC
+                                      <part>.rows           the jobs' keys and what they are like, and a CRC
 
 An id that was loaded or published before is not loaded again. An intent that is found on opening is finished first.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from struct import Struct
 from zlib import crc32
@@ -35,9 +36,10 @@ from leasehold.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, Load
 #: Spaces that come as files; `state` is made here.
 GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE)
 _WAITING = int(State.WAITING)
-#: How a state ends: its event, and no lease.
+_STATE = Struct(f">{records.STATE_ALIKE}sQ16sI").pack  # what is alike, its event, no lease, a CRC
 _TAIL = Struct(">Q16s").pack
 _COUNT = Struct(">I")
+_KEY = Struct("20s")
 STAGING = "staging"
 
 
@@ -111,6 +113,8 @@ class _Load:
         self._counts: dict[int, int] = {}
         self._priorities: dict[int, set[int]] = {}
         self._journal: list[bytes] = []
+        #: The journal row that is being filled: how many events, and their bytes.
+        self._filled = 0
         self._events: list[bytes] = []
         self._number = self._commit = 0
 
@@ -171,39 +175,56 @@ class _Load:
 
     def _states(self, part: LoadedPart) -> Iterator[Row]:
         """The part's rows of `state`; its events go to the journal, in rows of their own."""
-        runs, jobs = read_rows(self._folder, part.name, part.rows)
+        runs, keys = read_rows(self._folder, part.name, part.rows)
         first = 0
         for count, shape in runs:
             end = first + count
             while first < end:
-                until = min(end, first + EVENTS_A_ROW - len(self._events))
-                yield from self._alike(self.queues[part.queue], shape, jobs[first:until])
+                until = min(end, first + EVENTS_A_ROW - self._filled)
+                yield from self._alike(self.queues[part.queue], shape, keys[first:until])
                 first = until
-                if len(self._events) == EVENTS_A_ROW:
+                if self._filled == EVENTS_A_ROW:
                     self._close_row()
         self._close_row()
 
-    def _alike(self, queue: Registered, shape: LoadShape, jobs: Sequence[bytes]) -> Iterator[Row]:
-        """Of one shape, two states differ in their event alone, and two events in their job."""
+    def _alike(self, queue: Registered, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
+        """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
         priority, flags, visible, attempts, due_at = shape
         self._priorities.setdefault(queue.number, set()).add(priority)
         head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
         head = head[: records.STATE_ALIKE]
-        crc, pack_crc, prefix = crc32(head), records.pack_crc, queue.prefix
-        ref = self._commit << records.REF_BITS | len(self._events)
-        tails = [_TAIL(at, NO_ID) for at in range(ref, ref + len(jobs))]
-        begin = queue.enqueued[priority]
+        at, ref = self._filled, self._commit << records.REF_BITS
+        crc = crc32(_TAIL(ref, NO_ID), crc32(head))
+        refs = range(ref + at, ref + at + len(keys))
+        states = [
+            _STATE(head, event, NO_ID, crc ^ change) for event, change in zip(refs, _changes()[at:], strict=False)
+        ]
+        # An event's head ends with the queue's number, and a key begins with it.
+        begin = queue.enqueued[priority].removesuffix(queue.prefix)
         end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
-        self._events += [begin + job + end for job in jobs]
-        states = [head + tail + pack_crc(crc32(tail, crc)) for tail in tails]
-        return zip([prefix + job for job in jobs], states, strict=True)
+        self._events.append(begin + (end + begin).join(keys) + end)
+        self._filled += len(keys)
+        return zip(keys, states, strict=True)
 
     def _close_row(self) -> None:
-        if self._events:
-            self._journal.append(records.encode_journal(self._number, self._now, self._events, b""))
-            self._number += len(self._events)
+        if self._filled:
+            row = records.encode_journal_row(self._filled, self._number, self._now, b"".join(self._events))
+            self._journal.append(row)
+            self._number += self._filled
             self._commit += 1
-            self._events = []
+            self._filled, self._events = 0, []
+
+
+@cache
+def _changes() -> list[int]:
+    """How a state's checksum changes with the place of its event in a journal row.
+
+    Of values of one length, a CRC of the difference is the difference of the CRCs: so it is worked out once a place, not
+    once a job.
+    """
+    alike = crc32(bytes(records.STATE_ALIKE))
+    first = crc32(_TAIL(0, NO_ID), alike)
+    return [first ^ crc32(_TAIL(place, NO_ID), alike) for place in range(EVENTS_A_ROW)]
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,9 +238,9 @@ def rows_path(folder: Path, part: str) -> Path:
     return folder / f"{part}.rows"
 
 
-def encode_rows(runs: Sequence[tuple[int, LoadShape]], ids: bytes) -> bytes:
-    """The file of a part's jobs, but for the CRC that ends it: what they are like, and their ids in order."""
-    return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + ids
+def encode_rows(runs: Sequence[tuple[int, LoadShape]], keys: bytes) -> bytes:
+    """The file of a part's jobs, but for the CRC that ends it: what they are like, and their keys in order."""
+    return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + keys
 
 
 def read_rows(folder: Path, part: str, count: int) -> tuple[list[tuple[int, LoadShape]], list[bytes]]:
@@ -233,6 +254,6 @@ def read_rows(folder: Path, part: str, count: int) -> tuple[list[tuple[int, Load
         raise Corrupt(f"{path} is damaged: its checksum does not fit its {len(raw)} bytes")
     first = _COUNT.size + _COUNT.unpack_from(body)[0] * records.LOAD_RUN_BYTES
     runs = records.decode_load_runs(body[_COUNT.size : first])
-    if sum([alike for alike, _ in runs]) != count or len(body) != first + 16 * count:
+    if sum([alike for alike, _ in runs]) != count or len(body) != first + _KEY.size * count:
         raise Corrupt(f"{path} is not of {count} jobs")
-    return runs, [body[at : at + 16] for at in range(first, len(body), 16)]
+    return runs, [key for (key,) in _KEY.iter_unpack(body[first:])]

@@ -27,6 +27,7 @@ from leasehold.model.write import LoadPart, LoadTarget
 from leasehold.spark.stores import opened
 from leasehold.spark.writing import Plan, Staged, forget
 from leasehold.storage.pieces import expire, folder_of
+from leasehold.stores.store import Store
 
 
 @dataclass
@@ -36,19 +37,16 @@ class Loaded(Staged):
     parts: list[LoadPart] = field(default_factory=list)
 
 
-def writer(plan: Plan) -> DataSourceWriter:
+def writer(plan: Plan, store: Store) -> DataSourceWriter:
     if plan.max_waiting is not None:
         raise InvalidArgument("maxWaiting holds back a writer in chunks: mode=bulk writes all at once")
-    return LoadingWriter(plan)
+    write_id = plan.write_id or f"spark-{uuid.uuid4().hex}"
+    return LoadingWriter(plan, write_id, None if plan.queue is None else _target(store, write_id, plan.queue))
 
 
 class LoadingWriter(DataSourceArrowWriter):
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._write_id = plan.write_id or f"spark-{uuid.uuid4().hex}"
-        self._target = None
-        if plan.queue is not None:
-            self._target = _target(plan, self._write_id, plan.queue)
+    def __init__(self, plan: Plan, write_id: str, target: LoadTarget | None) -> None:
+        self._plan, self._write_id, self._target = plan, write_id, target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
         plan, context = self._plan, TaskContext.get()
@@ -100,12 +98,12 @@ class LoadingWriter(DataSourceArrowWriter):
     def _target_of(self, queue: QueueName) -> LoadTarget:
         if queue == self._plan.queue and self._target is not None:
             return self._target
-        return _target(self._plan, self._write_id, queue)
+        with opened(self._plan.url) as store:
+            return _target(store, self._write_id, queue)
 
 
-def _target(plan: Plan, write_id: str, queue: QueueName) -> LoadTarget:
-    with opened(plan.url) as store:
-        return store.staged(write_id).load_target(store.queue(queue.queue, tenant=queue.tenant))
+def _target(store: Store, write_id: str, queue: QueueName) -> LoadTarget:
+    return store.staged(write_id).load_target(store.queue(queue.queue, tenant=queue.tenant))
 
 
 _Checked = tuple[pa.RecordBatch, list[str], list[tuple[QueueName, pa.RecordBatch]]]

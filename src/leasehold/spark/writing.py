@@ -81,21 +81,24 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
     if table != "jobs":
         raise InvalidArgument(f"table {table!r} cannot be written to: jobs (the default) or verdicts")
     plan = planned(options, schema, overwrite)
-    if (options.get("mode") or "ordinary") == "bulk":
-        from leasehold.spark import loading
+    with opened(plan.url) as store:
+        if (options.get("mode") or "ordinary") == "bulk":
+            from leasehold.spark import loading
 
-        return loading.writer(plan)
+            return loading.writer(plan, store)
     return JobsWriter(plan)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     if (options.get("mode") or "ordinary") == "bulk":
         raise InvalidArgument("a stream is written by the ordinary path: leave out mode=bulk, which is for large loads")
-    return JobsStreamWriter(planned(options, schema, overwrite))
+    plan = planned(options, schema, overwrite)
+    with opened(plan.url):
+        return JobsStreamWriter(plan)
 
 
 def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Plan:
-    """Check everything that can be told before a row is read. Opens the store once, and makes it if it is not there."""
+    """Check everything that can be told before a row is read; the caller opens the store, which makes it if need be."""
     said = checked(options, OPTIONS, "a write")
     if overwrite:
         raise InvalidArgument('jobs are only ever added: .mode("append")')
@@ -111,7 +114,7 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     queue = queue_name(said["queue"], said.get("tenant", "default")) if "queue" in said else None
     if queue is None and "queue" not in schema.names:
         raise InvalidArgument('no queue is named: .option("queue", "emails"), or a column of that name')
-    plan = Plan(
+    return Plan(
         url,
         staging.root_of(url, said.get("staging")),
         queue,
@@ -120,9 +123,6 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
         whole(said, "maxWaiting", 0) or None,
         whole(said, "maxWait", 3600),
     )
-    with opened(url):
-        pass
-    return plan
 
 
 class JobsWriter(DataSourceArrowWriter):

@@ -147,14 +147,16 @@ def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
 
 def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[bytes]:
     """As `encode_plain_job`, of many: those of one length begin alike, and so do their checksums."""
-    heads = {}
+    shared = {}
     for size in set(map(len, payloads)):
         head = _pack_job(V1, created_at_ms, 0, 0, 0, size)
-        heads[size] = (head, crc32(head))
-    if len(heads) == 1:
-        head, crc = next(iter(heads.values()))
-        return [head + payload + pack_crc(crc32(payload, crc)) for payload in payloads]
-    return [(begin := heads[len(payload)])[0] + payload + pack_crc(crc32(payload, begin[1])) for payload in payloads]
+        shared[size] = (Struct(f">{len(head)}s{size}sI").pack, head, crc32(head))
+    if len(shared) == 1:
+        pack, head, crc = next(iter(shared.values()))
+        return [pack(head, payload, crc32(payload, crc)) for payload in payloads]
+    return [
+        (of_size := shared[len(payload)])[0](of_size[1], payload, crc32(payload, of_size[2])) for payload in payloads
+    ]
 
 
 def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
@@ -607,7 +609,12 @@ class JournalRow(NamedTuple):
 
 
 def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tail: bytes) -> bytes:
-    body = _JOURNAL.pack(V1, 0, len(events), first_number, time_ms) + b"".join(events) + tail
+    return encode_journal_row(len(events), first_number, time_ms, b"".join(events) + tail)
+
+
+def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes) -> bytes:
+    """As `encode_journal`, of events that are one piece of bytes already."""
+    body = _JOURNAL.pack(V1, 0, events, first_number, time_ms) + rest
     return body + crc32(body).to_bytes(4, "big")
 
 
