@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -102,6 +103,32 @@ def test_every_column(store: Store, path: Path) -> None:
     assert (first.payload, first.max_attempts, first.headers) == (b"urgent", 2, {"a": "b"})
     assert store.queue("work").counts().scheduled == 1
     assert sorted(len(payload) for payload in payloads(store)) == [5, 5, 200_000]
+
+
+def test_jobs_of_many_kinds_over_several_journal_rows(store: Store, path: Path) -> None:
+    """Shapes change from job to job, and batches and journal rows end at different places."""
+    dice, count = random.Random(3), 3_300
+    rows = {
+        "payload": [b"%06d" % n * dice.choice([1, 1, 9]) for n in range(count)],
+        "priority": [dice.choice([None, 0, 4, 9]) for _ in range(count)],
+        "max_attempts": [dice.choice([None, 1, 7]) for _ in range(count)],
+        "ttl": [dice.choice([None, None, 50_000, 90_000.5]) for _ in range(count)],
+        "delay": [dice.choice([None, None, 0, 3_600]) for _ in range(count)],
+    }
+    parts = []
+    for partition, (begin, end) in enumerate([(0, 700), (700, 3_300)]):
+        parts += stage(store, path, "w", partition, **{name: pa.array(rows[name][begin:end]) for name in rows})
+    store.staged("w").load(b"", parts)
+    assert store.check().clean
+    queue = store.queue("work")
+    jobs = {job.payload: job for state in ("ready", "scheduled") for job in queue.list(state, limit=count)}  # type: ignore[arg-type]
+    assert len(jobs) == count
+    default = queue.policy().max_attempts
+    for payload, priority, attempts, ttl, delay in zip(*rows.values(), strict=True):
+        job = jobs[payload]
+        assert (job.priority, job.max_attempts) == (priority or 0, attempts or default)
+        assert job.visible_at_ms - job.created_at_ms == 1000 * (delay or 0)
+        assert job.due_at_ms == (None if ttl is None else job.created_at_ms + 1000 * ttl)
 
 
 def test_several_queues_and_a_rank_that_was_empty(store: Store, path: Path) -> None:

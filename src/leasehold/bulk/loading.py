@@ -107,7 +107,7 @@ class _QueueFiles:
         self._folder, self._name, self._now, self._target = folder, name, now_ms, target
         self._jobs = TableWriter(str(table_path(folder, name, JOBS)), filtered=True)
         self._parts: TableWriter | None = None
-        self._keys: list[npt.NDArray[Any]] = []
+        self._keys: list[bytes] = []
         self._shapes: list[_Shapes] = []
         self._runs: list[tuple[int, LoadShape]] = []
 
@@ -128,7 +128,7 @@ class _QueueFiles:
         keys["queue"], keys["id"] = self._target.number, ids
         self._jobs.put_many(zip(_listed(keys), values, strict=True))
         shapes = self._shaped(columns, flags)
-        self._keys.append(keys)
+        self._keys.append(keys.tobytes())
         self._shapes.append(shapes)
         for count, shape in shapes.runs():
             if self._runs and self._runs[-1][1] == shape:
@@ -177,21 +177,22 @@ class _QueueFiles:
         if self._parts is not None:
             self._parts.close()
             spaces.append(PAYLOAD)
-        keys = np.concatenate(self._keys)
+        keys = b"".join(self._keys)
+        ids = np.frombuffer(keys, dtype=layouts.OF_QUEUE)["id"]
         shapes = _Shapes(*[np.concatenate(column) for column in zip(*self._shapes, strict=True)])
-        for space, rows in ((READY, self._ready(keys["id"], shapes)), (DUE, self._due(keys["id"], shapes))):
+        for space, rows in ((READY, self._ready(ids, shapes)), (DUE, self._due(ids, shapes))):
             if rows is not None:
                 writer = TableWriter(str(table_path(self._folder, self._name, space)))
                 writer.put_many(zip(rows, repeat(b"")))
                 writer.close()
                 spaces.append(space)
         with rows_path(self._folder, self._name).open("wb") as out:
-            body = encode_rows(self._runs, keys.tobytes())
+            body = encode_rows(self._runs, keys)
             out.write(body)
             out.write(crc32(body).to_bytes(4, "big"))
             out.flush()
             os.fsync(out.fileno())
-        return LoadPart(self._name, self._target.number, len(keys), spaces)
+        return LoadPart(self._name, self._target.number, len(ids), spaces)
 
     def _ready(self, ids: Bytes, shapes: _Shapes) -> list[bytes]:
         keys = np.empty(len(ids), dtype=layouts.READY)
