@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -108,7 +109,7 @@ def test_every_column(store: Store, path: Path) -> None:
 def test_jobs_of_many_kinds_over_several_journal_rows(store: Store, path: Path) -> None:
     """Shapes change from job to job, and batches and journal rows end at different places."""
     dice, count = random.Random(3), 3_300
-    rows = {
+    rows: dict[str, list[Any]] = {
         "payload": [b"%06d" % n * dice.choice([1, 1, 9]) for n in range(count)],
         "priority": [dice.choice([None, 0, 4, 9]) for _ in range(count)],
         "max_attempts": [dice.choice([None, 1, 7]) for _ in range(count)],
@@ -121,7 +122,7 @@ def test_jobs_of_many_kinds_over_several_journal_rows(store: Store, path: Path) 
     store.staged("w").load(b"", parts)
     assert store.check().clean
     queue = store.queue("work")
-    jobs = {job.payload: job for state in ("ready", "scheduled") for job in queue.list(state, limit=count)}  # type: ignore[arg-type]
+    jobs = {job.payload: job for state in ("ready", "scheduled") for job in queue.list(state, limit=count)}
     assert len(jobs) == count
     default = queue.policy().max_attempts
     for payload, priority, attempts, ttl, delay in zip(*rows.values(), strict=True):

@@ -153,6 +153,15 @@ def drained(spark: SparkSession, url: str, store: Store, tmp_path: Path, jobs: i
     """One in twenty fails each time it is tried, and one executor is killed while it works."""
     fill(store, jobs)
     mark = str(tmp_path / "killed")
+    alone = str(spark.sparkContext.master).startswith("local[")  # the executor is the driver's own process
+
+    def victim() -> int:
+        """Called in a task: its executor, or, where that is the driver, this worker."""
+        if alone:
+            return os.getpid()
+        executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        assert "CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_text()
+        return executor
 
     def handler(delivery: leasehold.Delivery) -> object:
         number = int(delivery.payload)
@@ -162,7 +171,7 @@ def drained(spark: SparkSession, url: str, store: Store, tmp_path: Path, jobs: i
             except FileExistsError:
                 pass
             else:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(victim(), signal.SIGKILL)
         if number % 40 == 0:
             raise ValueError(f"no {number}")
         return "retry" if number % 40 == 20 else None

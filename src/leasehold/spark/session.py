@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -53,20 +53,24 @@ def session(
     builder = SparkSession.builder
     for name, value in (settings | dict(conf or {})).items():
         builder = builder.config(name, value)
-    with _launching() if local else nullcontext():
+    with _launching(local):
         return builder.getOrCreate()
 
 
 @contextmanager
-def _launching() -> Iterator[None]:
+def _launching(local: bool) -> Iterator[None]:
     """What Spark's Java takes from its environment, and from nowhere else, while it starts.
 
     Which Python looks for data sources (`python3`, if nobody says); the address of this machine (it warns of loopback names).
+    On a cluster only the driver's own Python is named: the executors' may be elsewhere.
     """
     added = {}
-    if "PYSPARK_PYTHON" not in os.environ:
-        added["PYSPARK_PYTHON"] = _plain_python()
-    if "SPARK_LOCAL_IP" not in os.environ:
+    if "PYSPARK_PYTHON" not in os.environ and "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        if local:
+            added["PYSPARK_PYTHON"] = _plain_python()
+        else:
+            added["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local and "SPARK_LOCAL_IP" not in os.environ:
         added["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.update(added)
     try:
