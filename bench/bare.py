@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any
-from zlib import crc32
 
 from rocksdict import ReadOptions, WriteBatch
 
@@ -30,6 +29,7 @@ from leasehold.model.lease import Delivery, Settled
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.storage import keyspace
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engines.rocksdb.opening import open_db
 from leasehold.storage.keyspace import Counter, Due
 

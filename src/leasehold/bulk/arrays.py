@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from leasehold.errors import Corrupt
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Row
 
 Ints = npt.NDArray[np.int64]

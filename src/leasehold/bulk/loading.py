@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.write import LoadPart, LoadTarget
 from leasehold.queueing.loads import encode_rows, rows_path, table_path
 from leasehold.storage import keyspace, records
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engines.rocksdb.tables import TableWriter
 from leasehold.storage.keyspace import DUE, JOBS, PAYLOAD, READY, Due
 from leasehold.storage.records import LoadShape

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from leasehold.errors import InvalidArgument, TooLarge
@@ -28,6 +29,9 @@ class JobRequest(NamedTuple):
 
 _PLAIN = tuple(JobRequest(b""))[1:]
 _new = tuple.__new__
+_KIND = repeat(JobRequest)
+_PLAIN_EACH = [repeat(value) for value in _PLAIN]
+_BYTES = {bytes}
 
 
 def job_request(job: object) -> JobRequest:
@@ -55,9 +59,21 @@ def job_request(job: object) -> JobRequest:
     )
 
 
-def is_plain(request: JobRequest) -> bool:
-    """Whether there is nothing to it but its payload."""
-    return request[1:] == _PLAIN
+class PlainRequests(list[JobRequest]):
+    """Jobs that are nothing but their payloads, and known to be."""
+
+
+def job_requests(jobs: Iterable[object]) -> list[JobRequest]:
+    """Check jobs as users give them. A batch of bytes, the commonest, is made without a step of Python for each."""
+    given = jobs if type(jobs) is list else list(jobs)
+    if set(map(type, given)) == _BYTES and max(map(len, given)) <= MAX_PAYLOAD:
+        return PlainRequests(map(_new, _KIND, zip(given, *_PLAIN_EACH, strict=False)))
+    return [job_request(job) for job in given]
+
+
+def all_plain(requests: Sequence[JobRequest]) -> bool:
+    """Whether there is nothing to them but their payloads."""
+    return type(requests) is PlainRequests or all(request[1:] == _PLAIN for request in requests)
 
 
 def checked_bytes(what: str, data: object) -> bytes:

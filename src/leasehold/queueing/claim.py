@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from zlib import crc32
 
 import msgspec
 
@@ -25,6 +24,7 @@ from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import remove
 from leasehold.storage import keyspace, records
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Reader, Row, get_each
 from leasehold.storage.keyspace import Counter, Due
 from leasehold.storage.records import JobRecord, StateRecord

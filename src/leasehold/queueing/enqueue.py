@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 from leasehold.errors import KeyConflict, QueueFull, TooLarge
 from leasehold.model.ids import NO_ID
 from leasehold.model.job import Enqueued
 from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest, is_plain
+from leasehold.model.request import JobRequest, all_plain
 from leasehold.queueing import meters, quotas, single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import whole_payload
@@ -19,6 +18,7 @@ from leasehold.queueing.ledger import ALL, Ledger
 from leasehold.queueing.once import ENQUEUED
 from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace, records
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Row
 from leasehold.storage.keyspace import Counter, Due
 
@@ -49,7 +49,7 @@ def planned(
     moments: dict[int, int] = {}
     sizes = [len(request[0]) for request in requests]
     size = JOB_OVERHEAD * len(requests) + sum(sizes)
-    plain = max(sizes, default=0) <= records.PART_BYTES and all(map(is_plain, requests))
+    plain = max(sizes, default=0) <= records.PART_BYTES and all_plain(requests)
     if not plain:
         for index, (payload, _, at_ms, _, key, _, _, _) in enumerate(requests):
             if key is not None:
@@ -85,26 +85,22 @@ def planned(
 def _write_plain(ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes]) -> None:
     """As `_write`, of jobs that differ in nothing but their payload: what they share is made once."""
     now, prefix, max_attempts = ledger.now, queue.prefix, queue.policy.max_attempts
-    pack_crc, pack_job, pack_u64 = records.pack_crc, records.pack_job, keyspace.commit
+    pack_crc, pack_u64 = records.pack_crc, keyspace.commit
     alike = records.pack_state(1, _WAITING, 0, 0, 0, 0, max_attempts, 0, 0, now, 0, 0, 0, NO_ID)[: records.STATE_ALIKE]
+    so_far = crc32(alike)
     place = keyspace.ready_from(queue.number, 0, now)
-    jobs: list[Row] = []
-    states: list[Row] = []
+    rows = [prefix + job for job in ids]
+    states: list[bytes] = []
     for begin, end, ref, _ in ledger.room(len(ids)):
-        for request, job in zip(requests[begin:end], ids[begin:end], strict=True):
-            payload = request[0]
-            at = prefix + job
-            body = pack_job(1, now, 0, 0, 0, len(payload)) + payload
-            jobs.append((at, body + pack_crc(crc32(body))))
-            state = alike + pack_u64(ref) + NO_ID
-            states.append((at, state + pack_crc(crc32(state))))
-            ref += 1
+        rests = [pack_u64(each) + NO_ID for each in range(ref, ref + end - begin)]
+        states += [alike + rest + pack_crc(crc32(rest, so_far)) for rest in rests]
         head = queue.enqueued[0]
         tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0) + records.NO_TEXT
         ledger.put_events([head + job + tail for job in ids[begin:end]])
     tx, count = ledger.tx, len(ids)
-    tx.put_many(keyspace.JOBS, jobs)
-    tx.put_many(keyspace.STATE, states)
+    jobs = records.encode_plain_jobs(now, [request[0] for request in requests])
+    tx.put_many(keyspace.JOBS, list(zip(rows, jobs, strict=True)))
+    tx.put_many(keyspace.STATE, list(zip(rows, states, strict=True)))
     tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])
     ledger.count(queue.number, Counter.WAITING, count)
     ledger.count(queue.number, Counter.ENQUEUED, count)

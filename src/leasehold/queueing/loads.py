@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
 
 from leasehold.errors import Corrupt, InvalidArgument, QueueFull, TooLarge
 from leasehold.model.ids import NO_ID
@@ -29,6 +28,7 @@ from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.ledger import ALL, Ledger, Tail
 from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace, records
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Loader, Row, Table, Transaction
 from leasehold.storage.keyspace import Counter
 from leasehold.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, LoadShape

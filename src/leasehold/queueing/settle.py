@@ -50,10 +50,12 @@ def _settle(
     queue = core.registry.find(ledger.tx, name)
     if queue is None:
         return [LeaseLost(item.proof.job.hex(), item.proof.token, "there is no such job") for item in items]
+    keeps = bool(queue.retention_ms)
+    if len(items) > 1 and not keeps and _end_together(ledger, queue, items):
+        return [None] * len(items)
     outcomes, held, leases = _judge(ledger, queue, items)
     closed: dict[bytes, int] = {}
     removed: list[tuple[bytes, StateRecord]] = []
-    keeps = bool(queue.retention_ms)
     for index, state in held:
         item = items[index]
         if item.verb == "ack" and item.result is None and not keeps:
@@ -78,6 +80,34 @@ def _settle(
         ledger.count(queue.number, Counter.LEASED, -len(held))
         ledger.freed(queue, len(held))
     return outcomes
+
+
+def _end_together(ledger: Ledger, queue: Registered, items: Sequence[Settle]) -> bool:
+    """The commonest batch, judged in one sweep: acks that keep nothing, of jobs that one live lease holds.
+
+    False: it is something else, and nothing was done.
+    """
+    proofs = [item.proof for item in items if item.verb == "ack" and item.result is None]
+    if len(proofs) != len(items):
+        return False
+    jobs, leases, tokens = zip(*proofs, strict=True)
+    tx, prefix, lease, count = ledger.tx, queue.prefix, leases[0], len(items)
+    if leases.count(lease) != count or len(set(jobs)) != count:
+        return False
+    states = records.decode_states(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]), jobs)
+    held = [
+        (job, state)
+        for job, token, state in zip(jobs, tokens, states, strict=True)
+        if type(state) is StateRecord and state[1] == _LEASED and state[13] == lease and state[8] == token
+    ]
+    record = read_lease(tx, queue.number, lease) if len(held) == count else None
+    if record is None or record.expires_at_ms <= ledger.now:
+        return False
+    _remove_done(ledger, queue, held)
+    close_jobs(tx, queue.number, lease, record, count)
+    ledger.count(queue.number, Counter.LEASED, -count)
+    ledger.freed(queue, count)
+    return True
 
 
 def _judge(
@@ -142,16 +172,11 @@ def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[tuple[bytes, 
     no_text = records.NO_TEXT
     for begin, end, _, _ in ledger.room(len(jobs)):
         for job, state in jobs[begin:end]:
+            _, _, priority, _, flags, attempt, max_attempts, _, token, _, _, _, last, lease = state
             keys.append(prefix + job)
-            if state.flags:
-                delete_extras(tx, number, job, state.flags)
-            events.append(
-                heads[state.priority]
-                + job
-                + state.lease
-                + pack_middle(state.token, state.attempt, state.max_attempts, 0, state.last_event)
-                + no_text
-            )
+            if flags:
+                delete_extras(tx, number, job, flags)
+            events.append(heads[priority] + job + lease + pack_middle(token, attempt, max_attempts, 0, last) + no_text)
         ledger.put_events(events)
         events.clear()
     tx.delete_many(keyspace.JOBS, keys)

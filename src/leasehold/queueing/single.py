@@ -10,7 +10,6 @@ write the very same rows, to which `tests/queueing/test_single.py` holds them.
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
@@ -22,6 +21,7 @@ from leasehold.model.request import JobRequest
 from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.ledger import ALL, Tail
 from leasehold.storage import records
+from leasehold.storage.checksum import crc32
 from leasehold.storage.keyspace import (
     DUE,
     JOBS,

@@ -43,8 +43,10 @@ class Heads:
     def lower(self, space: Space, rows: Sequence[Row]) -> None:
         """These rows are being written."""
         fronts, width = self.fronts[space], FRONTS[space]
-        if len(rows) > 2 and len({key[:width] for key, _ in rows}) == 1:
-            rows = (min(rows),)  # of one front only the first row matters
+        if len(rows) > 2:
+            first = min(rows)
+            if first[0][:width] == max(rows)[0][:width]:  # and so are all between them
+                rows = (first,)  # of one front only the first row matters
         for key, _ in rows:
             front = fronts.get(key[:width])
             if front is not None and key < front.head:

@@ -17,7 +17,8 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
+
+from leasehold.storage.checksum import crc32
 
 _SLOT = Struct("<8sQQ")  # boot, written, durable; a CRC follows
 _BYTES = 72

@@ -7,12 +7,16 @@ engine, so what is here is what is stored.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from operator import itemgetter
 
 from leasehold.storage.engine import Row
 
 _value = itemgetter(1)
+_NONE = repeat(None)
+_all = deque(maxlen=0).extend
 ROWS = 20_000
 VALUE_BYTES = 512
 
@@ -53,10 +57,6 @@ class RecentRows:
         self.old, self.young = self.young, {}
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        forget = self.young.pop
-        for key in keys:
-            forget(key, None)
+        _all(map(self.young.pop, keys, _NONE))
         if self.old:
-            forget = self.old.pop
-            for key in keys:
-                forget(key, None)
+            _all(map(self.old.pop, keys, _NONE))

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple, TypeVar
-from zlib import crc32
 
 import msgspec
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from leasehold.errors import InvalidArgument
 from leasehold.model.durations import Duration, duration_ms
 from leasehold.model.job import NewJob
-from leasehold.model.request import JobRequest, job_request
+from leasehold.model.request import JobRequest, job_requests
 from leasehold.model.retry import whole_number
 from leasehold.model.write import (
     KEEP_MS,
@@ -59,7 +59,7 @@ class Staged:
 
     def publish(self, chunk: int, queue: Queue, jobs: Iterable[bytes | NewJob]) -> Published:
         """Add the jobs of one chunk, unless they were before."""
-        return self.publish_checked(chunk, queue, [job_request(job) for job in jobs])
+        return self.publish_checked(chunk, queue, job_requests(jobs))
 
     def publish_checked(self, chunk: int, queue: Queue, jobs: Sequence[JobRequest]) -> Published:
         """As `publish`, of requests that have been checked: for those who check a column at a time."""

@@ -10,7 +10,6 @@ import hashlib
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 
@@ -19,6 +18,7 @@ from leasehold.model.durations import duration_ms
 from leasehold.model.ids import NO_ID
 from leasehold.model.rate import Rate
 from leasehold.model.retry import Policy
+from leasehold.storage.checksum import crc32
 from leasehold.storage.records import decode_headers
 
 HAS_KEY, HAS_ERROR, HAS_PROGRESS, HAS_RESULT = 1, 2, 4, 8

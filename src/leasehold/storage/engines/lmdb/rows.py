@@ -14,11 +14,11 @@ import errno
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import lmdb
 
 from leasehold.errors import Corrupt, InvalidArgument, LeaseholdError, StoreClosed, Unavailable
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Row, Space
 from leasehold.storage.keyspace import DEAD, DONE, JOBS, NAMES, NOTES, PAYLOAD, READY, READY_JOB, STATE
 

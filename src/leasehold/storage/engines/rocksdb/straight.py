@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from struct import Struct
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from rocksdict import ReadOptions, WriteBatch
 
 from leasehold.errors import Unavailable
+from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Space
 from leasehold.storage.engines.rocksdb.iterators import check_status, here, until
 from leasehold.storage.engines.rocksdb.opening import translated
