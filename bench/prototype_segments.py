@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from struct import Struct, pack, unpack_from
 from typing import Any, Literal
-from zlib import crc32
 
 from rocksdict import WriteBatch
 
@@ -32,6 +31,7 @@ from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
 from leasehold.model.job import Enqueued
 from leasehold.model.lease import Delivery, Settled
+from leasehold.storage.checksum import crc32
 from leasehold.storage.keyspace import Counter
 
 _segment = Struct(">BBBBBIIIQQQQQ16sHHH")  # a state, and count, cursor, open

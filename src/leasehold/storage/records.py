@@ -16,6 +16,7 @@ import msgspec
 from leasehold.errors import Corrupt
 from leasehold.model.quota import Quota
 from leasehold.model.retry import Policy
+from leasehold.storage.checksum import crc32
 
 V1 = 1
 _V1 = b"\x01"
