@@ -16,7 +16,7 @@ from leasehold.storage.engine import Row
 
 _value = itemgetter(1)
 _NONE = repeat(None)
-_all = deque(maxlen=0).extend
+_all = deque[object](maxlen=0).extend
 ROWS = 20_000
 VALUE_BYTES = 512
 
