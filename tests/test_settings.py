@@ -121,6 +121,7 @@ def test_every_setting_has_a_variable():
         "LEASEHOLD_SERVER_TLS_CERT": "cert.pem",
         "LEASEHOLD_SERVER_TLS_KEY": "key.pem",
         "LEASEHOLD_SERVER_LOG_REQUESTS": "false",
+        "LEASEHOLD_SERVER_OPEN_METRICS": "true",
     }
     assert set(environ) == {variable(name) for name in SETTINGS}
     settings = load(environ=environ)

@@ -97,3 +97,5 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls: Tls = Tls()
     #: A line of log for every request, which says who asked for what and how it ended.
     log_requests: bool = True
+    #: Show /metrics to whoever asks, not only to operators.
+    open_metrics: bool = False

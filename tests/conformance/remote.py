@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import leasehold
 from leasehold.clock import Clock
@@ -16,6 +18,16 @@ from leasehold.stores.remote.host import Host
 from leasehold.stores.remote.listener import Listener
 from leasehold.stores.store import Store
 from leasehold.testing.harness import EngineHarness, Harness, Part
+
+#: How each test speaks. Usually one half of them speaks JSON to the server and MessagePack to the listener, the other half the
+#: other way round: every test is run in both, and all four pairings with TCP and Unix sockets are. ALL_ENCODINGS=1: every test in all four.
+ENCODINGS = ("json", "msgpack") if os.environ.get("ALL_ENCODINGS") else ("in turn",)
+
+
+def encoding_of(asked: str, test: str, *, otherwise: bool) -> str:
+    if asked != "in turn":
+        return asked
+    return ("json", "msgpack")[(crc32(test.encode()) + otherwise) % 2]
 
 
 class ListenerHarness(Harness):

@@ -1,15 +1,16 @@
-"""The conformance suite through the owner's listener: MessagePack over a Unix socket, RocksDB behind it."""
+"""The conformance suite through the owner's listener: over a Unix socket, RocksDB behind it."""
 
 import pytest
 
 from leasehold.testing.conformance import *  # noqa: F403 - the tests
 from leasehold.testing.harness import EngineHarness
-from tests.conformance.remote import ListenerHarness
+from tests.conformance.remote import ENCODINGS, ListenerHarness, encoding_of
 
 
-@pytest.fixture
-def harness(tmp_path):
+@pytest.fixture(params=ENCODINGS)
+def harness(request, tmp_path):
     inner = EngineHarness("rocksdb", tmp_path / "data", quick={"durability": "os"})
-    made = ListenerHarness(inner, tmp_path, unix=True, encoding="msgpack")
+    encoding = encoding_of(request.param, request.node.originalname, otherwise=True)
+    made = ListenerHarness(inner, tmp_path, unix=True, encoding=encoding)
     yield made
     made.destroy()

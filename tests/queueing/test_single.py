@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import Backoff, ManualClock, Policy
+from leasehold import Backoff, InvalidArgument, LeaseLost, ManualClock, Policy
+from leasehold.model.lease import ClaimRequest, Settle
+from leasehold.model.request import JobRequest
 from leasehold.queueing import single
 from leasehold.storage import keyspace
 from leasehold.storage.engine import iterate
@@ -112,6 +114,48 @@ def test_both_ways_write_the_same_rows(pair, monkeypatch):
         assert left[name] == right[name], name
 
 
+def requests(store, seen):
+    """Single verbs under ids, each asked for twice: the first outcome is kept with its effect."""
+    backend, name = store._backend, store.queue("work").name
+    ids = (number.to_bytes(16, "big") for number in itertools.count(1))
+    clock = core(store).clock
+
+    def twice(work):
+        once = backend.once(next(ids))
+        first, again = work(once), work(once)
+        assert first == again
+        seen.append(first)
+        return first
+
+    jobs = [JobRequest(b"plain"), JobRequest(b"later", delay_ms=1000), JobRequest(b"told", headers={"a": "b"})]
+    for job in [JobRequest(b"first"), *jobs, JobRequest(b"last", priority=9)]:
+        twice(lambda once, job=job: once.enqueue(name, [job]))
+    for worker in ("", "w1", "w2"):
+        leased = twice(lambda once, worker=worker: once.claim([name], ClaimRequest(1, None, 0, worker)))
+        item = Settle("ack", leased.deliveries[0].proof)
+        twice(lambda once, item=item: once.settle(name, [item]))
+        assert isinstance(backend.once(next(ids)).settle(name, [item])[0], LeaseLost)
+    clock.advance(2)
+    leased = backend.once(next(ids)).claim([name], ClaimRequest(1))
+    clock.advance(40)
+    with pytest.raises(InvalidArgument):
+        backend.once((1).to_bytes(16, "big")).enqueue(name, [JobRequest(b"another")])
+    seen.append(backend.counts(name))
+
+
+def test_both_ways_remember_the_same(pair, monkeypatch):
+    quick, general = pair
+    answers: list[list[object]] = [[], []]
+    requests(quick, answers[0])
+    in_general(monkeypatch, lambda: requests(general, answers[1]))
+    assert answers[0] == answers[1]
+    left, right = everything(quick), everything(general)
+    assert left["requests"]
+    assert left["claims"]
+    for name in keyspace.NAMES:
+        assert left[name] == right[name], name
+
+
 def test_plain_jobs_do_go_the_straight_way(pair, monkeypatch):
     """Or else the test above compares the general verbs with themselves."""
     store, _ = pair
@@ -131,3 +175,9 @@ def test_plain_jobs_do_go_the_straight_way(pair, monkeypatch):
         queue.enqueue(b"x")
         queue.ack(queue.claim()[0])
     assert taken == ["ack", *["enqueue", "claim", "ack"] * 2]
+    backend = store._backend
+    (added,) = backend.once(b"a" * 16).enqueue(queue.name, [JobRequest(b"x")])
+    leased = backend.once(b"b" * 16).claim([queue.name], ClaimRequest(1))
+    assert leased.deliveries[0].id == added.id
+    assert backend.once(b"c" * 16).settle(queue.name, [Settle("ack", leased.deliveries[0].proof)]) == [None]
+    assert taken == ["ack", *["enqueue", "claim", "ack"] * 3]

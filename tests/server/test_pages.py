@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.running import Running, running
+from tests.server.running import Running, running, token
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,6 @@ def served() -> Iterator[Running]:
     [
         ("/healthz", "application/json"),
         ("/readyz", "application/json"),
-        ("/metrics", "text/plain"),
         ("/schema", "application/json"),
         ("/docs", "text/html"),
         ("/", "text/html"),
@@ -32,6 +31,18 @@ def test_they_are_open_to_everybody(path: str, kind: str, served: Running):
     answer = served.ask("GET", path, None, {})
     assert answer.status == 200
     assert answer.headers["content-type"].startswith(kind)
+
+
+@pytest.mark.parametrize(("held", "status"), [({}, 401), (token("acme", "admin"), 403), (token(None, "operator"), 200)])
+def test_numbers_are_for_operators(held: dict[str, str], status: int, served: Running):
+    answer = served.ask("GET", "/metrics", None, held)
+    assert answer.status == status
+    assert (b"leasehold_verb_seconds" in answer.body) == (status == 200)
+
+
+def test_numbers_for_everyone_where_that_is_asked_for():
+    with running(open_metrics=True) as served:
+        assert b"leasehold_verb_seconds" in served.ask("GET", "/metrics", None, {}).body
 
 
 @pytest.mark.parametrize(

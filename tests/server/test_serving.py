@@ -110,7 +110,7 @@ def test_logs_numbers_and_no_secrets(tmp_path: Path):
         served = Running(None, port_of(process))  # type: ignore[arg-type]
         headers = token("acme", "admin")
         busy(served, headers)
-        numbers = served.ask("GET", "/metrics", None, {}).body
+        numbers = served.ask("GET", "/metrics", None, token(None, "operator")).body
         known = served.ask("GET", "/v1/queues/emails/counts", None, {**headers, "Leasehold-Request": "ab" * 16})
         served.close()
     log = process.log.read_bytes()

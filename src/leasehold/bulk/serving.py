@@ -17,6 +17,8 @@ from leasehold.errors import LeaseholdError
 from leasehold.stores.remote.faults import problem_of
 from leasehold.stores.remote.readers import SIZE
 
+_ask = msgspec.json.Decoder(wire.Ask).decode
+
 
 def main() -> None:
     asks, answers = sys.stdin.buffer, sys.stdout.buffer
@@ -27,7 +29,7 @@ def main() -> None:
 
 def _serve(request: bytes, answers: IO[bytes]) -> None:
     try:
-        answer, failed = _answer(msgspec.json.decode(request, type=wire.Ask)), 0
+        answer, failed = _answer(_ask(request)), 0
     except LeaseholdError as exc:
         answer, failed = msgspec.json.encode(problem_of(exc)), 1
     except Exception as exc:  # noqa: BLE001 - whoever asked is told, and asks another time

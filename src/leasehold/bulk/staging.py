@@ -55,7 +55,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
-        return msgspec.msgpack.decode(raw, type=cls)
+        return _manifest(raw)
+
+
+#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+_manifest = msgspec.msgpack.Decoder(Manifest).decode
 
 
 def root_of(url: str, told: str | None = None) -> str:

@@ -29,7 +29,7 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The answer to an enqueue. `duplicate`: the key was seen before, and `id` is the first job's."""
 
     id: str

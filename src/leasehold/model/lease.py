@@ -7,6 +7,7 @@ proof a settling verb asks for, and `receipt` is the same triple as a string, fo
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         return Proof(self.job, self.lease, self.token)
 
 
+_NO_RECEIPT = "that is not a receipt: settle with a Delivery or its .receipt, not with a job's id"
 _RECEIPT = re.compile(r"([0-9a-fA-F]{32})\.([0-9a-fA-F]{32})\.([0-9a-fA-F]{1,16})\Z")
 
 
@@ -82,8 +84,37 @@ def proof_of(thing: object) -> Proof:
         parts = _RECEIPT.match(thing)
         if parts:
             return Proof(bytes.fromhex(parts[1]), bytes.fromhex(parts[2]), int(parts[3], 16))
-        raise InvalidArgument("that is not a receipt: settle with a Delivery or its .receipt, not with a job's id")
+        raise InvalidArgument(_NO_RECEIPT)
     raise InvalidArgument(f"settle with a Delivery or its .receipt, not with {type(thing).__name__}")
+
+
+def proofs_of(receipts: Sequence[str]) -> list[Proof]:
+    """The proofs in many receipts, most of which are of one lease and early deliveries."""
+    found = []
+    held, lease = "", b""
+    for receipt in receipts:
+        token = _DIGITS.get(receipt[66:])
+        if token is not None and receipt[32] == "." == receipt[65]:
+            if receipt[33:65] != held:
+                held, lease = receipt[33:65], _sixteen(receipt[33:65])
+            found.append(_new(Proof, (_sixteen(receipt[:32]), lease, token)))
+        else:
+            found.append(proof_of(receipt))
+    return found
+
+
+#: Tokens of one digit; a receipt with such is 67 characters long.
+_DIGITS = {f"{token:x}": token for token in range(16)}
+
+
+def _sixteen(digits: str) -> bytes:
+    try:
+        found = bytes.fromhex(digits)
+    except ValueError:
+        found = b""
+    if len(found) != 16:  # spaces between digits are passed over
+        raise InvalidArgument(_NO_RECEIPT)
+    return found
 
 
 class Extended(msgspec.Struct, frozen=True):
@@ -124,7 +155,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class Settle(msgspec.Struct, frozen=True):
+class Settle(msgspec.Struct, frozen=True, gc=False):
     """A checked request to settle one delivery."""
 
     verb: str  # ack, nack, fail, release

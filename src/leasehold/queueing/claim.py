@@ -54,7 +54,8 @@ def claim(
 ) -> Leased | None:
     """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
     if request.limit == 1 and len(names) == 1 and core.straight is not None:
-        straight = single.claim(core, names[0], request)
+        kept = None if request.id is None else single.Kept(keyspace.digest(request.id.encode()), _asked(request))
+        straight = single.claim(core, names[0], request, kept)
         leased = _try_all(core, names, request) if isinstance(straight, single.Unusual) else straight
     else:
         leased = _try_all(core, names, request)

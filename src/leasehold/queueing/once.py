@@ -20,14 +20,13 @@ from leasehold.model.failure import ANSWERS, Failure, packed, unpacked
 from leasehold.model.job import Enqueued
 from leasehold.queueing.core import Core
 from leasehold.queueing.ledger import Ledger
+from leasehold.queueing.single import REQUEST_MEMORY_MS, Kept
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader
 from leasehold.storage.keyspace import Due
 from leasehold.storage.records import RequestRecord
 
 T = TypeVar("T")
-#: How long an outcome is kept. Whoever asks again later than this may act twice.
-REQUEST_MEMORY_MS = 600_000
 
 
 # ── answers as bytes ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -70,7 +69,7 @@ class _EnqueuedJobs(Answer[list[Enqueued]]):
         super().__init__(bytes)
 
     def encode(self, result: list[Enqueued]) -> bytes:
-        return b"".join([bytes.fromhex(job.id) + bytes((job.duplicate,)) for job in result])
+        return bytes.fromhex("".join([job.id + ("01" if job.duplicate else "00") for job in result]))
 
     def decode(self, raw: bytes) -> list[Enqueued]:
         return [Enqueued(raw[at : at + 16].hex(), bool(raw[at + 16])) for at in range(0, len(raw), 17)]
@@ -86,6 +85,11 @@ NOTHING = Answer[None](None)
 def asked(verb: str, *arguments: object) -> bytes:
     """Stands for a verb and its arguments."""
     return keyspace.digest(_encode((verb, arguments)))
+
+
+def kept(request: bytes, verb: str, *arguments: object) -> Kept:
+    """For a verb of one transaction."""
+    return Kept(keyspace.digest(request), asked(verb, *arguments))
 
 
 # ── the core that remembers ──────────────────────────────────────────────────────────────────────────────────────────

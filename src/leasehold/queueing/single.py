@@ -3,13 +3,13 @@
 A verb on one job costs mostly the Python that runs once for it, most of it cold: the general verbs, made for batches,
 run some 230 lines where the engine itself needs 45. These three do the commonest case in a third of that, on an engine
 with a straight way (`storage.engine.Straight`): a job without key, ttl or headers that fits one row; a claim of one; an
-ack that keeps nothing. Whatever else they meet, they leave to the general verb (`UNUSUAL`), having written nothing. They
+ack that keeps nothing. With `kept`, the first outcome under a request's id is written along. Whatever else they meet, they leave to the general verb (`UNUSUAL`), having written nothing. They
 write the very same rows, to which `tests/queueing/test_single.py` holds them.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
@@ -19,15 +19,18 @@ from leasehold.model.lifecycle import State
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
 from leasehold.queueing.core import JOURNAL_LINE, Core
+from leasehold.queueing.leases import CLAIM_MEMORY_MS
 from leasehold.queueing.ledger import ALL, Tail
 from leasehold.storage import records
 from leasehold.storage.checksum import crc32
 from leasehold.storage.keyspace import (
+    CLAIMS,
     DUE,
     JOBS,
     LEASE_JOBS,
     LEASES,
     READY,
+    REQUESTS,
     STATE,
     Counter,
     Due,
@@ -37,6 +40,7 @@ from leasehold.storage.keyspace import (
     due_until,
     pack_ready,
 )  # fmt: skip
+from leasehold.storage.keyspace import request as request_row
 from leasehold.storage.records import PART_BYTES, encode_plain_job, pack_crc, pack_lone_event, pack_state
 
 
@@ -48,11 +52,29 @@ UNUSUAL: Final = Unusual()
 _WAITING, _LEASED = int(State.WAITING), int(State.LEASED)
 _W, _L, _E, _R = int(Counter.WAITING), int(Counter.LEASED), int(Counter.ENQUEUED), int(Counter.REMOVED)
 _EXPIRED = due_prefix(Due.LEASE)
-_LEASE = int(Due.LEASE)
+_LEASE, _CLAIM, _REQUEST = int(Due.LEASE), int(Due.CLAIM), int(Due.REQUEST)
+#: How long a request's outcome is kept. Whoever asks again later than this may act twice.
+REQUEST_MEMORY_MS = 600_000
+#: What `once.OUTCOMES` makes of a single item that was settled.
+_ACKED = b"\x91\xc0"
 _new = tuple.__new__  # a NamedTuple without a Python frame
 
 
-def enqueue(core: Core, name: QueueName, request: JobRequest) -> Enqueued | Unusual:
+class Kept(NamedTuple):
+    """Digests of a claim's or a request's id, under which its outcome is kept, and of what it asked for."""
+
+    key: bytes
+    asked: bytes
+
+
+def _kept_rows(kept: Kept, now_ms: int, answer: bytes) -> tuple[tuple[int, bytes, bytes], ...]:
+    """As `once.OnceCore` keeps an outcome."""
+    until = now_ms + REQUEST_MEMORY_MS
+    row, _ = records.encode_request(until, kept.asked, False, answer)
+    return (REQUESTS, request_row(kept.key, 0), row), (DUE, due(_REQUEST, until, 0, kept.key), b"")
+
+
+def enqueue(core: Core, name: QueueName, request: JobRequest, kept: Kept | None = None) -> Enqueued | Unusual:
     payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = request
     queue, straight = core.registry.known(name), core.straight
     if (
@@ -66,6 +88,8 @@ def enqueue(core: Core, name: QueueName, request: JobRequest) -> Enqueued | Unus
         commit_number = straight.begin()
         last, first, time_ms = core.tail
         if last + 1 != commit_number or core.registry.known(name) is not queue:
+            return UNUSUAL
+        if kept is not None and straight.get(REQUESTS, request_row(kept.key, 0)) is not None:
             return UNUSUAL
         at = now if now > time_ms else time_ms
         visible = at + delay_ms
@@ -82,6 +106,7 @@ def enqueue(core: Core, name: QueueName, request: JobRequest) -> Enqueued | Unus
                 (JOBS, row, encode_plain_job(at, payload)),
                 (STATE, row, state + pack_crc(crc32(state))),
                 (READY, pack_ready(queue.number, 9 - priority, visible, job), b""),
+                *(() if kept is None else _kept_rows(kept, at, job + b"\0")),
             ),
             (),
             ((queue.counters[_W], 1), (queue.counters[_E], 1)),
@@ -98,9 +123,9 @@ def enqueue(core: Core, name: QueueName, request: JobRequest) -> Enqueued | Unus
     return Enqueued(job.hex())
 
 
-def claim(core: Core, name: QueueName, request: ClaimRequest) -> Leased | Unusual | None:
+def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None = None) -> Leased | Unusual | None:
     queue, straight = core.registry.known(name), core.straight
-    if queue is None or straight is None or queue.paused or queue.limited or request.id is not None:
+    if queue is None or straight is None or queue.paused or queue.limited:
         return UNUSUAL
     now = core.time.now_ms()
     worker = request.worker.encode()
@@ -113,6 +138,7 @@ def claim(core: Core, name: QueueName, request: ClaimRequest) -> Leased | Unusua
                 last + 1 != commit_number
                 or core.registry.known(name) is not queue
                 or straight.first(DUE, _EXPIRED, due_until(_LEASE, at)) is not None
+                or (kept is not None and straight.get(CLAIMS, queue.prefix + kept.key) is not None)
             ):
                 return UNUSUAL
             tiers = core.tiers.known(queue.number)
@@ -168,9 +194,17 @@ def claim(core: Core, name: QueueName, request: ClaimRequest) -> Leased | Unusua
             version = straight.commit(
                 (
                     (STATE, row, state + pack_crc(crc32(state))),
-                    (LEASES, held, records.encode_new_lease(expires, at, 1, NO_ID, worker)),
+                    (LEASES, held, records.encode_new_lease(expires, at, 1, kept.key if kept else NO_ID, worker)),
                     (LEASE_JOBS, held, records.encode_lease_job(job, token)),
                     (DUE, due(_LEASE, expires, queue.number, lease), b""),
+                    *(
+                        ()
+                        if kept is None
+                        else (
+                            (CLAIMS, queue.prefix + kept.key, records.encode_claim(lease, kept.asked)),
+                            (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, queue.number, kept.key), b""),
+                        )
+                    ),
                 ),
                 ((READY, key),),
                 ((queue.counters[_W], -1), (queue.counters[_L], 1)),
@@ -188,7 +222,7 @@ def claim(core: Core, name: QueueName, request: ClaimRequest) -> Leased | Unusua
     return Leased(name, lease, expires, [delivery])
 
 
-def ack(core: Core, name: QueueName, proof: Proof) -> Unusual | None:
+def ack(core: Core, name: QueueName, proof: Proof, kept: Kept | None = None) -> Unusual | None:
     queue, straight = core.registry.known(name), core.straight
     if queue is None or straight is None or queue.retention_ms or queue.limited:
         return UNUSUAL
@@ -203,6 +237,8 @@ def ack(core: Core, name: QueueName, proof: Proof) -> Unusual | None:
             raw, given = straight.get(STATE, row), straight.get(LEASES, held)
             if last + 1 != commit_number or core.registry.known(name) is not queue or raw is None or given is None:
                 return UNUSUAL
+            if kept is not None and straight.get(REQUESTS, request_row(kept.key, 0)) is not None:
+                return UNUSUAL
             (_, kind, priority, _, flags, attempt, max_attempts, _, number, _, _, _, said, by) = records.decode_state(
                 raw, job
             )
@@ -215,7 +251,7 @@ def ack(core: Core, name: QueueName, proof: Proof) -> Unusual | None:
                 1, 0, 1, first, at, queue.done[priority], job, lease, token, attempt, max_attempts, 0, said, 0, 0
             )
             version = straight.commit(
-                (),
+                () if kept is None else _kept_rows(kept, at, _ACKED),
                 (
                     (JOBS, row),
                     (STATE, row),

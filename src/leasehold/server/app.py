@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Litestar, MediaType, Request, Response, asgi, get
-from litestar.datastructures import State
+from litestar import Litestar, MediaType, Request, Response, get
 from litestar.exceptions import HTTPException
 
-from leasehold.errors import InvalidArgument, LeaseholdError, NotFound
+from leasehold.errors import Forbidden, InvalidArgument, LeaseholdError, NotFound
 from leasehold.server.auth import Authenticator
 from leasehold.server.door import Door
 from leasehold.server.page import docs_page
@@ -31,21 +30,30 @@ def _refused(request: Request[Any, Any, Any], exc: HTTPException) -> Response[by
     error = NotFound("there is nothing at that path") if exc.status_code == 404 else InvalidArgument(exc.detail)
     scope: Any = request.scope
     facts_of(scope).code = error.code
-    status, content_type, body, _ = Host.refusal(error, plain_headers(scope))
+    status, content_type, body, _ = Host.refusal(error, plain_headers(scope["headers"]))
     if exc.status_code == 405:
         status, body = 405, body.replace(b'"status":400', b'"status":405')
     return Response(body, status_code=status, headers={"content-type": content_type, **(exc.headers or {})})
 
 
-def build(host: Host, authenticator: Authenticator, *, threads: int = 16, **litestar: Any) -> Litestar:
+class App:
+    """The operations go straight to their door, all the rest to Litestar, whose way to a handler takes longer than a small verb."""
+
+    def __init__(self, door: Door, rest: Litestar) -> None:
+        self.door = door
+        self._rest = rest
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and (scope["path"].startswith("/v1/") or scope["path"] == "/v1"):
+            await self.door(scope, receive, send)
+        else:
+            await self._rest(scope, receive, send)
+
+
+def build(host: Host, authenticator: Authenticator, *, threads: int = 16, open_metrics: bool = False) -> App:
     """The application for a host. It does not own the store: who opened it closes it."""
     door = Door(host, authenticator, threads=threads)
     schema = openapi()
-
-    @asgi("/v1", is_mount=True, copy_scope=False)
-    async def operations(scope: Any, receive: Any, send: Any) -> None:
-        scope["path"] = "/v1" + scope["path"].rstrip("/") if not scope["path"].startswith("/v1") else scope["path"]
-        await door(scope, receive, send)
 
     @get("/healthz", include_in_schema=False)
     async def healthz() -> dict[str, str]:
@@ -62,9 +70,21 @@ def build(host: Host, authenticator: Authenticator, *, threads: int = 16, **lite
         return Response({"status": "ready"})
 
     @get("/metrics", include_in_schema=False)
-    async def metrics() -> Response[bytes]:
+    async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+        if not open_metrics:
+            scope: Any = request.scope
+            headers, facts = plain_headers(scope["headers"]), facts_of(scope)
+            try:
+                identity = await door.identified(headers)
+                facts.subject = identity.subject
+                if not identity.operator:
+                    raise Forbidden("this takes the scope 'operator'")
+            except LeaseholdError as exc:
+                facts.code = exc.code
+                status, content_type, body, extra = Host.refusal(exc, headers)
+                return Response(body, status_code=status, headers={"content-type": content_type, **dict(extra)})
         return Response(await door.run(generate_latest), headers={"content-type": CONTENT_TYPE_LATEST})
 
     @get(["/schema", "/schema/openapi.json"], include_in_schema=False)
@@ -78,12 +98,11 @@ def build(host: Host, authenticator: Authenticator, *, threads: int = 16, **lite
     async def ended() -> None:
         door.threads.shutdown(wait=True)
 
-    return Litestar(
-        [operations, healthz, readyz, metrics, the_schema, docs],
+    rest = Litestar(
+        [healthz, readyz, metrics, the_schema, docs],
         openapi_config=None,
         logging_config=None,
         on_shutdown=[ended],
         exception_handlers={HTTPException: _refused},
-        state=State({"host": host, "door": door}),
-        **litestar,
     )
+    return App(door, rest)

@@ -21,10 +21,9 @@ from leasehold.server.inflating import inflated
 from leasehold.server.metering import Meter
 from leasehold.server.watching import Facts, facts_of, plain_headers
 from leasehold.stores import telemetry
-from leasehold.stores.kv import KvBackend
 from leasehold.stores.remote import formats
 from leasehold.stores.remote.calls import Operation
-from leasehold.stores.remote.host import ROUTES, Begun, Host, Reply, Routes, Streamed
+from leasehold.stores.remote.host import ROUTES, SMALL, Begun, Host, Reply, Routes, Streamed
 from leasehold.stores.remote.identity import Identity
 
 T = TypeVar("T")
@@ -33,9 +32,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-#: Verbs that touch few rows: on the loop they take less than a change of threads, where no disk is waited for.
-_SMALL = frozenset({"enqueue", "claim", "settle", "extend", "progress", "get", "policy", "counts", "cancel", "store"})
-_SMALL_BYTES = 16 * 1024
+#: With a larger body than this even a small verb may take a while.
+SMALL_BYTES = 16 * 1024
 #: A stream of events says that it is alive this often.
 _ALIVE_S = 15.0
 _END = object()
@@ -60,24 +58,51 @@ class Door:
         self._routes = routes
         self.meter = Meter(host.backend)
         self.threads = ThreadPoolExecutor(threads, "leasehold-server")
-        embedded = isinstance(host.backend, KvBackend)
-        self._inline = (embedded and host.backend.traits.durability != "disk") if inline is None else inline
+        self._inline = host.quick if inline is None else inline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, facts = plain_headers(scope), facts_of(scope)
+        headers, facts = plain_headers(scope["headers"]), facts_of(scope)
         try:
             reply = await self._answer(scope, headers, facts, receive, send)
-        except LeaseholdError as exc:
-            facts.code = exc.code
-            reply = self.host.refusal(exc, headers)
         except Gone:
             return
         except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-            telemetry.warn("request_failed", exc, route=facts.route, request_id=facts.request_id)
-            facts.code = "error"
-            reply = self.host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
+            reply = self._refused(exc, headers, facts)
         if reply is not None:
             await _send(send, reply)
+
+    def at_once(self, method: str, path: str, headers: Mapping[str, str], body: bytes, facts: Facts) -> Reply | None:
+        """The answer to a small verb that can be given here and now. None: it takes a thread or a wait; nothing was done.
+
+        For whoever has the whole request at hand: it spares a small verb the event loop's machinery (`wire`).
+        """
+        host = self.host
+        if not self._inline or method not in ("POST", "GET") or "content-encoding" in headers:
+            return None
+        try:
+            identity = self._authenticator.identify_at_once(headers)
+            if identity is None or not self.meter.free(identity):
+                return None
+            facts.subject, facts.tenant = identity.subject, identity.tenant
+            operation, named = self._routes.find(method, path)
+            facts.route = operation.name
+            if operation.name not in SMALL:
+                return None
+            begun = host.begin(operation, named, {}, headers, body, identity)
+            if begun.waiting is not None:
+                return None
+            _note(facts, begun, named)
+            return host.reply(begun, host.run(begun))
+        except Exception as exc:  # noqa: BLE001 - as above
+            return self._refused(exc, headers, facts)
+
+    def _refused(self, exc: Exception, headers: Mapping[str, str], facts: Facts) -> Reply:
+        if isinstance(exc, LeaseholdError):
+            facts.code = exc.code
+            return self.host.refusal(exc, headers)
+        telemetry.warn("request_failed", exc, route=facts.route, request_id=facts.request_id)
+        facts.code = "error"
+        return self.host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
 
     async def _answer(
         self, scope: Scope, headers: Mapping[str, str], facts: Facts, receive: Receive, send: Send
@@ -85,7 +110,7 @@ class Door:
         host, method = self.host, scope["method"]
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
-        identity = await self._identified(headers)
+        identity = await self.identified(headers)
         facts.subject, facts.tenant = identity.subject, identity.tenant
         if not self.meter.free(identity):
             await self.run(self.meter.draw, identity)
@@ -104,13 +129,10 @@ class Door:
             await self._stream_events(operation, query, headers, identity, receive, send)
             return None
         begun = host.begin(operation, named, query, headers, body, identity)
-        if begun.call.tenant is not None:
-            facts.tenant = begun.call.tenant
-        if "queue" in named:
-            facts.queue = begun.call.name.queue
+        _note(facts, begun, named)
         if begun.waiting is not None:
             answer = await self._wait(begun, receive)
-        elif self._inline and operation.name in _SMALL and len(body) <= _SMALL_BYTES:
+        elif self._inline and operation.name in SMALL and len(body) <= SMALL_BYTES:
             answer = host.run(begun)
         else:
             answer = await self.run(host.run, begun)
@@ -119,7 +141,7 @@ class Door:
             return None
         return host.reply(begun, answer)
 
-    async def _identified(self, headers: Mapping[str, str]) -> Identity:
+    async def identified(self, headers: Mapping[str, str]) -> Identity:
         found = self._authenticator.identify_at_once(headers)
         return await self.run(self._authenticator.identify, headers) if found is None else found
 
@@ -233,7 +255,7 @@ class Door:
                         await asyncio.wait_for(woken.wait(), _ALIVE_S)
                 woken.clear()
                 try:  # a stream ends with its caller's token
-                    identity = await self._identified(headers)
+                    identity = await self.identified(headers)
                 except LeaseholdError:
                     break
                 begun = host.begin(operation, {}, query, headers, b"", identity)
@@ -245,6 +267,13 @@ class Door:
             gone.cancel()
             watch.close()
             host.attendance.leave(begun.key, entry)
+
+
+def _note(facts: Facts, begun: Begun, named: Mapping[str, str]) -> None:
+    if begun.call.tenant is not None:
+        facts.tenant = begun.call.tenant
+    if "queue" in named:
+        facts.queue = begun.call.name.queue
 
 
 async def _gone(receive: Receive) -> None:

@@ -162,10 +162,10 @@ class Service:
             from leasehold.server.watching import Watch
             from leasehold.server.wire import guarded
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
-        self.app = build(self.host, self.authenticator, threads=threads)
+        app = build(self.host, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
         config = uvicorn.Config(
-            Watch(self.app, PLAIN),  # type: ignore[arg-type]  # ASGI by shape; uvicorn has names of its own for it
-            http=guarded(limits.head),
+            Watch(app, PLAIN),
+            http=guarded(limits.head, door=app.door),
             ws="none",
             lifespan="on",
             log_config=None,

@@ -12,15 +12,14 @@ up new ones.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from functools import cache
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from time import perf_counter
 from typing import Any
 
-from leasehold.stores.telemetry import BOUNDS, inform
+from leasehold.server.numbers import NUMBERS
+from leasehold.stores.telemetry import inform_often
 from leasehold.stores.tracing import server_span, tracing
 
 Scope = MutableMapping[str, Any]
@@ -31,7 +30,6 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST_ID = b"leasehold-request"
 _ID = re.compile(rb"[0-9a-f]{32}\Z")
-_LOG = logging.getLogger("leasehold")
 
 #: Of a request that got as far as no operation.
 NO_ROUTE = "none"
@@ -62,10 +60,10 @@ def facts_of(scope: Scope) -> Facts:
     return found
 
 
-def plain_headers(scope: Scope) -> dict[str, str]:
+def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """By their names; the values of one that came twice are joined, so that nobody can show one guard this and the next that."""
     found: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
+    for raw_name, raw_value in raw:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
@@ -77,12 +75,13 @@ class Watch:
     def __init__(self, app: Asgi, plain: frozenset[str] = frozenset()) -> None:
         self._app = app
         self._plain = plain
+        NUMBERS.register()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        facts = scope["leasehold"] = Facts(_request_id(scope))
+        facts = scope["leasehold"] = Facts(request_id(scope["headers"]))
         if scope["path"] in self._plain:
             facts.route = scope["path"]
         sent_id = facts.request_id.encode()
@@ -103,24 +102,26 @@ class Watch:
         start = perf_counter()
         try:
             with server_span(
-                "request", plain_headers(scope) if tracing() else {}, {"http.request.method": scope["method"]}
+                "request",
+                plain_headers(scope["headers"]) if tracing() else {},
+                {"http.request.method": scope["method"]},
             ) as span:
                 await self._app(scope, receiving, sending)
                 if span is not None:
-                    _describe(span, facts)
+                    describe(span, facts)
         finally:
-            _tell(scope, facts, perf_counter() - start)
+            tell(scope["method"], facts, perf_counter() - start)
 
 
-def _request_id(scope: Scope) -> str:
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The caller's, if it looks like one of ours; else a new one."""
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name == REQUEST_ID and _ID.match(value):
             return str(value, "ascii")
     return os.urandom(16).hex()
 
 
-def _describe(span: Any, facts: Facts) -> None:
+def describe(span: Any, facts: Facts) -> None:
     span.update_name(facts.route)
     span.set_attribute("http.response.status_code", facts.status)
     span.set_attribute("leasehold.request_id", facts.request_id)
@@ -133,35 +134,21 @@ def _describe(span: Any, facts: Facts) -> None:
         span.set_status(Status(StatusCode.ERROR, facts.code or ""))
 
 
-def _tell(scope: Scope, facts: Facts, seconds: float) -> None:
-    requests, durations = _numbers()
-    requests.labels(facts.route, str(facts.status or 499)).inc()
-    durations.labels(facts.route).observe(seconds)
-    if _LOG.isEnabledFor(logging.INFO):
-        inform(
-            "request",
-            request_id=facts.request_id,
-            route=facts.route,
-            method=scope["method"],
-            tenant=facts.tenant,
-            subject=facts.subject,
-            queue=facts.queue,
-            status=facts.status or 499,  # the caller left before there was an answer
-            code=facts.code,
-            ms=round(seconds * 1000, 3),
-            bytes_in=facts.bytes_in,
-            bytes_out=facts.bytes_out,
-        )
-
-
-@cache
-def _numbers() -> tuple[Any, Any]:
-    """Made once a process, and not when this is imported: prometheus-client takes its time."""
-    from prometheus_client import Counter, Histogram
-
-    return (
-        Counter("leasehold_http_requests", "Requests answered, by operation and status.", ["route", "status"]),
-        Histogram(
-            "leasehold_http_seconds", "From a request's head to the end of its answer.", ["route"], buckets=BOUNDS
-        ),
+def tell(method: str, facts: Facts, seconds: float) -> None:
+    """A request has been answered, or its caller has left."""
+    status = facts.status or 499
+    NUMBERS.answered(facts.route, status, seconds)
+    inform_often(
+        "request",
+        request_id=facts.request_id,
+        route=facts.route,
+        method=method,
+        tenant=facts.tenant,
+        subject=facts.subject,
+        queue=facts.queue,
+        status=status,
+        code=facts.code,
+        ms=round(seconds * 1000, 3),
+        bytes_in=facts.bytes_in,
+        bytes_out=facts.bytes_out,
     )

@@ -1,7 +1,11 @@
-"""uvicorn's HTTP protocol, guarded against heads without end.
+"""uvicorn's HTTP protocol, guarded against heads without end, and with a short way for small verbs.
 
 It hands a request on once its head is complete, and keeps whatever comes before that, however much and however slowly. So
 the head is counted and timed here; what is refused gets an answer of our own shape, and the connection is closed.
+
+A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
+(`at_once`): an ASGI application needs a task, four messages and two writes for it, which take longer than the verb. Everything else
+goes uvicorn's way, and so does this where an answer is under way before it, or the caller does not read.
 """
 
 from __future__ import annotations
@@ -9,13 +13,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from leasehold.errors import InvalidArgument, LeaseholdError, TooLarge
+from leasehold.server.door import SMALL_BYTES, Door
+from leasehold.server.watching import Facts, describe, plain_headers, request_id, tell
 from leasehold.stores.remote.host import Host
+from leasehold.stores.tracing import server_span, tracing
 
+CLOSE = "connection: close\r\n"
 #: A head takes a packet or two; who takes longer than this is not about to ask for anything.
 HEAD_SECONDS = 30.0
 
@@ -25,12 +34,15 @@ class GuardedHttp(HttpToolsProtocol):
 
     head_limit: ClassVar[int]
     head_seconds: ClassVar[float]
+    door: ClassVar[Door | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
+        #: The body so far of a request that may be answered at once; None: it is uvicorn's.
+        self._held: bytes | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_of_head()
@@ -42,18 +54,96 @@ class GuardedHttp(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.head_limit:
                 self._refuse(self._too_large(self._head_bytes))
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
-        self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
 
     def on_headers_complete(self) -> None:
         self._end_of_head()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.head_limit:
             raise self._too_large(size)  # to the parser, which makes a 400 of it: see below
+        if self._short_way():
+            self._held = b""
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._held is None:
+            super().on_body(body)
+            return
+        self._held += body
+        if len(self._held) > SMALL_BYTES:
+            self._let_go()
+
+    def on_message_complete(self) -> None:
+        if self._held is not None:
+            if self._answered(self._held):
+                self._held = None
+                return
+            self._let_go()
+        super().on_message_complete()
+
+    def shutdown(self) -> None:
+        if self._held is not None:
+            self._let_go()  # it has begun: it is answered yet
+        super().shutdown()
+
+    def _short_way(self) -> bool:
+        """Whether this request may be answered at once, as far as its head tells."""
+        return (
+            self.door is not None
+            and self.url.startswith(b"/v1/")
+            and b"?" not in self.url
+            and not self.expect_100_continue
+            and getattr(self.cycle, "response_complete", True)
+            and not self.flow.write_paused
+            and not self.parser.should_upgrade()
+        )
+
+    def _let_go(self) -> None:
+        """What was held goes uvicorn's way after all."""
+        held, self._held = self._held, None
         super().on_headers_complete()
+        if held:
+            super().on_body(held)
+
+    def _answered(self, body: bytes) -> bool:
+        began = perf_counter()
+        parser, method = self.parser, self.parser.get_method().decode("ascii")
+        facts = Facts(request_id(self.headers))
+        headers = plain_headers(self.headers)
+        path = self.url.decode("latin-1")
+        assert self.door is not None
+        if not tracing():
+            reply = self.door.at_once(method, path, headers, body, facts)
+        else:
+            with server_span("request", headers, {"http.request.method": method}, ends=False) as span:
+                reply = self.door.at_once(method, path, headers, body, facts)
+            if reply is not None and span is not None:
+                facts.status = reply.status
+                describe(span, facts)
+                span.end()
+        if reply is None:
+            return False
+        keep = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        status, content_type, content, extra = reply
+        more = "".join([f"{name.lower()}: {value}\r\n" for name, value in extra]) if extra else ""
+        head = (
+            f"content-type: {content_type}\r\ncontent-length: {len(content)}\r\n{more}"
+            f"leasehold-request: {facts.request_id}\r\n{'' if keep else CLOSE}\r\n"
+        )
+        self.transport.write(STATUS_LINE[status] + head.encode("latin-1") + content)
+        facts.status, facts.bytes_in, facts.bytes_out = status, len(body), len(content)
+        tell(method, facts, perf_counter() - began)
+        if keep:
+            self.on_response_complete()
+        else:
+            self.transport.close()
+        return True
 
     def send_400_response(self, msg: str) -> None:
         cause = sys.exception()
@@ -85,6 +175,6 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
-def guarded(head_limit: int, head_seconds: float = HEAD_SECONDS) -> type[GuardedHttp]:
-    """The protocol with these limits, for uvicorn's `http=`."""
-    return type("GuardedHttp", (GuardedHttp,), {"head_limit": head_limit, "head_seconds": head_seconds})
+def guarded(head_limit: int, head_seconds: float = HEAD_SECONDS, door: Door | None = None) -> type[GuardedHttp]:
+    """The protocol with these limits, for uvicorn's `http=`. `door`: who may answer at once."""
+    return type("GuardedHttp", (GuardedHttp,), {"head_limit": head_limit, "head_seconds": head_seconds, "door": door})

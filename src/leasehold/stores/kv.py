@@ -29,12 +29,13 @@ from leasehold.queueing import (
     quotas,
     restore,
     settle,
+    single,
     sweep,
     writes,
 )
 from leasehold.queueing.attending import Attendant, OfEngine
 from leasehold.queueing.core import Core
-from leasehold.queueing.once import OnceCore
+from leasehold.queueing.once import OnceCore, kept
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
 from leasehold.storage.pieces import Pieces
@@ -246,3 +247,17 @@ class KvOnce(OnceVerbs, KvBackend):
 
     _plain = KvBackend
     _remembering = OnceCore
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        if len(jobs) == 1 and self._core.straight is not None:
+            added = single.enqueue(self._core, name, jobs[0], kept(self._request, "enqueue", name, jobs))
+            if not isinstance(added, single.Unusual):
+                return [added]
+        return super().enqueue(name, jobs)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
+        if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
+            told = kept(self._request, "settle", name, items)
+            if single.ack(self._core, name, items[0].proof, told) is None:
+                return [None]
+        return super().settle(name, items)

@@ -40,25 +40,27 @@ def client_span(operation: str, headers: MutableMapping[str, str], attributes: A
 
 
 @contextmanager
-def server_span(operation: str, headers: Mapping[str, str], attributes: Attributes) -> Iterator[Span | None]:
-    """Around a request's work: the child of whatever its headers name."""
+def server_span(
+    operation: str, headers: Mapping[str, str], attributes: Attributes, *, ends: bool = True
+) -> Iterator[Span | None]:
+    """Around a request's work: the child of whatever its headers name. Not `ends`: the caller ends it, or it never was."""
     if not tracing():
         yield None
         return
     from opentelemetry import propagate, trace
 
-    with _span(operation, trace.SpanKind.SERVER, attributes, propagate.extract(headers)) as span:
+    with _span(operation, trace.SpanKind.SERVER, attributes, propagate.extract(headers), ends) as span:
         yield span
 
 
 @contextmanager
-def _span(name: str, kind: SpanKind, attributes: Attributes, context: Any = None) -> Iterator[Span]:
+def _span(name: str, kind: SpanKind, attributes: Attributes, context: Any = None, ends: bool = True) -> Iterator[Span]:
     from opentelemetry import trace
 
     tracer = trace.get_tracer("leasehold")
     # Not the exception as an event: its message may quote what a caller sent.
     with tracer.start_as_current_span(
-        name, context, kind, attributes, record_exception=False, set_status_on_exception=False
+        name, context, kind, attributes, record_exception=False, set_status_on_exception=False, end_on_exit=ends
     ) as span:
         try:
             yield span

@@ -166,16 +166,21 @@ class _Set(msgspec.Struct, frozen=True):
     keys: list[msgspec.Raw]
 
 
+#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+_set = msgspec.json.Decoder(_Set).decode
+_jwk = msgspec.json.Decoder(_Jwk).decode
+
+
 def parse(document: bytes) -> dict[str, Key]:
     """Its signing keys by `kid`. A key that is of no use here is passed over, and the others stand."""
     try:
-        listed = msgspec.json.decode(document, type=_Set).keys
+        listed = _set(document).keys
     except (msgspec.DecodeError, RecursionError) as exc:
         raise FetchFailed(f"not a set of keys: {exc}") from None
     keys: dict[str, Key] = {}
     for raw in listed[:MAX_KEYS]:
         try:
-            jwk = msgspec.json.decode(raw, type=_Jwk)
+            jwk = _jwk(raw)
             key = _key_of(jwk)
         except (msgspec.DecodeError, jwt.PyJWTError, SettingsError, ValueError, RecursionError):
             continue

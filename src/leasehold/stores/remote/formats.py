@@ -44,6 +44,7 @@ MSGPACK = Format("msgpack", "application/msgpack", "application/problem+msgpack"
 ARROW = "application/vnd.apache.arrow.stream"
 FORMATS = {"json": JSON, "msgpack": MSGPACK}
 
+_BY_TYPE = {written.content_type: written for written in FORMATS.values()}
 _MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 
 
@@ -51,6 +52,9 @@ def of_body(content_type: str | None) -> Format:
     """How a request's body is written. Whoever says nothing, or what `curl -d` says, means JSON."""
     if not content_type:
         return JSON
+    known = _BY_TYPE.get(content_type)
+    if known is not None:
+        return known
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _MSGPACK_TYPES:
         return MSGPACK

@@ -23,6 +23,7 @@ from msgspec import Struct
 from leasehold.errors import Forbidden, InvalidArgument, LeaseholdError, NotFound, StoreClosed, TooLarge, Unavailable
 from leasehold.model.lease import Settle, proof_of
 from leasehold.stores.contract import Backend, Watch
+from leasehold.stores.kv import KvBackend
 from leasehold.stores.polling import Poller
 from leasehold.stores.remote import formats
 from leasehold.stores.remote import messages as m
@@ -34,6 +35,8 @@ from leasehold.stores.remote.limits import Limits
 from leasehold.stores.remote.operations import OPERATIONS, decoded_query
 from leasehold.stores.telemetry import Telemetry
 
+#: Verbs that touch few rows. Where no disk is waited for, one after another is quicker than side by side.
+SMALL = frozenset({"enqueue", "claim", "settle", "extend", "progress", "get", "policy", "counts", "cancel", "store"})
 REQUEST_ID = "leasehold-request"
 TENANT = "leasehold-tenant"
 
@@ -158,6 +161,8 @@ class Host:
         self.attendance = Attendance()
         #: Set when the server goes down: nobody waits any longer.
         self.stopping = False
+        #: The store is in this process, and its commits wait for no disk.
+        self.quick = isinstance(backend, KvBackend) and backend.traits.durability != "disk"
         self._once: Callable[[bytes], Backend] | None = getattr(backend, "once", None)
         self._watch: Callable[..., Watch] = getattr(backend, "watch", None) or Poller().watch
 

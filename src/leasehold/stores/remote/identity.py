@@ -11,6 +11,7 @@ Whoever may anything may look at what is their tenant's.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
@@ -31,6 +32,11 @@ _INCLUDES: dict[str, frozenset[str]] = {
 SCOPES = frozenset(_INCLUDES)
 
 
+@cache
+def _granted(scopes: frozenset[str]) -> frozenset[str]:
+    return frozenset().union(*(_INCLUDES.get(held, ()) for held in scopes))
+
+
 class Identity(Struct, frozen=True):
     """What a token (or the lack of one, where that is allowed) says of its bearer."""
 
@@ -45,7 +51,7 @@ class Identity(Struct, frozen=True):
         return "operator" in self.scopes
 
     def may(self, scope: Scope) -> bool:
-        return any(scope in _INCLUDES.get(held, ()) for held in self.scopes)
+        return scope in _granted(self.scopes)
 
     def acting(self, named: str | None) -> str | None:
         """The tenant a request is for. None: an operator's, that names none.

@@ -17,6 +17,16 @@ from leasehold.stores.remote import messages as m
 _MANY = ("items", "jobs", "ids", "tokens", "queues")
 
 
+_known: dict[type, tuple[str, ...]] = {}
+
+
+def _many_of(kind: type) -> tuple[str, ...]:
+    found = _known.get(kind)
+    if found is None:
+        found = _known[kind] = tuple(name for name in _MANY if hasattr(kind, name))
+    return found
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     body_bytes: int = 64 * 1024**2
     #: A body that came compressed, once it is opened.
@@ -50,9 +60,9 @@ class Limits(Struct, frozen=True, kw_only=True):
         lease_ms = getattr(request, "lease_ms", None)
         if lease_ms is not None and self.lease_ms is not None and lease_ms > self.lease_ms:
             raise InvalidArgument(f"lease_ms={lease_ms}: this server gives leases of at most {self.lease_ms}")
-        for name in _MANY:
-            self._many(name, getattr(request, name, None))
+        for name in _many_of(type(request)):
+            self._many(name, getattr(request, name))
 
-    def _many(self, name: str, things: object) -> None:
-        if isinstance(things, Sized) and len(things) > self.batch:
+    def _many(self, name: str, things: Sized | None) -> None:
+        if things is not None and len(things) > self.batch:
             raise InvalidArgument(f"{name} has {len(things)} entries, and this server takes at most {self.batch}")

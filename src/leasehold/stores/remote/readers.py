@@ -25,6 +25,8 @@ from leasehold.stores.remote.messages import Problem
 SIZE = Struct(">IB")
 """Before each message: its length, and whether it is a problem."""
 _COUNT = max(2, os.cpu_count() or 1)
+#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+_problem = msgspec.json.Decoder(Problem).decode
 
 
 class Readers:
@@ -78,7 +80,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
     except (OSError, EOFError) as exc:
         raise Unavailable(f"the process that reads snapshots ended: {exc}") from exc
     if failed:
-        raise error_of(msgspec.json.decode(answer, type=Problem))
+        raise error_of(_problem(answer))
     return answer
 
 

@@ -10,10 +10,11 @@ import contextlib
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from leasehold.errors import LeaseholdError, StoreClosed, Unavailable
@@ -40,17 +41,24 @@ class Broken(OSError):
 
 
 class Connection:
-    """One connection; used by one thread at a time."""
+    """One connection; used by one thread at a time. `timeout`: for each step of a request, besides what it may wait."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
         self.sock = sock
+        if isinstance(sock, ssl.SSLSocket):
+            sock.settimeout(timeout)
+        else:
+            # By the kernel: Python's own timeout asks it before every call whether that would block, 7 µs each.
+            sock.settimeout(None)
+            seconds, part = divmod(timeout, 1)
+            for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                sock.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(seconds), int(part * 1e6)))
         #: Whether it has served before: then its end may only mean that it was idle for too long.
         self.used = False
         self.keep = True
         self._buffer = bytearray()
 
-    def send(self, request: list[bytes], timeout: float) -> None:
-        self.sock.settimeout(timeout)
+    def send(self, request: Sequence[bytes]) -> None:
         for part in request:
             self.sock.sendall(part)
 
@@ -62,8 +70,7 @@ class Connection:
         poll.register(self.sock, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
 
-    def receive(self, timeout: float) -> Answer:
-        self.sock.settimeout(timeout)
+    def receive(self) -> Answer:
         buffer, recv = self._buffer, self.sock.recv
         while True:
             while (end := buffer.find(b"\r\n\r\n")) < 0:
@@ -148,16 +155,16 @@ class Transport:
 
     def exchange(
         self,
-        request: list[bytes],
+        request: Sequence[bytes],
         *,
         wait: float = 0.0,
         patience: float | None = None,
         cancel: threading.Event | None = None,
-        call_off: Callable[[], None] = lambda: None,
+        call_off: Callable[[], None] | None = None,
     ) -> Answer:
         """Send it, and again if no answer comes, until `patience` (the timeout, if not said) has passed.
 
-        `wait` is how long the server may take besides. Once `cancel` is set, `call_off` is called, and the answer taken.
+        `wait` is how long the server may take besides. Once `cancel` is set meanwhile, `call_off` is called, and the answer taken.
         Raises Unavailable, StoreClosed.
         """
         patience = (self.timeout if self._retry else 0.0) if patience is None else patience
@@ -176,7 +183,7 @@ class Transport:
             except OSError as exc:
                 if self._closed is not None:
                     raise self.closed() from None
-                reason = str(exc) or type(exc).__name__
+                reason = "no answer in time" if isinstance(exc, BlockingIOError) else str(exc) or type(exc).__name__
                 if connection is not None and connection.used:
                     # Kept for longer than the other end did, and likely all of them were.
                     self._drop_idle()
@@ -195,28 +202,25 @@ class Transport:
     def _once(
         self,
         connection: Connection,
-        request: list[bytes],
+        request: Sequence[bytes],
         wait: float,
         cancel: threading.Event | None,
-        call_off: Callable[[], None],
+        call_off: Callable[[], None] | None,
     ) -> Answer:
-        good = False
         try:
-            connection.send(request, self.timeout)
+            connection.send(request)
             if wait:
                 self._attend(connection, wait, cancel, call_off)
-            answer = connection.receive(self.timeout)
-            good = True
-            return answer
-        finally:
-            if not good:
-                connection.close()
+            return connection.receive()
+        except BaseException:
+            connection.close()
+            raise
 
     def _attend(
-        self, connection: Connection, wait: float, cancel: threading.Event | None, call_off: Callable[[], None]
+        self, connection: Connection, wait: float, cancel: threading.Event | None, call_off: Callable[[], None] | None
     ) -> None:
         """Until the answer comes; `cancel` is noticed soon, and the server told."""
-        if cancel is None:
+        if cancel is None or call_off is None:
             return self._attended(connection, wait)
         until = time.monotonic() + wait + self.timeout
         while not connection.ready(_NOTICE_S):
@@ -238,7 +242,7 @@ class Transport:
         try:
             found = self._idle.pop()
         except IndexError:
-            found = Connection(self.address.connect(timeout, self._context))
+            found = Connection(self.address.connect(timeout, self._context), self.timeout)
         with self._lock:
             self._waiting.add(found)
             closed_meanwhile = self._closed

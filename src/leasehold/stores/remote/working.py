@@ -23,7 +23,7 @@ def enqueue(call: Call) -> object:
         return call.backend.enqueue(call.name, (jobs.checked(),))[0]
     if not jobs:
         return []
-    return call.backend.enqueue(call.name, [job.checked() for job in jobs])
+    return call.backend.enqueue(call.name, m.job_requests(jobs))
 
 
 def cancel(call: Call) -> m.Done:
@@ -62,7 +62,7 @@ def claim_waits(call: Call) -> Waiting | None:
 
 
 def settle(call: Call) -> m.SettleReply:
-    outcomes = call.backend.settle(call.name, [item.checked() for item in call.request.items])
+    outcomes = call.backend.settle(call.name, m.settles(call.request.items))
     return m.SettleReply([None if error is None else problem_of(error) for error in outcomes])
 
 

@@ -1,0 +1,256 @@
+"""Jobs in, out and settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
+
+from leasehold.errors import InvalidArgument
+from leasehold.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
+from leasehold.model.lease import ClaimRequest, Delivery, Leased, Settle, proof_of, proofs_of
+from leasehold.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
+from leasehold.model.request import JobRequest, checked_bytes, checked_headers
+from leasehold.model.retry import MAX_ATTEMPTS
+from leasehold.stores.queue import MAX_CLAIM
+from leasehold.stores.remote.messages.base import (
+    Moment,
+    Problem,
+    Request,
+    SomeSpan,
+    Span,
+    checked_text,
+)
+
+
+class JobBody(Request, gc=False):
+    """A job to enqueue: its payload, or `text` where a person writes it."""
+
+    payload: bytes | None = None
+    text: str | None = None
+    delay_ms: Span = 0
+    at_ms: Moment | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
+    ttl_ms: SomeSpan | None = None
+    headers: dict[str, str] | None = None
+
+    def checked(self) -> JobRequest:
+        payload = self.payload
+        if payload is None or self.text is not None:
+            payload = self._from_text()
+        if self.delay_ms and self.at_ms is not None:
+            raise InvalidArgument("give delay_ms or at_ms, not both")
+        return JobRequest(
+            checked_bytes("payload", payload),
+            self.delay_ms,
+            self.at_ms,
+            self.priority,
+            None if self.key is None else short_text("key", self.key, MAX_KEY_BYTES),
+            self.max_attempts,
+            self.ttl_ms,
+            checked_headers(self.headers) if self.headers else None,
+        )
+
+    def _from_text(self) -> bytes:
+        if self.payload is not None:
+            raise InvalidArgument("give payload or text, not both")
+        if self.text is None:
+            raise InvalidArgument("a job has a payload (base64 in JSON) or a text")
+        return checked_text("text", self.text)
+
+    @classmethod
+    def of(cls, job: JobRequest) -> JobBody:
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers = job
+        return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers)
+
+
+def job_requests(jobs: Sequence[JobBody]) -> list[JobRequest]:
+    """Checked. The commonest, of which nothing is said but the payload, are made the quickest way."""
+    made = []
+    for job in jobs:
+        fields = astuple(job)
+        payload = fields[0]
+        if fields[1:] == _ONLY_PAYLOAD and payload is not None and len(payload) <= MAX_PAYLOAD:
+            made.append(_new(JobRequest, (payload, *_PLAIN)))
+        else:
+            made.append(job.checked())
+    return made
+
+
+def job_bodies(jobs: Sequence[JobRequest]) -> list[JobBody]:
+    return [JobBody(job[0]) if job[1:] == _PLAIN else JobBody.of(job) for job in jobs]
+
+
+_ONLY_PAYLOAD = astuple(JobBody(b""))[1:]
+_PLAIN = tuple(JobRequest(b""))[1:]
+_new = tuple.__new__  # a NamedTuple without a Python frame
+
+
+class ClaimBody(Request):
+    """A claim of one queue. `id`: a repeat gives the same jobs."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
+    lease_ms: SomeSpan | None = None
+    wait_ms: Span = 0
+    worker: Annotated[str, Meta(max_length=MAX_WORKER_BYTES)] = ""
+    max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    def checked(self) -> ClaimRequest:
+        return ClaimRequest(
+            self.limit,
+            self.lease_ms,
+            self.wait_ms,
+            short_text("worker", self.worker, MAX_WORKER_BYTES) if self.worker else "",
+            self.max_bytes,
+            None if self.id is None else short_text("id", self.id, 256),
+        )
+
+
+class ClaimAnyBody(ClaimBody, kw_only=True):
+    """A claim of the first of several queues that has jobs; an operator may write `tenant/queue`."""
+
+    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+
+
+class DeliveryBody(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A job in the caller's hands. `receipt` is the proof that settles it."""
+
+    id: str
+    receipt: str
+    token: int
+    payload: bytes
+    attempt: int
+    max_attempts: int
+    created_at_ms: int
+    priority: int = 0
+    headers: dict[str, str] | None = None
+    key: str | None = None
+
+
+class ClaimReply(Struct, frozen=True, omit_defaults=True):
+    """One lease over these jobs; without a lease there was nothing, and `left_ms` of the wait are left to be asked for again."""
+
+    jobs: list[DeliveryBody]
+    lease: str | None = None
+    until_ms: int = 0
+    tenant: str = ""
+    queue: str = ""
+    left_ms: int = 0
+
+    @classmethod
+    def of(cls, leased: Leased | None, left_ms: int = 0) -> ClaimReply:
+        if leased is None:
+            return cls([], left_ms=left_ms)
+        lease = leased.lease.hex()
+        jobs = []
+        for d in leased.deliveries:
+            job = d.job.hex()
+            jobs.append(
+                DeliveryBody(
+                    job,
+                    f"{job}.{lease}.{d.token:x}",
+                    d.token,
+                    d.payload,
+                    d.attempt,
+                    d.max_attempts,
+                    d.created_at_ms,
+                    d.priority,
+                    d.headers or None,
+                    d.key,
+                )
+            )
+        return cls(jobs, lease, leased.until_ms, leased.name.tenant, leased.name.queue)
+
+    def leased(self, name: QueueName) -> Leased | None:
+        if self.lease is None:
+            return None
+        lease = bytes.fromhex(self.lease)
+        fromhex = bytes.fromhex
+        return Leased(
+            name,
+            lease,
+            self.until_ms,
+            [
+                Delivery(
+                    name,
+                    fromhex(d.id),
+                    lease,
+                    d.token,
+                    d.payload,
+                    d.attempt,
+                    d.max_attempts,
+                    d.priority,
+                    d.created_at_ms,
+                    d.headers or {},
+                    d.key,
+                )
+                for d in self.jobs
+            ],
+        )
+
+
+class SettleItem(Request, gc=False):
+    verb: Literal["ack", "nack", "fail", "release"]
+    receipt: str
+    result: bytes | None = None
+    error: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
+    delay_ms: Span | None = None
+
+    def checked(self) -> Settle:
+        if self.result is not None and self.verb != "ack":
+            raise InvalidArgument("a result goes with ack only")
+        if self.delay_ms is not None and self.verb != "nack":
+            raise InvalidArgument("a delay goes with nack only")
+        if self.error is not None:
+            if self.verb not in ("nack", "fail"):
+                raise InvalidArgument("an error goes with nack and fail only")
+            checked_text("error", self.error)
+        if self.result is not None:
+            checked_bytes("result", self.result)
+        return Settle(self.verb, proof_of(self.receipt), self.result, self.error, self.delay_ms)
+
+
+def settles(items: Sequence[SettleItem]) -> list[Settle]:
+    """Checked."""
+    proofs = proofs_of([item.receipt for item in items])
+    return [
+        Settle(item.verb, proof)
+        if item.result is None and item.error is None and item.delay_ms is None
+        else item.checked()
+        for item, proof in zip(items, proofs, strict=True)
+    ]
+
+
+def settle_items(items: Sequence[Settle]) -> list[SettleItem]:
+    made = []
+    held = text = None
+    for verb, (job, lease, token), result, error, delay_ms in map(astuple, items):
+        if lease is not held:
+            held, text = lease, lease.hex()
+        made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms))
+    return made
+
+
+class SettleBody(Request):
+    items: Annotated[list[SettleItem], Meta(min_length=1, max_length=10_000)]
+
+
+class SettleReply(Struct, frozen=True):
+    """In the order of the items: null where it was settled, or why it was not."""
+
+    results: list[Problem | None]
+
+
+class ExtendBody(Request):
+    lease_ms: SomeSpan
+
+
+class ProgressBody(Request):
+    receipt: str
+    fraction: Annotated[float, Meta(ge=0, le=1)]
+    note: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
