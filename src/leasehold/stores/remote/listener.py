@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server for the operations, inside any process: one thread a connection, nothing to install.
+"""A small HTTP/1.1 server for the operations, inside any process, with nothing to install.
 
 It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `leasehold serve`.
-A connection's thread runs the verb itself; while it waits it watches its socket too, so that a caller who is gone is
-noticed at once.
+A connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that a caller who is gone is
+noticed at once. Where small verbs wait for no disk, one thread answers those of all connections (`loop`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from urllib.parse import parse_qsl
 
 from leasehold.errors import InvalidArgument, LeaseholdError, NotFound, TooLarge
 from leasehold.stores import telemetry
-from leasehold.stores.remote.host import ROUTES, Begun, Host, Reply
+from leasehold.stores.remote.host import ROUTES, SMALL, Begun, Host, Reply
 from leasehold.stores.remote.identity import LOCAL, Identity
+from leasehold.stores.remote.loop import Loop, Next
 
 Identify = Callable[[Mapping[str, str]], Identity]
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
             413: "Content Too Large", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
+
+
+#: A request with one of these takes more than one look.
+_UNUSUAL = frozenset({"transfer-encoding", "expect", "connection", "upgrade"})
+#: A larger one than this may take a while.
+_AT_ONCE_BYTES = 64 * 1024
+#: After so many small verbs a connection that had a thread of its own goes back to the loop.
+_STEADY = 8
 
 
 class _Gone(Exception):
@@ -39,6 +48,7 @@ class Listener:
         self._listening = listening
         self._lock = threading.Lock()
         self._connections: dict[_Connection, None] = {}
+        self.loop = Loop() if host.quick else None
         self.owner = os.getpid()
         _listeners.add(self)
         self._thread = threading.Thread(target=self._accept, name="leasehold-listener", daemon=True)
@@ -61,7 +71,10 @@ class Listener:
             connection = _Connection(self, accepted)
             with self._lock:
                 self._connections[connection] = None
-            threading.Thread(target=connection.serve, name="leasehold-connection", daemon=True).start()
+            if self.loop is None:
+                threading.Thread(target=connection.serve, name="leasehold-connection", daemon=True).start()
+            elif not self.loop.add(connection):
+                connection.end()
 
     def left(self, connection: _Connection) -> None:
         with self._lock:
@@ -87,6 +100,8 @@ class Listener:
                     break
             deadline.wait(0.005)
             waited += 0.005
+        if self.loop is not None:
+            self.loop.stop()
         return True
 
     def disown(self) -> None:
@@ -95,6 +110,8 @@ class Listener:
         self._listening.close()
         for connection in list(self._connections):
             connection.sock.close()
+        if self.loop is not None:
+            self.loop.disown()
 
 
 class _Connection:
@@ -108,22 +125,94 @@ class _Connection:
         self._busy = False
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
+        self._unsent = b""
+        #: So many small verbs in a row have not waited.
+        self._small = 0
 
     def serve(self) -> None:
+        loop = self._listener.loop
         try:
+            if self._unsent:
+                self.sock.sendall(self._unsent)
+                self._unsent = b""
+            self._small = 0
             while self._one():
-                pass
+                # Who waits once will wait again: a thread is not made anew for every wait.
+                if loop is not None and self._small >= _STEADY and loop.add(self):
+                    return
         except (OSError, _Gone):
             pass  # they left, or were shown out
         except Exception as exc:  # noqa: BLE001 - a bug must not end without a word
             telemetry.warn("connection_failed", exc)
+        self.end()
+
+    def end(self) -> None:
+        self._listener.left(self)
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+            self.sock.close()
+        for handle in pipe or ():
+            os.close(handle)
+
+    def turn(self) -> Next:
+        """For the loop: answer what has come, as far as that takes neither a wait nor long."""
+        buffer = self._buffer
+        try:
+            with contextlib.suppress(BlockingIOError):
+                got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
+                if not got:
+                    return Next.GONE
+                buffer += got
+            while (end := buffer.find(b"\r\n\r\n")) >= 0:
+                if not self._at_once(end):
+                    return Next.ELSEWHERE
+                if self._host.stopping:
+                    return Next.GONE
+            return Next.HERE if len(buffer) <= self._host.limits.head_bytes else Next.GONE
+        except OSError:
+            return Next.GONE
+        except Exception as exc:  # noqa: BLE001 - as in `serve`
+            telemetry.warn("connection_failed", exc)
+            return Next.GONE
+
+    def _at_once(self, end: int) -> bool:
+        """Answer the request whose head ends there; False: it is for a thread of its own, and still in the buffer."""
+        method, target, headers = _parsed(self._buffer[:end].decode("latin-1"))
+        length = headers.get("content-length", "0")
+        if method not in ("POST", "GET") or "?" in target or not length.isdigit() or not _UNUSUAL.isdisjoint(headers):
+            return False
+        whole = end + 4 + int(length)
+        if len(self._buffer) < whole or whole > _AT_ONCE_BYTES:
+            return False
+        with self._lock:
+            self._busy = True
+        try:
+            reply = self._small_verb(method, target, headers, bytes(self._buffer[end + 4 : whole]))
+            if reply is None:
+                return False
+            del self._buffer[:whole]
+            answer = _written(reply, not self._host.stopping)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                sent = self.sock.send(answer, socket.MSG_DONTWAIT)
+            self._unsent = answer[sent:]
+            return not self._unsent
         finally:
-            self._listener.left(self)
             with self._lock:
-                pipe, self._pipe = self._pipe, None
-                self.sock.close()
-            for handle in pipe or ():
-                os.close(handle)
+                self._busy = False
+
+    def _small_verb(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        host = self._host
+        try:
+            operation, named = ROUTES.find(method, target)
+            if operation.name not in SMALL:
+                return None
+            begun = host.begin(operation, named, {}, headers, body, self._listener.identify(headers))
+            return host.reply(begun, host.run(begun)) if begun.waiting is None else None
+        except LeaseholdError as exc:
+            return host.refusal(exc, headers)
+        except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
+            return self._failed(exc, target, headers)
 
     def finish(self) -> None:
         """Between two requests: go. Otherwise, after this one."""
@@ -141,22 +230,16 @@ class _Connection:
             self._busy = True
         if self._host.stopping:
             return False
-        line, _, rest = head.partition("\r\n")
-        words = line.split(" ")
-        headers: dict[str, str] = {}
-        for header in rest.split("\r\n"):
-            name, colon, value = header.partition(":")
-            if colon:
-                headers[name.lower()] = value.strip()
+        method, target, headers = _parsed(head)
         try:
-            if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            if not method:
                 raise InvalidArgument("that is not HTTP/1.1")
             body = self._body(headers)
         except LeaseholdError as exc:  # what follows on this connection cannot be told apart any more
             self._send(Host.refusal(exc, headers), False)
             return False
         keep = headers.get("connection", "").lower() != "close"
-        reply = self._answer(words[0], words[1], headers, body)
+        reply = self._answer(method, target, headers, body)
         keep = keep and not self._host.stopping
         self._send(reply, keep)
         with self._lock:
@@ -211,6 +294,7 @@ class _Connection:
                 return Reply(200, "application/json", b"{}")
             operation, named = ROUTES.find(method, path)
             begun = host.begin(operation, named, query, headers, body, identity)
+            self._small = self._small + 1 if begun.waiting is None and operation.name in SMALL else 0
             answer = host.run(begun) if begun.waiting is None else self._wait(begun)
             return host.reply(begun, answer)
         except LeaseholdError as exc:
@@ -218,8 +302,11 @@ class _Connection:
         except (_Gone, OSError):
             raise
         except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-            telemetry.warn("request_failed", exc, path=target.partition("?")[0])
-            return host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
+            return self._failed(exc, target, headers)
+
+    def _failed(self, exc: Exception, target: str, headers: Mapping[str, str]) -> Reply:
+        telemetry.warn("request_failed", exc, path=target.partition("?")[0])
+        return self._host.refusal(LeaseholdError(f"the server failed: {type(exc).__name__}"), headers)
 
     def _wait(self, begun: Begun) -> object:
         host = self._host
@@ -259,19 +346,33 @@ class _Connection:
             host.attendance.leave(begun.key, entry)
 
     def _send(self, reply: Reply, keep: bool) -> None:
-        status, content_type, body, extra = reply
-        head = (
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"
-            f"Content-Length: {len(body)}\r\n"
-        )
-        for name, value in extra:
-            head += f"{name}: {value}\r\n"
-        head += "\r\n" if keep else "Connection: close\r\n\r\n"
-        if len(body) < 1 << 16:
-            self.sock.sendall(head.encode("latin-1") + body)
-        else:
-            self.sock.sendall(head.encode("latin-1"))
-            self.sock.sendall(body)
+        self.sock.sendall(_written(reply, keep))
+
+
+def _parsed(head: str) -> tuple[str, str, dict[str, str]]:
+    """Method, target and headers of a request; no method: it is not HTTP/1.1."""
+    line, _, rest = head.partition("\r\n")
+    words = line.split(" ")
+    headers: dict[str, str] = {}
+    for header in rest.split("\r\n"):
+        name, colon, value = header.partition(":")
+        if colon:
+            headers[name.lower()] = value.strip()
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return "", "", headers
+    return words[0], words[1], headers
+
+
+def _written(reply: Reply, keep: bool) -> bytes:
+    status, content_type, body, extra = reply
+    head = (
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+    )
+    for name, value in extra:
+        head += f"{name}: {value}\r\n"
+    head += "\r\n" if keep else "Connection: close\r\n\r\n"
+    return head.encode("latin-1") + body
 
 
 def answer_lost(sock: socket.socket) -> bool:
