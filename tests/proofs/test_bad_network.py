@@ -24,7 +24,7 @@ from tests.proofs.crowd import Crowd, opened
 from tests.proofs.proxy import FAULTS, Proxy
 
 pytestmark = pytest.mark.xdist_group("server-proofs")
-SECONDS = float(os.environ.get("NETWORK_SECONDS", "30"))
+SECONDS = float(os.environ.get("NETWORK_SECONDS", "1.5"))
 
 
 @contextmanager
@@ -61,16 +61,11 @@ def proof(folder: Path, by: str, seconds: float, clients: int, seed: int) -> str
         return f"{said} through {faults}"
 
 
-@pytest.mark.parametrize("by", ["listener", "server"])
-def test_a_bad_network_loses_and_doubles_nothing(tmp_path: Path, by: str) -> None:
-    proof(tmp_path, by, 2.0, clients=6, seed=random.SystemRandom().randrange(2**32))
-
-
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 4 * SECONDS)
 @pytest.mark.parametrize("by", ["listener", "server"])
-def test_a_bad_network_for_long(tmp_path: Path, by: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_network_loses_and_doubles_nothing(tmp_path: Path, by: str, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("SERVER_SEED") or random.SystemRandom().randrange(2**32))
-    said = proof(tmp_path, by, SECONDS, clients=16, seed=seed)
+    said = proof(tmp_path, by, SECONDS, clients=16 if SECONDS > 5 else 6, seed=seed)
     with capsys.disabled():
         print(f"\nSERVER_SEED={seed}, {by}: {said}", flush=True)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from litestar import Litestar, MediaType, Request, Response, get
@@ -36,6 +37,10 @@ def _refused(request: Request[Any, Any, Any], exc: HTTPException) -> Response[by
     return Response(body, status_code=status, headers={"content-type": content_type, **(exc.headers or {})})
 
 
+document = cache(openapi)
+"""The protocol as OpenAPI; made when it is first asked for."""
+
+
 class App:
     """The operations go straight to their door, all the rest to Litestar, whose way to a handler takes longer than a small verb."""
 
@@ -53,7 +58,6 @@ class App:
 def build(host: Host, authenticator: Authenticator, *, threads: int = 16, open_metrics: bool = False) -> App:
     """The application for a host. It does not own the store: who opened it closes it."""
     door = Door(host, authenticator, threads=threads)
-    schema = openapi()
 
     @get("/healthz", include_in_schema=False)
     async def healthz() -> dict[str, str]:
@@ -89,11 +93,11 @@ def build(host: Host, authenticator: Authenticator, *, threads: int = 16, open_m
 
     @get(["/schema", "/schema/openapi.json"], include_in_schema=False)
     async def the_schema() -> dict[str, Any]:
-        return schema
+        return document()
 
     @get(["/", "/docs"], include_in_schema=False, media_type=MediaType.HTML)
     async def docs() -> str:
-        return docs_page(schema)
+        return docs_page(document())
 
     async def ended() -> None:
         door.threads.shutdown(wait=True)

@@ -5,15 +5,13 @@ On SIGTERM or SIGINT it takes no more connections, answers those who wait with n
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import os
-import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.errors import OpenError, SettingsError
 from leasehold.extras import needs
@@ -26,8 +24,6 @@ from leasehold.stores.remote.limits import Limits
 from leasehold.stores.store import Store
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from leasehold.server.capnp.serving import DoorService
 
 #: Connections that the kernel keeps until they are taken.
@@ -159,6 +155,7 @@ class Service:
             import uvicorn
 
             from leasehold.server.app import PLAIN, build
+            from leasehold.server.stopping import Stopping
             from leasehold.server.watching import Watch
             from leasehold.server.wire import guarded
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
@@ -176,7 +173,7 @@ class Service:
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
-        self._server = _server(config, self.host)
+        self._server = Stopping(config, self.host)
         self.capnp = None if capnp is None else self._second_door(capnp)
 
     def _second_door(self, place: Bind) -> DoorService:
@@ -208,42 +205,3 @@ class Service:
     def stop(self) -> None:
         """From any thread."""
         self._server.stop_soon()
-
-
-def _server(config: uvicorn.Config, host: Host) -> Any:
-    import uvicorn
-
-    class Stopping(uvicorn.Server):
-        """Uvicorn waits for requests to finish; those that wait for jobs would take as long as they have to live."""
-
-        def stop_soon(self) -> None:
-            self.should_exit = True
-            with contextlib.suppress(AttributeError, RuntimeError):  # not begun, or ended
-                self._loop.call_soon_threadsafe(self._told.set)
-
-        async def main_loop(self) -> None:
-            self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
-            counter = 0
-            while not await self.on_tick(counter):
-                counter = (counter + 1) % 864_000
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._told.wait(), 0.1)
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            """As uvicorn's, but the signal ends with the serving: it would otherwise end the process before the store is closed."""
-            if threading.current_thread() is not threading.main_thread():
-                yield
-                return
-            before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-            try:
-                yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            host.stop()
-            await super().shutdown(sockets)
-
-    return Stopping(config)
