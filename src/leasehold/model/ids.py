@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 
 from leasehold.errors import InvalidArgument
@@ -16,6 +16,9 @@ from leasehold.errors import InvalidArgument
 _QQ = Struct(">QQ")
 _pack = _QQ.pack
 _VARIANT = 1 << 63
+_FULL = 1 << 62
+_strides = Struct(">512I").unpack
+_odd = (1).__or__  # never 0
 _LOW_START = (1 << 61) - 1
 
 NO_ID = bytes(16)
@@ -35,6 +38,9 @@ class IdSource:
         self._at = 0
         self._high = 0
         self._low = 0
+        #: The millisecond of the last id, and what the next ones of it are apart.
+        self._until = -1
+        self._strides: Iterator[int] = iter(())
 
     def take(self, now_ms: int, count: int) -> Sequence[bytes]:
         with self._lock:
@@ -43,13 +49,14 @@ class IdSource:
             if high >> 16 > self._high >> 16:
                 self._high = high
                 self._low = _VARIANT | bits >> 12 & _LOW_START
-            elif self._low >> 62 & 1:  # the clock has stood still for half a billion ids: borrow the next millisecond
+            elif self._low & _FULL:  # the clock has stood still for half a billion ids: borrow the next millisecond
                 self._high += 1 << 16
                 self._low = _VARIANT | bits >> 12 & _LOW_START
             stride = (bits >> 73) + 1
             first = self._low + stride
             self._low += stride * count
             high = self._high
+            self._until = high >> 16
         pack = _QQ.pack
         if count == 1:
             return (pack(high, first),)
@@ -59,6 +66,7 @@ class IdSource:
         """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""
         self._lock = threading.Lock()
         self._pool = b""
+        self._strides = iter(())
 
     def _bits(self) -> int:
         """105 bits from the system, which is asked for many at a time: a call costs more than making an id."""
@@ -70,11 +78,12 @@ class IdSource:
     def one(self, now_ms: int) -> bytes:
         """As `take` of one, in fewer steps while the millisecond lasts."""
         with self._lock:
-            at = self._at
-            if now_ms <= self._high >> 16 and at < len(self._pool) and not self._low >> 62 & 1:
-                self._at = at + 14
-                self._low = low = self._low + 1 + int.from_bytes(self._pool[at : at + 4], "big")
+            stride = next(self._strides, 0)
+            if stride and now_ms <= self._until and not self._low & _FULL:
+                self._low = low = self._low + stride
                 return _pack(self._high, low)
+            if not stride:
+                self._strides = map(_odd, _strides(os.urandom(4 * 512)))
         return self.take(now_ms, 1)[0]
 
 
