@@ -73,6 +73,10 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wait_replicas: Annotated[int, Meta(ge=0, le=16, extra={"number": True})] = 0
     #: Whether the primary's disk must have it too (WAITAOF).
     wait_aof: bool = False
+    #: With `rediss://`: certificates to trust instead of the system's, and who we are, where the server wants to know.
+    ca_file: Annotated[str, Meta(min_length=1)] | None = None
+    cert_file: Annotated[str, Meta(min_length=1)] | None = None
+    key_file: Annotated[str, Meta(min_length=1)] | None = None
     #: For an answer, and for WAIT's.
     timeout: Seconds = 5.0
     #: For how long a request is sent again before it is given up as Unavailable.

@@ -52,12 +52,19 @@ def free_ports(count: int) -> list[int]:
 class Server:
     """One server, in a folder of its own under /tmp: a socket's path may not be long."""
 
-    def __init__(self, *options: str, port: int = 0, fsync: str = "everysec", appendonly: bool = True) -> None:
+    def __init__(
+        self,
+        *options: str,
+        port: int = 0,
+        fsync: str = "everysec",
+        appendonly: bool = True,
+        binary: str | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lh-redis-", dir="/tmp"))
         self.port = port
         self.socket = self.folder / "s"
         self._command = [
-            program(), "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket), "--dir",
+            binary or program(), "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket), "--dir",
             str(self.folder), "--save", "", "--appendonly", "yes" if appendonly else "no", "--appendfsync", fsync,
             "--daemonize", "no", *options,
         ]  # fmt: skip

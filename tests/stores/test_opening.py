@@ -276,7 +276,7 @@ assert not {"rocksdict", "lmdb"} & set(sys.modules)
 
 def test_options_are_the_engines_settings():
     assert sorted(opening.OPTIONS) == [
-        "bloom_capacity", "bloom_cleanup", "bloom_ghosts", "bloom_keys", "bloom_rate", "bloom_rotation", "ca_file", "cache_capacity", "encoding", "listen", "map_size",
+        "bloom_capacity", "bloom_cleanup", "bloom_ghosts", "bloom_keys", "bloom_rate", "bloom_rotation", "ca_file", "cache_capacity", "cert_file", "encoding", "key_file", "listen", "map_size",
         "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token", "token_file", "wait_aof",
         "wait_replicas",
     ]  # fmt: skip

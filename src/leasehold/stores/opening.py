@@ -46,7 +46,7 @@ def open(
     What is not said here comes from the environment, a TOML file (`config`, or ./leasehold.toml) or the defaults: see
     docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
     how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
-    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, timeout, patience (redis), token, encoding,
+    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), token, encoding,
     timeout, ca_file (http).
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.

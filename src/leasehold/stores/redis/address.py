@@ -21,7 +21,7 @@ _PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 Kind = Literal["server", "unix", "cluster", "sentinel"]
 #: What may follow the `?`, by the settings' names.
 OPTIONS = (
-    "prefix", "partitions", "wait_replicas", "wait_aof", "timeout", "patience", "bloom_keys", "bloom_ghosts",
+    "prefix", "partitions", "wait_replicas", "wait_aof", "ca_file", "cert_file", "key_file", "timeout", "patience", "bloom_keys", "bloom_ghosts",
     "bloom_cleanup", "bloom_capacity", "bloom_rate", "bloom_rotation",
 )  # fmt: skip
 

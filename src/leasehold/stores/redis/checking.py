@@ -134,6 +134,7 @@ def _look(core: Core, survey: _Survey, repair: bool) -> bool:
     _jobs(core, survey)
     _indexes(core, survey, before)
     _leases(core, survey, before)
+    _remembered(core, survey)
     _counters(survey, before)
     _replayed(survey, before, _numbers(core, survey.shard))
     return True
@@ -229,6 +230,31 @@ def _leases(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:
         survey.add("lease", "leases, their rows and their jobs do not match", None, ("leases", NO_ID, b""))
 
 
+_KINDS = {"dedup": "an idempotency key", "claims": "a claim's id"}
+
+
+def _remembered(core: Core, survey: _Survey) -> None:
+    """Notes belong to a job that knows of them; what is remembered for a time is due some time; the rate's bucket can be so."""
+    shard = survey.shard
+    for page in _pages(core, shard, "check_notes"):
+        for note in page:
+            survey.add("orphan", "a note that belongs to no job", note[:16], ("note", note, b""))
+    for name, what in _KINDS.items():
+        for page in _pages(core, shard, "check_remembered", name):
+            for digest, wrong in zip(page[::2], page[1::2], strict=True):
+                if wrong == b"damaged":
+                    survey.add(
+                        "damaged", f"{what} that is held cannot be read", None, ("forget", digest, name.encode())
+                    )
+                else:
+                    survey.add("due", f"{what} is held for ever", None, ("due", digest, name.encode()))
+        for page in _pages(core, shard, "check_remembered_due", name):
+            for digest in page:
+                survey.add("orphan", f"{what} is due, and not held", None, ("forget", digest, name.encode()))
+    if core.wire.ask(shard.base, "check_bucket")[0]:
+        survey.add("damaged", "what is kept of its rate cannot be read", None, ("bucket", NO_ID, b""))
+
+
 def _counters(survey: _Survey, numbers: dict[str, int]) -> None:
     for name in ("waiting", "leased", "done", "dead"):
         if numbers[name] != numbers["is_" + name]:
@@ -270,6 +296,10 @@ _DONE = {
     "rebuild": "its state was made anew from its last event",
     "leases": "leases were counted anew",
     "counters": "counted anew",
+    "note": "the note was removed",
+    "forget": "it was forgotten",
+    "due": "it is looked at by the next sweep",
+    "bucket": "it begins anew, full",
 }
 
 

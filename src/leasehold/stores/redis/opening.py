@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -34,7 +35,7 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
     remarks: list[str] = []
     try:
         wire = Wire(
-            topology(address, chosen.timeout),
+            topology(address, chosen.timeout, _tls(chosen, address.tls)),
             patience=chosen.patience,
             wait_replicas=chosen.wait_replicas,
             wait_aof=chosen.wait_aof,
@@ -68,6 +69,18 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         quotas=False,
     )
     return RedisBackend(core, address.shown, traits), remarks
+
+
+def _tls(chosen: RedisSettings, wanted: bool) -> dict[str, Any]:
+    """What the driver is told; a file that cannot be read is named here, and not by a handshake that fails."""
+    if not wanted:
+        return {}
+    files = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "key_file"}
+    for name in files.values():
+        path = getattr(chosen, name)
+        if path is not None and not os.access(path, os.R_OK):
+            raise SettingsError(f"storage.redis.{name} = {path!r}: there is no such file, or it may not be read")
+    return {"ssl": True} | {option: getattr(chosen, name) for option, name in files.items()}
 
 
 def _filters(chosen: RedisSettings, clock: Clock) -> Filters:

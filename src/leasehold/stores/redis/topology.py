@@ -35,7 +35,7 @@ class Topology(Protocol):
     def close(self) -> None: ...
 
 
-def topology(address: Address, timeout: float) -> Topology:
+def topology(address: Address, timeout: float, tls: dict[str, Any] | None = None) -> Topology:
     options: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
@@ -50,8 +50,7 @@ def topology(address: Address, timeout: float) -> Topology:
     options |= _without_notifications()
     if address.kind == "unix":
         return _One(redis.Redis(unix_socket_path=address.path, db=address.db, **options))
-    if address.tls:
-        options["ssl"] = True
+    options |= tls or {}
     if address.kind == "cluster":
         return _Cluster(address.hosts, options)
     options["db"] = address.db

@@ -16,41 +16,35 @@ function L.pass_ttl(b)
   return removed, #ids
 end
 
-function L.forget_keys(b)
-  local digests = call('ZRANGEBYSCORE', b.base .. ':dedupdue', '-inf', b.now, 'LIMIT', 0, BATCH)
+-- What is remembered by a digest until it is due, unless `later` says when to ask again. Forgotten, and looked at.
+function L.forget(b, name, later)
+  local rows, due = b.base .. ':' .. name, b.base .. ':' .. L.REMEMBERED[name]
+  local digests = call('ZRANGEBYSCORE', due, '-inf', b.now, 'LIMIT', 0, BATCH)
   local forgotten = 0
   for _, digest in ipairs(digests) do
-    local raw = call('HGET', b.base .. ':dedup', digest)
-    if raw and L.holder(b, digest, raw) then
-      call('ZADD', b.base .. ':dedupdue', b.now + LOOK_AGAIN, digest)
+    local raw = call('HGET', rows, digest)
+    local at = raw and later(digest, raw)
+    if at then
+      call('ZADD', due, at, digest)
     else
-      call('ZREM', b.base .. ':dedupdue', digest)
-      if raw then
-        call('HDEL', b.base .. ':dedup', digest)
-        forgotten = forgotten + 1
-      end
+      call('ZREM', due, digest)
+      forgotten = forgotten + call('HDEL', rows, digest)
     end
   end
   return forgotten, #digests
 end
 
+L.REMEMBERED = {dedup = 'dedupdue', claims = 'claimdue'}
+
+function L.forget_keys(b)
+  return L.forget(b, 'dedup', function(digest, raw) return L.holder(b, digest, raw) and b.now + LOOK_AGAIN end)
+end
+
 function L.forget_claims(b)
-  local digests = call('ZRANGEBYSCORE', b.base .. ':claimdue', '-inf', b.now, 'LIMIT', 0, BATCH)
-  local forgotten = 0
-  for _, digest in ipairs(digests) do
-    local raw = call('HGET', b.base .. ':claims', digest)
-    local l = raw and L.lease_of(b.base, sub(raw, 1, 16))
-    if l then
-      call('ZADD', b.base .. ':claimdue', l.expires + CLAIM_MEMORY, digest)
-    else
-      call('ZREM', b.base .. ':claimdue', digest)
-      if raw then
-        call('HDEL', b.base .. ':claims', digest)
-        forgotten = forgotten + 1
-      end
-    end
-  end
-  return forgotten, #digests
+  return L.forget(b, 'claims', function(_, raw)
+    local l = L.lease_of(b.base, sub(raw, 1, 16))
+    return l and l.expires + CLAIM_MEMORY
+  end)
 end
 
 function L.commit_of(entry) return tonumber(string.match(entry[1], '^%d+')) end

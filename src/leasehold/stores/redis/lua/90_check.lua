@@ -87,6 +87,58 @@ readers.check_index = function(keys, args)
   return reply
 end
 
+-- cursor: (next cursor, then notes of no job, or of one that does not know of them)
+readers.check_notes = function(keys, args)
+  local base, of = keys[1], {e = HAS_ERROR, p = HAS_PROGRESS, r = HAS_RESULT}
+  local page = call('HSCAN', base .. ':notes', args[4], 'COUNT', 200)
+  local reply = {page[1]}
+  for i = 1, #page[2], 2 do
+    local note = page[2][i]
+    local id, flag = sub(note, 1, 16), of[sub(note, 17)]
+    local value = call('HGET', base .. ':state', id)
+    local s = value and L.state_of(id, value)
+    -- of a job whose state cannot be read nothing is said: that is another finding
+    if not flag or not value or (s and not L.has(s.flags, flag)) then reply[#reply + 1] = note end
+  end
+  return reply
+end
+
+-- dedup or claims, cursor: (next cursor, then of each that is wrong: digest, what)
+readers.check_remembered = function(keys, args)
+  local rows, due, bytes = keys[1] .. ':' .. args[4], keys[1] .. ':' .. L.REMEMBERED[args[4]], ({dedup = 40, claims = 33})[args[4]]
+  local page = call('HSCAN', rows, args[5], 'COUNT', 200)
+  local reply = {page[1]}
+  for i = 1, #page[2], 2 do
+    local wrong = #page[2][i + 1] ~= bytes and 'damaged' or not call('ZSCORE', due, page[2][i]) and 'undue'
+    if wrong then
+      reply[#reply + 1] = page[2][i]
+      reply[#reply + 1] = wrong
+    end
+  end
+  return reply
+end
+
+-- dedup or claims, cursor: (next cursor, then digests that are due, and not there)
+readers.check_remembered_due = function(keys, args)
+  local page = call('ZSCAN', keys[1] .. ':' .. L.REMEMBERED[args[4]], args[5], 'COUNT', 200)
+  local reply = {page[1]}
+  for i = 1, #page[2], 2 do
+    if call('HEXISTS', keys[1] .. ':' .. args[4], page[2][i]) == 0 then reply[#reply + 1] = page[2][i] end
+  end
+  return reply
+end
+
+-- "1": what is kept of the rate cannot be so
+readers.check_bucket = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local raw = call('GET', b.base .. ':bucket')
+  if not raw then return {0} end
+  if #raw ~= 16 then return {1} end
+  local moment, ns = unpack_('>I8d', raw)
+  return {(moment > b.now or ns ~= ns or ns < 0 or ns > MAX_MS * 1e6) and 1 or 0}
+end
+
 -- cursor: (next cursor, then of each lease that is not as it must be: id, what is wrong)
 readers.check_leases = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -168,17 +220,29 @@ function L.mend_leases(b)
   end
 end
 
+-- what has to do with no lease
+L.LONE = {orphan = true, note = true, bucket = true, forget = true, due = true}
+
 -- what, id, place of the job's last event (0: not known), a state to give it ('' or as in L.STATE)
 verbs.mend = function(keys, args)
   local what, id, last, given = args[4], args[5], tonumber(args[6]), args[7]
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local base = b.base
-  local value = what ~= 'books' and call('HGET', base .. ':state', id)
+  local value = #id == 16 and call('HGET', base .. ':state', id)
   local s = value and L.state_of(id, value)
   if what == 'orphan' then
     call('ZREM', base .. ':' .. given, id)
     if given == 'jobs' then call('HDEL', base .. ':jobs', id) end
+  elseif what == 'note' then
+    call('HDEL', base .. ':notes', id)
+  elseif what == 'bucket' then
+    call('DEL', base .. ':bucket')
+  elseif what == 'forget' then
+    call('HDEL', base .. ':' .. given, id)
+    call('ZREM', base .. ':' .. L.REMEMBERED[given], id)
+  elseif what == 'due' then
+    call('ZADD', base .. ':' .. L.REMEMBERED[given], b.now, id)
   elseif what == 'remove' then
     L.unindex(b, id)
     call('HDEL', base .. ':jobs', id)
@@ -203,7 +267,7 @@ verbs.mend = function(keys, args)
     L.put_state(b, id, s)
     L.index(b, id, s)
   end
-  if what ~= 'orphan' then L.mend_leases(b) end
+  if not L.LONE[what] then L.mend_leases(b) end
   L.recount(b)
   return L.finish(b, {1})
 end

@@ -1,0 +1,34 @@
+"""The conformance suite on queues of four partitions: some themes always, all with LH_TESTS=full.
+
+Order is approximate there (`traits.order`), and so are claims: one takes from one partition.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from leasehold.testing import conformance
+from leasehold.testing.conformance import *  # noqa: F403 - the tests
+from tests.redis.servers import RedisHarness, Server, running
+
+pytestmark = pytest.mark.xdist_group("redis")
+
+#: Where a queue's partitions have to do with each other.
+THEMES = ("claim", "dedup", "settle", "limits")
+
+if os.environ.get("LH_TESTS") != "full":
+    for name in conformance.__all__:
+        if name.startswith("test_") and vars(conformance)[name].__module__.rpartition(".")[2] not in THEMES:
+            del globals()[name]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running(Server()) as made:
+        yield made
+
+
+@pytest.fixture
+def harness(server: Server) -> RedisHarness:
+    return RedisHarness(server.url, [server], partitions="4")
