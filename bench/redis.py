@@ -14,8 +14,8 @@ from typing import Any
 
 import leasehold
 from bench import filters
-from bench.lives import Client, compare, payloads_of
-from bench.ours import _Client
+from bench.lives import compare, payloads_of
+from bench.ours import Ours
 from bench.peers.serving import Missing
 from bench.peers.valkey import Valkey
 from bench.rows import Row, Setting, paired_ratio, percentile, spread
@@ -26,21 +26,10 @@ _LEAST = 0.5
 _NAMES = {"os": "redis-os", "disk": "redis-disk"}
 
 
-class _Ours:
-    name = "Leasehold (redis)"
-    note = "one Lua function a verb, on the same server"
-
+class _Ours(Ours):
     def __init__(self, socket: Path) -> None:
+        self.name, self.note = "Leasehold (redis)", "one Lua function a verb, on the same server"
         self.store = leasehold.open(f"redis+unix://{socket}?prefix=bench", sweep=False)
-
-    def client(self) -> Client:
-        return _Client(self.store.queue("bench"))
-
-    def tidy(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.store.close()
 
 
 def _lives(durability: str) -> Any:

@@ -61,8 +61,7 @@ class Load:
             thread.join(60)
             assert not thread.is_alive(), "a client hangs"
 
-    def assert_nothing_lost(self) -> None:
-        """Every acknowledged job is there or was acked, no acked one is; no delivery was given twice."""
+    def there(self) -> set[str]:
         there: set[str] = set()
         for queue in self._queues:
             for state in ("ready", "scheduled", "leased", "done", "dead"):
@@ -71,6 +70,11 @@ class Load:
                 while page.cursor is not None:
                     page = queue.list(state, limit=1000, cursor=page.cursor)
                     there.update(job.id for job in page)
+        return there
+
+    def assert_nothing_lost(self) -> None:
+        """Every acknowledged job is there or was acked, no acked one is; no delivery was given twice."""
+        there = self.there()
         assert not self.acked & there, "an acked job is there again"
         lost = self.enqueued - self.acked - there
         if not self.unknown:

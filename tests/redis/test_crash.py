@@ -7,6 +7,7 @@ import os
 import pytest
 
 import leasehold
+from leasehold.testing.conformance.world import assert_sound
 from tests.redis.load import Load
 from tests.redis.servers import Cluster, Server, running, wait_until
 
@@ -37,12 +38,14 @@ def _killed(times: int) -> int:
 @pytest.mark.timeout(900)
 def test_a_server_killed_under_load_loses_nothing_acknowledged() -> None:
     kills = 20 if LONG else 3
-    assert _killed(kills) > 100 * kills
+    total = _killed(kills)
+    print(f"server killed {kills} times with appendfsync always: {total} jobs acknowledged, none lost")
+    assert total > 100 * kills
 
 
-def _failover(times: int) -> None:
+def _failover(times: int, wait_replicas: int) -> Load:
     with running(Cluster(replicas=1)) as cluster:
-        url = f"{cluster.url}?patience=60&timeout=3&wait_replicas=1"
+        url = f"{cluster.url}?patience=60&timeout=3&wait_replicas={wait_replicas}"
         with leasehold.open(url, sweep=False) as store:
             load = Load(store, queues=("a", "b", "c", "d"))
             for turn in range(times):
@@ -56,10 +59,30 @@ def _failover(times: int) -> None:
             enough = load.total + 50
             wait_until(lambda: load.total >= enough, "the load does not go on", 60)
             load.stop()
-            load.assert_nothing_lost()
+            if wait_replicas:
+                load.assert_nothing_lost()
+            else:
+                lost = load.enqueued - load.acked - load.there()
+                back = load.acked & load.there()
+                twice = sum(count > 1 for count in load.deliveries.values())
+                print(
+                    f"{times} failovers without WAIT: of {load.total} acknowledged jobs {len(lost)} lost or of unknown "
+                    f"outcome, {len(back)} acked and there again, {twice} tokens given twice"
+                )
+                assert_sound(store)
+            return load
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_a_primary_that_fails_over_loses_nothing_acknowledged_with_wait() -> None:
-    _failover(6 if LONG else 1)
+    times = 6 if LONG else 1
+    load = _failover(times, 1)
+    print(f"{times} failovers with WAIT 1: {load.total} jobs acknowledged, none lost")
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+def test_a_primary_that_fails_over_without_wait_leaves_a_sound_store() -> None:
+    """What may be lost is in docs/redis.md; what is there agrees with itself."""
+    _failover(6 if LONG else 1, 0)

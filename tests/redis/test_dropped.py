@@ -22,15 +22,9 @@ from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import assert_sound
 from tests.redis.proxy import Cut, Proxy
-from tests.redis.servers import RedisHarness, Server, running
+from tests.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running(Server()) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,15 +13,9 @@ from leasehold.model.job import NewJob
 from leasehold.model.retry import Policy
 from leasehold.stores.redis.filters import RotatingFilter
 from leasehold.stores.redis.produce import LARGE
-from tests.redis.servers import RedisHarness, Server, running
+from tests.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running(Server()) as made:
-        yield made
 
 
 def test_what_was_added_is_never_denied() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -16,12 +15,6 @@ from leasehold.stores.redis.opening import _check_version
 from tests.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running(Server()) as made:
-        yield made
 
 
 @pytest.fixture
@@ -97,6 +90,20 @@ def test_no_server_is_an_error_at_once() -> None:
 def test_old_servers_are_refused(info: str, fine: bool) -> None:
     with contextlib.nullcontext() if fine else pytest.raises(OpenError, match="is needed"):
         _check_version(info)
+
+
+def test_a_password_that_is_missing_or_wrong(server: Server) -> None:
+    client = server.client()
+    client.config_set("requirepass", "pw")
+    try:
+        with pytest.raises(OpenError, match="asks for a password") as refused:
+            leasehold.open(server.url, sweep=False)
+        assert str(server.socket) in str(refused.value)
+        with pytest.raises(OpenError, match="refuses this user"):
+            leasehold.open(f"redis+unix://:no@{server.socket}", sweep=False)
+        leasehold.open(f"redis+unix://:pw@{server.socket}", sweep=False).close()
+    finally:
+        client.config_set("requirepass", "")
 
 
 def test_a_server_that_evicts_is_refused(server: Server, harness: RedisHarness) -> None:

@@ -14,16 +14,10 @@ from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
 from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.store import Store
-from tests.redis.servers import RedisHarness, Server, running
+from tests.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")
 NAME = QueueName("default", "work")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running(Server()) as made:
-        yield made
 
 
 @pytest.fixture

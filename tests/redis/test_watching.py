@@ -17,12 +17,6 @@ pytestmark = pytest.mark.xdist_group("redis")
 NAME = QueueName("default", "work")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running(Server()) as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that whoever is told within a test was told by a message, or by the clock."""

@@ -221,9 +221,13 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
 def purge(core: Core, name: QueueName, state: str, progress: Progress | None = None) -> int:
     """Remove every job that was in this state when the purge began."""
     queue = core.shards.known(name)
+    if queue is None:
+        return 0
+    # Of several partitions the last is come to later, and may have more by then: when it began is decided once.
+    began = -1 if len(queue.shards) == 1 else int(core.kept(lambda: b"%d" % core.now_ms()))
     removed = 0
-    for shard in () if queue is None else queue.shards:
-        removed += _purge(core, shard, state, -1, None, removed, progress)
+    for shard in queue.shards:
+        removed += _purge(core, shard, state, began, None, removed, progress)
     return removed
 
 

@@ -51,8 +51,10 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         core = Core(wire, chosen.prefix, chosen.partitions, clock)
         _claim_format(core, address.shown)
         core.filters = _filters(chosen, clock)
-    except Unavailable as exc:
+    except (Unavailable, OpenError) as exc:
         wire.close()
+        if address.shown in str(exc):
+            raise
         raise OpenError(f"{address.shown}: {exc}") from exc
     except LeaseholdError:
         wire.close()

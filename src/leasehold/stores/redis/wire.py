@@ -230,6 +230,8 @@ class Wire:
     def _translated(exc: Exception) -> LeaseholdError:
         text = str(exc)
         if isinstance(exc, driver.AuthenticationError | driver.NoPermissionError | driver.AuthorizationError):
+            if "NOAUTH" in text or text.startswith("HELLO must be called"):
+                text = "it asks for a password, which goes into the URL: redis://user:password@host, or redis://:password@host"
             return OpenError(f"the server refuses this user: {text}")
         if isinstance(exc, driver.OutOfMemoryError) or text.startswith("OOM"):
             return Unavailable(f"the server is out of memory, nothing was written: {text}")

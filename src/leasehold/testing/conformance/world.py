@@ -21,6 +21,7 @@ from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.claim import Claim
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
+from leasehold.testing.conformance.approximate import WHY as APPROXIMATE
 from leasehold.testing.harness import Harness
 
 T = TypeVar("T")
@@ -76,21 +77,25 @@ class World:
 
 
 @pytest.fixture
-def world(harness: Harness) -> Iterator[World]:
+def world(harness: Harness, request: pytest.FixtureRequest) -> Iterator[World]:
     """A store on a manual clock where it takes one, at whatever durability is quick."""
-    made = World(harness, ManualClock() if harness.manual_clock else None, quick=True)
-    yield made
-    made.finish()
-    harness.destroy()
+    yield from _for_a_test(World(harness, ManualClock() if harness.manual_clock else None, quick=True), request)
 
 
 @pytest.fixture
-def live(harness: Harness) -> Iterator[World]:
+def live(harness: Harness, request: pytest.FixtureRequest) -> Iterator[World]:
     """A store on the machine's clock, at its default durability: for threads and processes that race."""
-    made = World(harness, None, quick=False)
+    yield from _for_a_test(World(harness, None, quick=False), request)
+
+
+def _for_a_test(made: World, request: pytest.FixtureRequest) -> Iterator[World]:
+    why = APPROXIMATE.get(request.function.__name__)
+    if why is not None and made.store.traits.order != "strict":
+        made.store.close()
+        pytest.skip(why)
     yield made
     made.finish()
-    harness.destroy()
+    made.harness.destroy()
 
 
 @pytest.fixture
@@ -121,7 +126,7 @@ def assert_sound(store: Store) -> None:
         assert min(n.ready, n.scheduled, n.leased, n.done, n.dead, n.enqueued, n.removed) >= 0, f"{info.queue}: {n}"
     if report.events <= 5_000:  # enough for almost every test, and quick
         for journal in journals(store):
-            assert_told_right(journal)
+            assert_told_right(journal, dense=store.traits.order == "strict")
 
 
 def journals(store: Store) -> list[list[Event]]:
@@ -135,11 +140,14 @@ def journals(store: Store) -> list[list[Event]]:
     return list(queues.values())
 
 
-def assert_told_right(events: Sequence[Event]) -> None:
-    """The journal has no gap, and every job's events are steps of the lifecycle, each naming the one before it."""
+def assert_told_right(events: Sequence[Event], *, dense: bool = True) -> None:
+    """The journal has no gap, and every job's events are steps of the lifecycle, each naming the one before it.
+
+    `dense`: it is one journal; a queue whose order is approximate has several, each numbered by itself.
+    """
     last: dict[tuple[str, str, str], Event] = {}  # a restored job may be in two queues
     for place, event in enumerate(events):
-        assert event.number == events[0].number + place, f"a gap before {event}"
+        assert not dense or event.number == events[0].number + place, f"a gap before {event}"
         assert event.time_ms >= events[max(place - 1, 0)].time_ms, f"time goes back at {event}"
         change = Change[event.type.upper()]
         if event.job_id is None or change not in TRANSITIONS:
