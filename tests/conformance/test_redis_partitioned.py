@@ -15,7 +15,7 @@ from tests.redis.servers import RedisHarness, Server, running
 pytestmark = pytest.mark.xdist_group("redis")
 
 #: Where a queue's partitions have to do with each other.
-THEMES = ("claim", "dedup", "settle", "limits")
+THEMES = ("claim", "settle")
 
 if os.environ.get("LH_TESTS") != "full":
     for name in conformance.__all__:

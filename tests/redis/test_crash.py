@@ -82,7 +82,8 @@ def test_a_primary_that_fails_over_loses_nothing_acknowledged_with_wait() -> Non
 
 
 @pytest.mark.crash
+@pytest.mark.skipif(not LONG, reason="in make test-crash")
 @pytest.mark.timeout(900)
 def test_a_primary_that_fails_over_without_wait_leaves_a_sound_store() -> None:
     """What may be lost is in docs/redis.md; what is there agrees with itself."""
-    _failover(6 if LONG else 1, 0)
+    _failover(6, 0)

@@ -56,8 +56,8 @@ def secure(files: Certificates, request: pytest.FixtureRequest) -> Iterator[tupl
 
 def test_over_tls(secure: tuple[Server, int, bool], files: Certificates) -> None:
     _, port, known = secure
-    ours = {"cert_file": files.cert, "key_file": files.key} if known else {}
-    with leasehold.open(f"rediss://:pw@localhost:{port}?prefix=a", ca_file=files.ca, sweep=False, **ours) as store:
+    ours = f"&cert_file={files.cert}&key_file={files.key}" if known else ""
+    with leasehold.open(f"rediss://:pw@localhost:{port}?prefix=a{ours}", ca_file=files.ca, sweep=False) as store:
         queue = store.queue("work")
         queue.enqueue(bytes(300_000))
         claim = queue.claim(wait=5)

@@ -1,8 +1,12 @@
-"""Two processes that claim and repair at the same moment, 10,000 times: no duplicate, and nothing stale is written over."""
+"""Two processes that claim and repair at the same moment: no duplicate, and nothing stale is written over.
+
+2,000 times in a plain run, 10,000 in `make test-crash`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -15,9 +19,10 @@ from leasehold.testing.conformance.world import assert_sound
 from tests.redis.servers import Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
-CLAIMS = 10_000
+CLAIMS = 10_000 if "CRASH_ROUNDS" in os.environ else 2_000
 
 
+@pytest.mark.crash
 def test_two_processes_claim_and_repair_at_the_same_moment() -> None:
     with running(Server()) as server, leasehold.open(server.url, sweep=False) as store:
         queue = store.queue("work")
@@ -56,3 +61,6 @@ def test_two_processes_claim_and_repair_at_the_same_moment() -> None:
         assert_sound(store)
         report = store.check()
         assert report.events > 2 * CLAIMS, "leases were taken over again and again"
+        print(
+            f"{CLAIMS} claims by two processes: {len(given)} deliveries, none given twice; {len(settled)} settled once"
+        )
