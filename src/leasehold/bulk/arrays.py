@@ -12,38 +12,96 @@ import pyarrow as pa
 
 from leasehold.errors import Corrupt
 from leasehold.storage.checksum import crc32
-from leasehold.storage.engine import Row
+from leasehold.storage.engine import Row, Walk
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Fields = npt.NDArray[np.void]
+Sums = npt.NDArray[np.uint32]
 Damage = Callable[[int], None]
 """Raises what is wrong with the n-th value."""
 
 _US = np.int64(1000)
-
+_LAST_MS = np.uint64(2**63 // 1000 - 1)
+_TIME = pa.timestamp("us", tz="UTC")
+_TRAILER, _PREFIX = np.dtype(">u4"), np.dtype("<i4")
+#: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are joined.
+_STEP = 1024
 
 _first, _second = itemgetter(0), itemgetter(1)
 
 
 class Block(NamedTuple):
-    """Rows side by side: where each value starts in `data`, and how long it is."""
+    """Rows side by side: keys and values joined; where each value starts, how long it is, and its CRC-32."""
 
-    keys: list[bytes]
-    values: list[bytes]
+    keys: bytes
     data: bytes
     starts: Ints
     lengths: Ints
+    sums: Sums
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.lengths)
+
+    def key(self, at: int) -> bytes:
+        width = len(self.keys) // len(self)
+        return self.keys[at * width : (at + 1) * width]
+
+    def value(self, at: int) -> bytes:
+        return self.data[self.starts[at] : self.starts[at] + self.lengths[at]]
+
+    def chosen(self, keep: Bools) -> Block:
+        """Some of the rows; the others' values are only passed over."""
+        width = len(self.keys) // len(self)
+        keys = np.frombuffer(self.keys, f"V{width}")[keep].tobytes()
+        return Block(keys, self.data, self.starts[keep], self.lengths[keep], self.sums[keep])
 
 
-def block(rows: Sequence[Row]) -> Block:
+def block(rows: Sequence[Row], width: int, what: str) -> Block:
+    """These rows, whose keys must all have that width."""
+    return _joined([_piece(rows, width, what)])
+
+
+def gather(walk: Walk, limit: int, width: int, what: str) -> Block:
+    """The next rows of a walk; fewer than `limit` only at its end."""
+    pieces: list[Block] = []
+    while limit > 0:
+        step = min(limit, _STEP)
+        rows = walk.take(step)
+        if rows:
+            pieces.append(_piece(rows, width, what))
+        if len(rows) < step:
+            break
+        limit -= step
+    return _joined(pieces)
+
+
+def _piece(rows: Sequence[Row], width: int, what: str) -> Block:
     keys, values = list(map(_first, rows)), list(map(_second, rows))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
-    return Block(keys, values, b"".join(values), np.cumsum(lengths) - lengths, lengths)
+    sums = np.fromiter(map(crc32, values), np.uint32, len(values))
+    return Block(joined_keys(keys, width, what), b"".join(values), lengths, lengths, sums)
+
+
+def _joined(pieces: Sequence[Block]) -> Block:
+    if not pieces:
+        nothing = np.zeros(0, np.int64)
+        return Block(b"", b"", nothing, nothing, np.zeros(0, np.uint32))
+    if len(pieces) == 1:
+        keys, data, _, lengths, sums = pieces[0]
+    else:
+        keys, data = b"".join([piece.keys for piece in pieces]), b"".join([piece.data for piece in pieces])
+        lengths = np.concatenate([piece.lengths for piece in pieces])
+        sums = np.concatenate([piece.sums for piece in pieces])
+    return Block(keys, data, np.cumsum(lengths) - lengths, lengths, sums)
+
+
+def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
+    if not set(map(len, keys)) <= {width}:
+        odd = next(key for key in keys if len(key) != width)
+        raise Corrupt(f"{what} has a key of {len(odd)} bytes: {odd.hex()}", key=odd)
+    return b"".join(keys)
 
 
 # ── checksums ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,22 +127,19 @@ def check(rows: Block, least: int, damage: Damage, version: int | None = 1) -> N
         return
     short = rows.lengths < least + 4
     if not short.any():
-        whole = np.fromiter(map(crc32, rows.values), np.uint32, len(rows))
-        data = np.frombuffer(rows.data, np.uint8)
-        trailer = data[(rows.starts + rows.lengths - 4)[:, None] + np.arange(4)]
-        stored = trailer.view(">u4").ravel().astype(np.uint32)
+        stored = at_each(rows.data, rows.starts + rows.lengths - 4, _TRAILER).astype(np.uint32)
         register = ~stored
-        for at in range(4):
-            register = _CRC[(register ^ trailer[:, at]) & 0xFF] ^ (register >> 8)
-        bad = ~register != whole
+        for shift in (24, 16, 8, 0):
+            register = _CRC[(register ^ (stored >> np.uint32(shift))) & 0xFF] ^ (register >> np.uint32(8))
+        bad = ~register != rows.sums
         if version is not None:
-            bad |= data[rows.starts] != version
+            bad |= np.frombuffer(rows.data, np.uint8)[rows.starts] != version
     else:
         bad = short
     if bad.any():
         first = int(bad.argmax())
         damage(first)
-        raise Corrupt("a stored value is damaged", key=rows.keys[first])
+        raise Corrupt("a stored value is damaged", key=rows.key(first))
 
 
 def fields(data: bytes, layout: np.dtype[np.void], what: str) -> Fields:
@@ -96,42 +151,66 @@ def fields(data: bytes, layout: np.dtype[np.void], what: str) -> Fields:
 
 def heads(rows: Block, layout: np.dtype[np.void]) -> Fields:
     """What each value begins with; all are known to be long enough."""
-    data = np.frombuffer(rows.data, np.uint8)
-    picked = data[rows.starts[:, None] + np.arange(layout.itemsize)]
-    return np.ascontiguousarray(picked).view(layout).ravel()
+    return at_each(rows.data, rows.starts, layout)
 
 
-def keys_as(keys: Sequence[bytes], layout: np.dtype[Any], what: str) -> npt.NDArray[Any]:
-    if not set(map(len, keys)) <= {layout.itemsize}:
-        odd = next(key for key in keys if len(key) != layout.itemsize)
-        raise Corrupt(f"{what} has a key of {len(odd)} bytes: {odd.hex()}", key=odd)
-    return np.frombuffer(b"".join(keys), layout)
+def at_each(data: bytes, starts: Ints, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """What is at each of these places, as one array."""
+    if not len(starts):
+        return np.zeros(0, kind)
+    anywhere: npt.NDArray[Any] = np.ndarray(len(data) - kind.itemsize + 1, kind, data, strides=(1,))
+    return anywhere[starts]
+
+
+def keys_as(keys: bytes, layout: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.frombuffer(keys, layout)
 
 
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def longs(values: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
-    return pa.array(values.astype(np.int64), pa.int64(), mask=null)
+    return _numbers(values.astype(np.int64), pa.int64(), null)
 
 
 def ints(values: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
-    return pa.array(values.astype(np.int32), pa.int32(), mask=null)
+    return _numbers(values.astype(np.int32), pa.int32(), null)
 
 
 def times(milliseconds: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
     # Stored as unsigned; a moment that would not fit into microseconds is the end of time, not a wrapped one.
-    ms = np.minimum(milliseconds, np.uint64(2**63 // 1000 - 1)).astype(np.int64)
-    return pa.array(ms * _US, pa.int64(), mask=null).cast(pa.timestamp("us", tz="UTC"))
+    ms = milliseconds.astype(np.uint64)
+    if len(ms) and ms.max() > _LAST_MS:
+        ms = np.minimum(ms, _LAST_MS)
+    return _numbers(ms.view(np.int64) * _US, _TIME, null)
+
+
+def _numbers(values: npt.NDArray[Any], kind: pa.DataType, null: Bools | None) -> pa.Array:
+    valid = None
+    if null is not None and null.any():
+        if null.all():
+            return pa.nulls(len(values), kind)
+        valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
 
 
 def texts(words: Sequence[str | None], which: npt.NDArray[Any]) -> pa.Array:
     """A word for each number."""
+    if len(which) and (which == which[0]).all():  # as it is for most columns of neighbouring rows
+        return _repeated(words[int(which[0])], len(which))
     return pa.array(words, pa.string()).take(pa.array(which.astype(np.int64)))
 
 
 def constant(word: str, count: int) -> pa.Array:
-    return texts([word], np.zeros(count, np.int64))
+    return _repeated(word, count)
+
+
+def _repeated(word: str | None, count: int) -> pa.Array:
+    if word is None:
+        return pa.nulls(count, pa.string())
+    data = word.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data * count)])
 
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
@@ -163,15 +242,18 @@ def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> 
         pieces = [data[s : s + n] for s, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
         return pa.array(pieces, pa.binary(), mask=null)
     views = np.zeros((count, 4), np.int32)
-    raw = np.frombuffer(data or b"\0", np.uint8)
-    inside = views.view(np.uint8).reshape(count, 16)
     views[:, 0] = lengths
     long = lengths > 12
-    begin = starts[long]
-    inside[long, 4:8] = raw[begin[:, None] + np.arange(4)]
-    views[long, 3] = begin
-    if not long.all():
+    if long.all():
+        views[:, 1] = at_each(data, starts, _PREFIX)
+        views[:, 3] = starts
+    else:
+        begin = starts[long]
+        views[long, 1] = at_each(data, begin, _PREFIX)
+        views[long, 3] = begin
         short = ~long
+        raw = np.frombuffer(data or b"\0", np.uint8)
+        inside = views.view(np.uint8).reshape(count, 16)
         places = np.minimum(starts[short][:, None] + np.arange(12), len(raw) - 1)
         inside[short, 4:16] = np.where(np.arange(12) < lengths[short][:, None], raw[places], 0)
     valid = None

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from leasehold.bulk import arrays, layouts
-from leasehold.bulk.arrays import Bools, Fields, Ints
+from leasehold.bulk.arrays import Block, Bools, Fields, Ints
 from leasehold.bulk.query import Moment, Names, Query
 from leasehold.errors import Corrupt, InvalidArgument, JournalTrimmed
 from leasehold.model.lifecycle import Change, State
@@ -51,53 +51,52 @@ def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.
     size = _FIRST_ROWS
     at: int | None = keyspace.split_commit(begin) if len(begin) == 8 else None
     stop = keyspace.split_commit(end) if len(end) == 8 else None
+    walk = moment.reader.walk(keyspace.JOURNAL, begin, end)
     while True:
-        rows = moment.reader.scan(keyspace.JOURNAL, begin, end, size)
-        if not rows:
+        rows = arrays.gather(walk, size, layouts.COMMIT.itemsize, "journal")
+        if at is None and len(rows):
+            at = keyspace.split_commit(rows.key(0))
+        made = 0
+        if at is not None and len(rows):
+            chunk = _Chunk(rows, at, lambda: moment.names)
+            batch = chunk.batch(query)
+            if batch is not None:
+                yield batch
+            made = len(chunk.events)
+            at += len(rows)
+        if len(rows) < size:
             if at is not None and stop is not None and at < stop:
                 raise Corrupt(f"journal row {at} is missing")
             return
-        if at is None:
-            at = keyspace.split_commit(rows[0][0])
-        batch = decode(rows, at, query, lambda: moment.names)
-        if batch is not None:
-            yield batch
-        at += len(rows)
-        begin = rows[-1][0] + b"\0"
-        made = 0 if batch is None else batch.num_rows
         size = int(max(_FIRST_ROWS, min(_MOST_ROWS, 4 * size, size * _BATCH_EVENTS // max(1, made))))
 
 
 def decode(rows: Sequence[Row], begin: int, query: Query, names: Callable[[], Names]) -> pa.RecordBatch | None:
     """The events of rows that must be numbered from `begin` on without a gap; None if none is wanted."""
-    chunk = _Chunk(rows, begin, names)
-    keep = chunk.wanted(query)
-    if keep is not None and not keep.any():
-        return None
-    if not len(chunk.events):
-        return None
-    columns = [getattr(chunk, f"column_{name}")() for name in query.columns]
-    return arrays.filtered(pa.RecordBatch.from_arrays(columns, schema=query.schema), keep)
+    return _Chunk(_block(rows), begin, names).batch(query)
 
 
 def queue_numbers(rows: Sequence[Row]) -> Ints:
     """The queues that these rows are about."""
     return np.unique(
-        _Chunk(rows, keyspace.split_commit(rows[0][0]), lambda: Names(())).events["queue"].astype(np.int64)
+        _Chunk(_block(rows), keyspace.split_commit(rows[0][0]), lambda: Names(())).events["queue"].astype(np.int64)
     )
+
+
+def _block(rows: Sequence[Row]) -> Block:
+    return arrays.block(rows, layouts.COMMIT.itemsize, "journal")
 
 
 class _Chunk:
     """Some journal rows, and one method a column."""
 
-    def __init__(self, rows: Sequence[Row], begin: int, names: Callable[[], Names]) -> None:
-        block = arrays.block(rows)
-        numbers = arrays.keys_as(block.keys, layouts.COMMIT, "journal").astype(np.int64)
+    def __init__(self, block: Block, begin: int, names: Callable[[], Names]) -> None:
+        numbers = arrays.keys_as(block.keys, layouts.COMMIT).astype(np.int64)
         gap = numbers != np.arange(begin, begin + len(numbers))
         if gap.any():
             raise Corrupt(f"journal row {begin + int(gap.argmax())} is missing")
         arrays.check(
-            block, layouts.JOURNAL.itemsize, lambda at: _ignore(records.decode_journal(block.values[at], begin + at))
+            block, layouts.JOURNAL.itemsize, lambda at: _ignore(records.decode_journal(block.value(at), begin + at))
         )
         self._heads = arrays.heads(block, layouts.JOURNAL)
         counts = self._heads["events"].astype(np.int64)
@@ -106,10 +105,11 @@ class _Chunk:
         if (room < 0).any():
             raise Corrupt(f"journal row {begin + int((room < 0).argmax())} is cut short")
         head = layouts.JOURNAL.itemsize
-        body = b"".join([value[head : head + size] for value, size in zip(block.values, sizes.tolist(), strict=True)])
+        begins = (block.starts + head).tolist()
+        body = b"".join([block.data[at : at + size] for at, size in zip(begins, sizes.tolist(), strict=True)])
         self.events: Fields = arrays.fields(body, layouts.EVENT, "journal")
         #: For each event its row, and its place in it.
-        self._row: Ints = np.repeat(np.arange(len(rows)), counts)
+        self._row: Ints = np.repeat(np.arange(len(block)), counts)
         self._index: Ints = np.arange(len(self.events)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._numbers = numbers
         self._block = block
@@ -117,7 +117,15 @@ class _Chunk:
         self._room = room
         self._name_source = names
 
-    def wanted(self, query: Query) -> Bools | None:
+    def batch(self, query: Query) -> pa.RecordBatch | None:
+        """None if no event is wanted."""
+        keep = self._wanted(query)
+        if not len(self.events) or (keep is not None and not keep.any()):
+            return None
+        columns = [getattr(self, f"column_{name}")() for name in query.columns]
+        return arrays.filtered(pa.RecordBatch.from_arrays(columns, schema=query.schema), keep)
+
+    def _wanted(self, query: Query) -> Bools | None:
         chosen = self._name_source().chosen(query.tenant, query.queue) if query.tenant or query.queue else None
         return None if chosen is None else np.isin(self.events["queue"].astype(np.int64), chosen)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -14,14 +14,16 @@ from leasehold.bulk.query import Moment, Query
 from leasehold.errors import Corrupt
 from leasehold.model.lifecycle import State
 from leasehold.storage import keyspace, records
-from leasehold.storage.engine import Row
+from leasehold.storage.engine import Snapshot, Walk
 
 #: Columns that need more than the state's row.
 FROM_JOBS = ("created_at", "key", "headers", "payload")
 FROM_NOTES = ("error", "result", "progress", "progress_note")
 FROM_LEASES = ("lease_until", "worker")
 
-_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 16_384, 16 * 1024 * 1024
+#: A batch is kept small enough for the processor's cache, on both sides of the socket.
+_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 4096, 8 * 1024 * 1024
+_KEY = layouts.OF_QUEUE.itemsize
 #: Below this share of rows that are wanted, the others' payloads are not worth reading past.
 _SPARSE = 0.2
 _SHOWN = ("gone", "ready", "leased", "done", "dead", "scheduled")
@@ -30,37 +32,81 @@ _REASONS = (None, "max_attempts", "failed")
 
 def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     size = _FIRST_ROWS
+    states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
     while True:
-        rows = moment.reader.scan(keyspace.STATE, begin, end, size)
-        last = len(rows) < size
-        stop = end if last else rows[-1][0] + b"\0"
-        chunk = _Chunk(moment, query, rows, begin, stop)
+        rows = arrays.gather(states, size, _KEY, "state")
+        seen = len(rows.data)
         if len(rows):
+            chunk = _Chunk(moment, query, rows, begin, jobs)
             yield from chunk.batches()
-        elif query.wants(FROM_JOBS):
-            chunk.nothing_there()
-        if last:
+            seen = chunk.bytes_seen
+            begin = rows.keys[-_KEY:] + b"\0"
+        if len(rows) < size:
+            if query.wants(FROM_JOBS):
+                jobs.none_left(begin)
             return
-        begin = stop
-        size = int(max(_FIRST_ROWS, min(_MOST_ROWS, 4 * size, size * _BATCH_BYTES // max(1, chunk.bytes_seen))))
+        size = int(max(_FIRST_ROWS, min(_MOST_ROWS, 8 * size, size * _BATCH_BYTES // max(1, seen))))
+
+
+class _Jobs:
+    """The rows of `jobs` that go with those of `state`."""
+
+    def __init__(self, reader: Snapshot, end: bytes) -> None:
+        self._reader, self._end = reader, end
+        self._walk: Walk | None = None
+        self._at = b""
+
+    def following(self, begin: bytes, keys: bytes) -> Block:
+        """Those from `begin` on, which must have these keys."""
+        found = arrays.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs")
+        self._at = keys[-_KEY:] + b"\0"
+        return _matched(found, keys)
+
+    def few(self, keys: bytes) -> Block:
+        """Those at these keys, wherever they are."""
+        wanted = [keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]
+        found = zip(wanted, self._reader.get_many(keyspace.JOBS, wanted), strict=True)
+        return _matched(arrays.block([(key, value) for key, value in found if value is not None], _KEY, "jobs"), keys)
+
+    def none_left(self, begin: bytes) -> None:
+        """No state from there on: then there must be no job either."""
+        for key, _ in self._from(begin).take(1):
+            raise Corrupt("its state is missing", key[4:].hex(), key=key)
+
+    def _from(self, begin: bytes) -> Walk:
+        if self._walk is None or self._at != begin:
+            self._walk, self._at = self._reader.walk(keyspace.JOBS, begin, self._end), begin
+        return self._walk
+
+
+def _matched(rows: Block, keys: bytes) -> Block:
+    if rows.keys != keys:
+        wanted = {keys[at : at + _KEY] for at in range(0, len(keys), _KEY)}
+        there = {rows.key(at) for at in range(len(rows))}
+        first = min(wanted ^ there)  # behind a row too few or too many, others are shifted
+        what = "payload" if first in wanted else "state"
+        raise Corrupt(f"its {what} is missing", first[4:].hex(), key=first)
+    arrays.check(rows, layouts.JOB.itemsize, lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])))
+    return rows
 
 
 class _Chunk:
     """Some rows of `state`, and one method a column."""
 
-    def __init__(self, moment: Moment, query: Query, rows: Sequence[Row], begin: bytes, end: bytes) -> None:
+    def __init__(self, moment: Moment, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
         self._moment = moment
         self._query = query
-        self._range = begin, end
-        self._rows = arrays.block(rows)
-        self.bytes_seen = len(self._rows.data)
+        self._rows = rows
+        self._begin = begin
+        self._job_rows = jobs
+        self.bytes_seen = len(rows.data)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         rows, query = self._rows, self._query
         arrays.check(rows, layouts.STATE.itemsize - 4, self._damage)
         if rows.lengths.max() != layouts.STATE.itemsize:
             self._damage(int((rows.lengths != layouts.STATE.itemsize).argmax()))
-        self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE, "state")
+        self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE)
         self._all_states = arrays.fields(rows.data, layouts.STATE, "state")
         if self._all_states["state"].max() > State.DEAD:
             at = int(self._all_states["state"].argmax())
@@ -74,12 +120,6 @@ class _Chunk:
         columns = [getattr(self, f"column_{name}")() for name in query.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=query.schema)
         yield arrays.filtered(batch, self._in_time())
-
-    def nothing_there(self) -> None:
-        """No state in this range: then there must be no job either."""
-        stray = self._moment.reader.keys(keyspace.JOBS, *self._range, 1)
-        if stray:
-            raise Corrupt("its state is missing", stray[0][4:].hex(), key=stray[0])
 
     # ── which rows ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,10 +144,10 @@ class _Chunk:
         return np.where(scheduled, _SHOWN.index("scheduled"), number)
 
     def _hex(self, at: int) -> str:
-        return bytes(self._rows.keys[at][4:]).hex()
+        return self._rows.key(at)[4:].hex()
 
     def _damage(self, at: int) -> None:
-        records.decode_state(self._rows.values[at], self._rows.keys[at][4:])
+        records.decode_state(self._rows.value(at), self._rows.key(at)[4:])
 
     # ── of the state ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -191,9 +231,9 @@ class _Chunk:
                 raise Corrupt(
                     f"its lease {keys[at][4:].hex()} is missing", self._keys["id"][job].tobytes().hex(), key=keys[at]
                 )
-        rows = arrays.block([(key, value or b"") for key, value in zip(keys, values, strict=True)])
+        rows = arrays.block([(key, value or b"") for key, value in zip(keys, values, strict=True)], _KEY, "leases")
         arrays.check(
-            rows, layouts.LEASE.itemsize - 4, lambda at: _ignore(records.decode_lease(rows.values[at], keys[at][4:]))
+            rows, layouts.LEASE.itemsize - 4, lambda at: _ignore(records.decode_lease(rows.value(at), keys[at][4:]))
         )
         return arrays.fields(rows.data, layouts.LEASE, "leases"), which
 
@@ -215,29 +255,13 @@ class _Chunk:
     @cached_property
     def _jobs(self) -> Block:
         """The rows of `jobs` that go with those wanted of `state`."""
-        keys, keep, reader = self._rows.keys, self._keep, self._moment.reader
-        if keep is not None:
-            wanted = [keys[at] for at in np.flatnonzero(keep).tolist()]
-            if len(wanted) < _SPARSE * len(keys):
-                found = reader.get_many(keyspace.JOBS, wanted)
-                rows = [(key, value) for key, value in zip(wanted, found, strict=True) if value is not None]
-                return self._matched(rows, wanted)
-            every = dict(reader.scan(keyspace.JOBS, *self._range, len(keys) + 1))
-            return self._matched([(key, every[key]) for key in wanted if key in every], wanted)
-        return self._matched(reader.scan(keyspace.JOBS, *self._range, len(keys) + 1), keys)
-
-    def _matched(self, rows: Sequence[Row], keys: list[bytes]) -> Block:
-        made = arrays.block(rows)
-        if made.keys != keys:
-            lacking, stray = set(keys) - set(made.keys), set(made.keys) - set(keys)
-            if lacking:
-                key = min(lacking)
-                raise Corrupt("its payload is missing", key[4:].hex(), key=key)
-            key = min(stray)
-            raise Corrupt("its state is missing", key[4:].hex(), key=key)
-        arrays.check(
-            made, layouts.JOB.itemsize, lambda at: _ignore(records.decode_job(made.values[at], made.keys[at][4:]))
-        )
+        keys, keep = self._rows.keys, self._keep
+        if keep is None:
+            made = self._job_rows.following(self._begin, keys)
+        elif keep.sum() < _SPARSE * len(keep):
+            made = self._job_rows.few(self._keys.tobytes())
+        else:
+            made = self._job_rows.following(self._begin, keys).chosen(keep)
         self.bytes_seen += len(made.data)
         return made
 
@@ -261,7 +285,7 @@ class _Chunk:
         counts = np.zeros(len(sizes), np.int32)
         for at in np.flatnonzero(sizes).tolist():
             raw = self._jobs.data[starts[at] : starts[at] + sizes[at]]
-            found = records.decode_headers(raw, self._jobs.keys[at][4:])
+            found = records.decode_headers(raw, self._jobs.key(at)[4:])
             names += found.keys()
             values += found.values()
             counts[at] = len(found)
@@ -277,14 +301,14 @@ class _Chunk:
         wrong = (sizes < 0) | (~split & (sizes != whole))
         if wrong.any():
             at = int(wrong.argmax())
-            raise Corrupt("its payload is not as long as it says", rows.keys[at][4:].hex(), key=rows.keys[at])
+            raise Corrupt("its payload is not as long as it says", rows.key(at)[4:].hex(), key=rows.key(at))
         pieces = arrays.cut(rows.data, rows.starts + before, sizes)
         if not split.any():
             return pieces
         payloads = pieces.to_pylist()
         for at in np.flatnonzero(split).tolist():
             payloads[at] = self._joined(
-                rows.keys[at], payloads[at], 1, int(heads["parts"][at]), int(whole[at]), "payload"
+                rows.key(at), payloads[at], 1, int(heads["parts"][at]), int(whole[at]), "payload"
             )
             self.bytes_seen += len(payloads[at])
         return pa.array(payloads, pa.binary())
@@ -308,7 +332,8 @@ class _Chunk:
         if len(at) < _SPARSE * len(self._rows):
             values = self._moment.reader.get_many(keyspace.NOTES, keys)
         else:
-            every = dict(self._moment.reader.scan(keyspace.NOTES, *self._range, len(self._rows) + 1))
+            end = self._rows.keys[-_KEY:] + b"\0"
+            every = dict(self._moment.reader.scan(keyspace.NOTES, self._begin, end, len(self._rows) + 1))
             values = [every.get(key) for key in keys]
         found = {}
         for i, key, value in zip(at.tolist(), keys, values, strict=True):

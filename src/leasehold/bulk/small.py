@@ -23,7 +23,7 @@ _CHUNK = 8192
 
 def leases(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     for rows in iterate(moment.reader, keyspace.LEASES, begin, end, _CHUNK):
-        keys = arrays.keys_as([key for key, _ in rows], layouts.OF_QUEUE, "leases")
+        keys = _keys_of([key for key, _ in rows], layouts.OF_QUEUE, "leases")
         found = _fixed(rows, layouts.LEASE, lambda key, value: records.decode_lease(value, key[4:]))
         workers = [worker(raw) for raw in found["worker"]] if "worker" in query.columns else []
         columns: Columns = {
@@ -50,7 +50,7 @@ def counters(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator
     for counter in Counter:
         names[counter] = counter.name.lower()
     for rows in iterate(moment.reader, keyspace.COUNTERS, begin, end, _CHUNK):
-        keys = arrays.keys_as([key for key, _ in rows], layouts.COUNTER, "counters")
+        keys = _keys_of([key for key, _ in rows], layouts.COUNTER, "counters")
         values = np.array([_count(key, value) for key, value in rows], np.int64)
         columns: Columns = {
             "counter": lambda: arrays.texts(names, keys["counter"]),  # noqa: B023
@@ -94,7 +94,7 @@ def lease_jobs(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterat
             ],
             _GIVEN,
         )
-        lost = arrays.keys_as(
+        lost = _keys_of(
             [key for key, _ in rows if len(key) != layouts.OF_QUEUE.itemsize], layouts.LOST_JOB, "lease_jobs"
         )
         cancelled = np.repeat([False, True], [len(given), len(lost)])
@@ -136,7 +136,7 @@ def index(moment: Moment, query: Query, space: Space, begin: bytes, end: bytes) 
     while True:
         found = moment.reader.keys(space, begin, end, _CHUNK)
         if found:
-            keys = arrays.keys_as(found, INDEXES[space], keyspace.NAMES[space])
+            keys = _keys_of(found, INDEXES[space], keyspace.NAMES[space])
             # `due` begins with its kind, so that its queues cannot be chosen by a range.
             keep = None if chosen is None else np.isin(keys["queue"].astype(np.int64), chosen)
             yield _batch(moment, query, keys["queue"], _index_columns(space, keys), keep)
@@ -172,13 +172,17 @@ def _batch(
     return arrays.filtered(pa.RecordBatch.from_arrays(made, schema=query.schema), keep)
 
 
+def _keys_of(keys: Sequence[bytes], layout: np.dtype[np.void], what: str) -> Fields:
+    return arrays.keys_as(arrays.joined_keys(keys, layout.itemsize, what), layout)
+
+
 def _fixed(rows: Sequence[Row], layout: np.dtype[np.void], decode: Callable[[bytes, bytes], object]) -> Fields:
     """Values of one width, checked; `decode` raises what is wrong with one of them."""
 
     def damage(at: int) -> None:
         decode(*rows[at])
 
-    block = arrays.block(rows)
+    block = arrays.block(rows, len(rows[0][0]), "a table")
     arrays.check(block, layout.itemsize - 4, damage)
     if block.lengths.max() != layout.itemsize:
         damage(int(block.lengths.argmax()))

@@ -6,6 +6,7 @@ last one. So whoever lost a connection goes on from the last page that came whol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from leasehold.bulk.plan import Part
 from leasehold.bulk.plan import read as read_part
 from leasehold.bulk.query import Moment, Query, Range
 from leasehold.errors import InvalidArgument
+from leasehold.storage.engine import Row, Walk
 
 NEXT = b"leasehold.next"
 PAGE_BYTES = 8 * 1024 * 1024
@@ -123,6 +125,9 @@ class _Noting:
         self._note(space, rows[-1][0] if rows else None)
         return rows
 
+    def walk(self, space: int, begin: bytes, end: bytes) -> _NotingWalk:
+        return _NotingWalk(self._reader.walk(space, begin, end), lambda last: self._note(space, last))
+
     def keys(self, space: int, begin: bytes, end: bytes, limit: int, **how: Any) -> Any:
         keys = self._reader.keys(space, begin, end, limit, **how)
         self._note(space, keys[-1] if keys else None)
@@ -133,6 +138,16 @@ class _Noting:
             self._space = space  # the first scan of a read is of the space its table is cut by
         if space == self._space and last is not None:
             self._tracked.next = last + b"\0"
+
+
+class _NotingWalk:
+    def __init__(self, walk: Walk, note: Callable[[bytes | None], None]) -> None:
+        self._walk, self._note = walk, note
+
+    def take(self, limit: int) -> list[Row]:
+        rows = self._walk.take(limit)
+        self._note(rows[-1][0] if rows else None)
+        return rows
 
 
 def unpacked(body: bytes) -> tuple[list[pa.RecordBatch], bytes | None]:

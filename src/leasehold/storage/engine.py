@@ -139,8 +139,18 @@ class Straight(Protocol):
         """Return once that commit is as durable as the engine promises."""
 
 
+class Walk(Protocol):
+    """A range, read from its beginning to its end."""
+
+    def take(self, limit: int) -> list[Row]:
+        """The next rows; fewer than `limit` only at the end."""
+
+
 class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
     """A moment, held until closed."""
+
+    def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
+        """The rows with begin <= key < end, for someone who wants them all: no place is looked for twice."""
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         """The next `limit` rows from `begin` on: those that are sound, and the damage of those that are not, with their keys.
@@ -235,6 +245,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Make everything durable and let go. Closing twice is fine."""
+
+
+class Steps:
+    """A `Walk` by one scan after another, for a snapshot that has nothing quicker."""
+
+    def __init__(self, reader: Reader, space: Space, begin: bytes, end: bytes) -> None:
+        self._reader, self._space, self._begin, self._end = reader, space, begin, end
+
+    def take(self, limit: int) -> list[Row]:
+        rows = self._reader.scan(self._space, self._begin, self._end, limit)
+        if rows:
+            self._begin = rows[-1][0] + b"\0"
+        return rows
 
 
 def iterate(reader: Reader, space: Space, begin: bytes, end: bytes, chunk: int = 1000) -> Iterator[list[Row]]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from sortedcontainers import SortedDict
 
 from leasehold.errors import Corrupt, InvalidArgument, StoreClosed
-from leasehold.storage.engine import Row, Snapshot, Space, Traits
+from leasehold.storage.engine import Row, Snapshot, Space, Steps, Traits
 from leasehold.storage.keyspace import COUNTERS, LAST, NAMES, commit, split_commit
 from leasehold.storage.records import decode_count, encode_count
 
@@ -143,6 +143,9 @@ class _Snapshot(_Tables):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def walk(self, space: Space, begin: bytes, end: bytes) -> Steps:
+        return Steps(self, space, begin, end)
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         return self.scan(space, begin, LAST, limit), []

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from leasehold.errors import Corrupt
-from leasehold.storage.engine import Row, Space
+from leasehold.storage.engine import Row, Space, Steps
 from leasehold.storage.engines.rocksdb.iterators import backward, forward, forward_keys
 from leasehold.storage.engines.rocksdb.opening import translated
 from leasehold.storage.keyspace import LAST
@@ -51,6 +51,9 @@ class RocksSnapshot:
 
     def held(self) -> list[object]:
         return [*self._iterators.values(), *self._points.values()]
+
+    def walk(self, space: Space, begin: bytes, end: bytes) -> Steps:
+        return Steps(self, space, begin, end)
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         return self.scan(space, begin, LAST, limit), []
