@@ -151,5 +151,5 @@ def _until(end: bytes) -> ReadOptions:
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
     options.set_readahead_size(_READ_AHEAD)
-    options.fill_cache(False)  # type: ignore[call-arg] - its stub forgets the argument
+    options.fill_cache(False)  # type: ignore[call-arg]  # its stub forgets the argument
     return options
