@@ -69,7 +69,11 @@ class Server:
             "--daemonize", "no", *options,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()  # nobody else knows of it
+            raise
 
     @property
     def url(self) -> str:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import leasehold
 from leasehold.model.ids import job_id_bytes
 from leasehold.model.names import JobName, QueueName
+from leasehold.server.running import Bind, Service
+from leasehold.server.running import listening as listening_on
+from leasehold.serving import Auth, Secret
+from leasehold.serving import Server as ServerSettings
 from leasehold.stores.redis import attending, listening
 from leasehold.stores.store import Store
-from tests.redis.servers import Cluster, RedisHarness, Server, running
+from tests.redis.servers import Cluster, RedisHarness, Server, running, wait_until
+from tests.server.running import SECRET, token
 
 pytestmark = pytest.mark.xdist_group("redis")
 NAME = QueueName("default", "work")
@@ -133,3 +140,28 @@ def test_on_a_cluster() -> None:
                 there.queue(name).enqueue(b"x")
                 assert news.came()
                 news.watch.close()
+
+
+def test_callers_of_a_server_of_ours_are_served_as_soon_as_there_is_a_job(two: tuple[Store, Store]) -> None:
+    """Claims that wait in a server, over HTTP, on a store that others write to."""
+    here, there = two
+    bind = Bind("127.0.0.1", 0)
+    bearer = token("default", "admin")["Authorization"].removeprefix("Bearer ")
+    with listening_on(bind) as sock:
+        service = Service(here, bind, ServerSettings(auth=Auth(secret=Secret(SECRET.decode()))))
+        with (
+            service.running(sock),
+            leasehold.open(f"http://127.0.0.1:{sock.getsockname()[1]}", token=bearer) as remote,
+            ThreadPoolExecutor(5) as callers,
+        ):
+            queue = remote.queue("work")
+            waiting = [callers.submit(queue.claim, 1, 60, 30) for _ in range(4)]
+            job = there.queue("other").enqueue(b"y")
+            ending = callers.submit(remote.queue("other").wait_for, job.id, 30)
+            wait_until(lambda: len(here._backend._attendant._watches) == 5, "they do not wait")  # type: ignore[attr-defined]
+            made = {there.queue("work").enqueue(b"x").id for _ in range(4)}
+            assert {claim.result(20)[0].id for claim in waiting} == made
+            there.queue("other").cancel(job.id)
+            ended = ending.result(20)
+            assert ended is not None
+            assert ended.state == "removed"
