@@ -314,7 +314,9 @@ def test_a_token_for_some_queues():
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("secret", [b"", b"a", b"a" * 31, public_pem(RSA)], ids=["empty", "one byte", "31 bytes", "a public key"])
+@pytest.mark.parametrize(
+    "secret", [b"", b"a", b"a" * 31, public_pem(RSA)], ids=["empty", "one byte", "31 bytes", "a public key"]
+)
 def test_secrets_that_are_none(secret: bytes):
     with pytest.raises(SettingsError) as caught:
         from_secret(secret, "server.auth.secret")
