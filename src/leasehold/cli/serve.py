@@ -60,7 +60,7 @@ def serve(
     under way finish.
     """
     with needs("server", "The server"):
-        from leasehold.server.running import Service, listening, parse_bind
+        from leasehold.server.running import Service, known_by, listening, parse_bind
 
     settings = session.settings
     served = settings.server
@@ -68,16 +68,19 @@ def serve(
         served = replace(served, tls=Tls(cert=tls_cert or served.tls.cert, key=tls_key or served.tls.key))
     level = "info" if served.log_requests and settings.log.level == "warning" else settings.log.level
     configure_logging("debug" if session.debug else level, "json" if session.json else settings.log.format)
-    place = parse_bind(bind)
+    place, door = parse_bind(bind), parse_bind(capnp) if capnp else None
     url = session.address()
-    with working(f"Opening {url}"):
-        store = leasehold.open(url, config=session.config)
-    with store, listening(place) as sock:
-        if not place.path:
-            place = place._replace(port=sock.getsockname()[1])
-        service = Service(store, place, served, threads=threads, capnp=parse_bind(capnp) if capnp else None)
-        _announce(session, service, store.url, place.url(service.tls), capnp)
-        service.run(sock)
+    # Whatever may be refused is, before a store is made or opened; who connects while it opens waits.
+    known_by(served, place, door)
+    with listening(place) as sock:
+        with working(f"Opening {url}"):
+            store = leasehold.open(url, config=session.config)
+        with store:
+            if not place.path:
+                place = place._replace(port=sock.getsockname()[1])
+            service = Service(store, place, served, threads=threads, capnp=door)
+            _announce(session, service, store.url, place.url(service.tls), capnp)
+            service.run(sock)
 
 
 def _announce(session: Session, service: Service, store: str, address: str, capnp: str | None) -> None:

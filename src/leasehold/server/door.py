@@ -1,7 +1,7 @@
 """The operations as an ASGI application: what is below `/v1`.
 
-A request is understood on the event loop and carried out in a pool of threads, or on the loop itself where that takes less
-than changing threads does (a small verb of an embedded store that syncs in the background). One that waits holds no thread: the
+A request is understood on the event loop and carried out in a pool of threads, or, a small verb of an embedded store, on the loop
+itself, which takes less than changing threads does; what it has to wait for the disk, it waits without a thread. One that waits holds no thread: the
 store tells when it is worth another look (`Backend.watch`), and the caller's leaving ends it.
 """
 
@@ -20,7 +20,9 @@ from leasehold.server.auth import Authenticator
 from leasehold.server.inflating import inflated
 from leasehold.server.metering import Meter
 from leasehold.server.watching import Facts, facts_of, plain_headers
+from leasehold.storage.syncing import Syncer
 from leasehold.stores import telemetry
+from leasehold.stores.kv import KvBackend
 from leasehold.stores.remote import formats
 from leasehold.stores.remote.calls import Operation
 from leasehold.stores.remote.host import ROUTES, SMALL, Begun, Host, Reply, Routes, Streamed
@@ -59,6 +61,7 @@ class Door:
         self.meter = Meter(host.backend)
         self.threads = ThreadPoolExecutor(threads, "leasehold-server")
         self._inline = host.quick if inline is None else inline
+        self._syncer = host.backend.syncer if isinstance(host.backend, KvBackend) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, facts = plain_headers(scope["headers"]), facts_of(scope)
@@ -134,12 +137,39 @@ class Door:
             answer = await self._wait(begun, receive)
         elif self._inline and operation.name in SMALL and len(body) <= SMALL_BYTES:
             answer = host.run(begun)
+        elif self._syncer is not None and operation.name in SMALL and len(body) <= SMALL_BYTES:
+            answer = await self._durable(begun, self._syncer)
         else:
             answer = await self.run(host.run, begun)
         if isinstance(answer, Streamed):
             await self._stream(answer, send)
             return None
         return host.reply(begun, answer)
+
+    async def _durable(self, begun: Begun, syncer: Syncer) -> object:
+        """Do it here, and wait for the disk without a thread: whatever is done meanwhile shares the next sync."""
+
+        def work() -> object:
+            try:
+                return self.host.run(begun)
+            except LeaseholdError as exc:  # its being remembered may be a commit, too
+                return exc
+
+        answer, commit = syncer.deferring(work)
+        if commit:
+            loop = asyncio.get_running_loop()
+            durable = loop.create_future()
+
+            def told() -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+                    loop.call_soon_threadsafe(lambda: durable.cancelled() or durable.set_result(None))
+
+            syncer.then(commit, told)
+            await durable
+            syncer.wait(commit)  # at once: it is, or this says why it is not
+        if isinstance(answer, LeaseholdError):
+            raise answer
+        return answer
 
     async def identified(self, headers: Mapping[str, str]) -> Identity:
         found = self._authenticator.identify_at_once(headers)

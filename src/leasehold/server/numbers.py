@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from leasehold.stores.telemetry import BOUNDS, histogram_buckets
+from leasehold.stores.telemetry import BOUNDS, Collected, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -29,13 +29,12 @@ class _Route:
         self.statuses: dict[int, int] = {}
 
 
-class Numbers:
+class Numbers(Collected):
     """All servers of a process share one (`NUMBERS`), as its stores share their meters."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._routes: dict[str, _Route] = {}
-        self._lock = threading.Lock()
-        self._registered = False
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         found = self._routes.get(route) or self._routes.setdefault(route, _Route())
@@ -43,18 +42,6 @@ class Numbers:
             found.counts[bisect_left(BOUNDS, seconds)] += 1
             found.seconds += seconds
             found.statuses[status] = found.statuses.get(status, 0) + 1
-
-    def register(self) -> None:
-        """With the registry that `/metrics` shows; once."""
-        from prometheus_client import REGISTRY
-
-        with self._lock:
-            if not self._registered:
-                REGISTRY.register(self)
-                self._registered = True
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(self._families())
 
     def collect(self) -> Iterator[Metric]:
         requests, durations = self._families()

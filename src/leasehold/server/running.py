@@ -82,7 +82,8 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
             # it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
-        raise OpenError(f"cannot listen on {bind.path or f'{bind.host}:{bind.port}'}: {exc.strerror or exc}") from exc
+        why = os.strerror(exc.errno) if exc.errno else exc  # create_server says all of it twice
+        raise OpenError(f"cannot listen on {bind.path or f'{bind.host}:{bind.port}'}: {why}") from exc
     try:
         yield made
     finally:
@@ -117,8 +118,20 @@ def _unix(path: str) -> socket.socket:
     return made
 
 
+def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
+    """Who tells callers apart; None: nobody. Raises SettingsError: what would be open to everyone is refused, and broken keys are."""
+    known = authenticator(settings.auth)
+    for place in places:
+        if place is not None and known is None and not place.loopback:
+            raise SettingsError(
+                f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured: set"
+                " one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
+            )
+    check_tls(settings.tls)
+    return known
+
+
 def check_tls(tls: Tls) -> None:
-    """Before anything listens. Raises SettingsError."""
     if (tls.cert is None) != (tls.key is None):
         raise SettingsError("server.tls.cert and server.tls.key go together: set both, or none")
     if tls.cert is None or tls.key is None:
@@ -138,17 +151,10 @@ class Service:
         self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
     ) -> None:
         """`capnp`: where to open a second door. Raises SettingsError: what would be open to everyone is refused."""
-        known = authenticator(settings.auth)
-        for place in (bind, capnp):
-            if place is not None and known is None and not place.loopback:
-                raise SettingsError(
-                    f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured: set"
-                    " one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
-                )
+        known = known_by(settings, bind, capnp)
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
-        check_tls(settings.tls)
         limits = settings.limits
         self.host = Host(store._backend, limits=Limits.of(limits))
         with needs("server", "The server"):

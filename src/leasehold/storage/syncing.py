@@ -2,14 +2,27 @@
 
 At `disk`, a committer waits for a sync that covers it: the first to arrive leads one, those who come meanwhile wait
 for the next, which one of them leads. At `os`, nobody waits, and a background thread syncs every interval.
+
+A thread that has more to do than to wait (an event loop) runs its verbs `deferring`, and is told when they are durable
+(`then`): all that it did meanwhile is in the next sync.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TypeVar
 
 from leasehold.errors import LeaseholdError, Unavailable
+
+T = TypeVar("T")
+
+
+class _Deferred(threading.local):
+    #: The newest commit of this thread that is not waited for; None: it waits for each.
+    newest: int | None = None
 
 
 class Syncer:
@@ -24,6 +37,9 @@ class Syncer:
         self._failed: LeaseholdError | None = None
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, threading.Lock]] = []
+        self._deferred = _Deferred()
+        self._after: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
+        self._teller: threading.Thread | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         if not grouped:
@@ -35,8 +51,36 @@ class Syncer:
         self.applied_to = version
         return version if self.grouped else 0
 
+    def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
+        """Run without waiting for any sync. Also returns the commit that has to be durable before anybody is told; 0: none."""
+        self._deferred.newest = 0
+        try:
+            result = run()
+            return result, self._deferred.newest
+        finally:
+            self._deferred.newest = None
+
+    def then(self, version: int, told: Callable[[], None]) -> None:
+        """Have it called, by a thread of ours, once that commit is durable or cannot be: `wait` returns or raises then."""
+        self._after.put((version, told))
+        if self._teller is None:
+            with self._lock:
+                if self._teller is None:
+                    self._teller = threading.Thread(target=self._tell, name="leasehold-durable", daemon=True)
+                    self._teller.start()
+
+    def _tell(self) -> None:
+        while (waiting := self._after.get()) is not None:
+            version, told = waiting
+            with suppress(LeaseholdError):
+                self.wait(version)
+            told()
+
     def wait(self, version: int) -> None:
         """Return once that commit is durable."""
+        if self._deferred.newest is not None:
+            self._deferred.newest = max(self._deferred.newest, version)
+            return
         with self._lock:
             if self._durable >= version:
                 return
@@ -114,5 +158,6 @@ class Syncer:
 
     def stop(self) -> None:
         self._stopping.set()
+        self._after.put(None)
         if self._thread is not None:
             self._thread.join()

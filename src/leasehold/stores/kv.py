@@ -39,6 +39,7 @@ from leasehold.queueing.once import OnceCore, kept
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
 from leasehold.storage.pieces import Pieces
+from leasehold.storage.syncing import Syncer
 from leasehold.stores.contract import (
     Events,
     JobIds,
@@ -75,6 +76,12 @@ class KvBackend:
     @property
     def traits(self) -> Traits:
         return self._engine.traits
+
+    @property
+    def syncer(self) -> Syncer | None:
+        """By which a server need not wait for the disk in the thread that does the verb; None: there is no such wait, or no other way."""
+        found: Syncer | None = getattr(self._engine, "_syncer", None)
+        return found if found is not None and found.grouped else None
 
     def once(self, request: bytes) -> KvBackend:
         return KvOnce(self, request)

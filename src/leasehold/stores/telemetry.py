@@ -114,21 +114,12 @@ class _ByVerb(dict[str, Meter]):
         return self.setdefault(verb, Meter())
 
 
-class Meters:
-    """The meters of this process, as a collector of prometheus-client's.
-
-    All stores of a process share one (`METERS`), which is registered with the default registry.
-    """
+class Collected:
+    """A collector of prometheus-client's: it has `_families`, empty, and fills them in `collect`."""
 
     def __init__(self) -> None:
-        self.by_verb = _ByVerb()
         self._lock = threading.RLock()
-        self._retries: dict[str, int] = {}
         self._registered = False
-
-    def retried(self, kind: str) -> None:
-        with self._lock:
-            self._retries[kind] = self._retries.get(kind, 0) + 1
 
     def register(self) -> None:
         """With the registry every exporter serves by default; once."""
@@ -138,12 +129,29 @@ class Meters:
 
         with self._lock:
             if not self._registered:
-                REGISTRY.register(self)
+                REGISTRY.register(self)  # type: ignore[arg-type]  # its kinds have `collect`
                 self._registered = True
 
     def describe(self) -> Iterator[Metric]:
         """The names, asked for at registration."""
         return iter(self._families())
+
+    @staticmethod
+    def _families() -> tuple[Any, ...]:
+        raise NotImplementedError
+
+
+class Meters(Collected):
+    """The meters of this process. All its stores share one (`METERS`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_verb = _ByVerb()
+        self._retries: dict[str, int] = {}
+
+    def retried(self, kind: str) -> None:
+        with self._lock:
+            self._retries[kind] = self._retries.get(kind, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
         seconds, jobs, errors, retries, conflicts = families = self._families()

@@ -10,14 +10,12 @@ Tasks are a label, unlike queues: their number is that of functions in a program
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from leasehold.stores import telemetry
-from leasehold.stores.telemetry import BOUNDS
+from leasehold.stores.telemetry import BOUNDS, Collected, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -36,13 +34,12 @@ class TaskMeter:
         self.outcomes: dict[str, int] = {}
 
 
-class TaskMeters:
-    """All tasks of this process, as a collector of prometheus-client's."""
+class TaskMeters(Collected):
+    """All tasks of this process."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._by_task: dict[str, TaskMeter] = {}
-        self._lock = threading.Lock()
-        self._registered = False
         self.late = 0
 
     def ran(self, task: str, outcome: str, seconds: float | None) -> None:
@@ -55,23 +52,11 @@ class TaskMeters:
                 meter.counts[bisect_left(BOUNDS, seconds)] += 1
                 meter.seconds += seconds
 
-    def register(self) -> None:
-        from prometheus_client import REGISTRY
-
-        with self._lock:
-            if not self._registered:
-                REGISTRY.register(self)
-                self._registered = True
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(self._families())
-
     def collect(self) -> Iterator[Metric]:
         seconds, outcomes, late = families = self._families()
         with self._lock:
             for task, meter in sorted(self._by_task.items()):
-                buckets = zip([*(f"{bound:.6g}" for bound in BOUNDS), "+Inf"], accumulate(meter.counts), strict=True)
-                seconds.add_metric([task], list(buckets), meter.seconds)
+                seconds.add_metric([task], histogram_buckets(meter.counts), meter.seconds)
                 for outcome, count in sorted(meter.outcomes.items()):
                     outcomes.add_metric([task, outcome], count)
             late.add_metric([], self.late)

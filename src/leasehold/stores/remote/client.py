@@ -11,6 +11,7 @@ from leasehold.errors import (
     LeaseLost,
     NotFound,
     OpenError,
+    Unauthenticated,
     Unavailable,
 )
 from leasehold.model.event import EventPage
@@ -69,6 +70,11 @@ class RemoteBackend(BulkVerbs):
         except Unavailable as exc:
             self._transport.close()
             raise OpenError(f"no Leasehold server answers there: {exc}") from exc
+        except Unauthenticated as exc:
+            self._transport.close()
+            raise Unauthenticated(
+                f"{self.url}: {exc} (a client's token is storage.http.token, LEASEHOLD_STORAGE_HTTP_TOKEN or storage.http.token_file)"
+            ) from None
         except BaseException:
             self._transport.close()
             raise
