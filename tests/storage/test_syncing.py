@@ -152,3 +152,45 @@ def test_a_waiter_that_is_interrupted_leaves_the_line_or_hands_the_lead_on(chose
     disk.may_end.release()
     last.join(10)
     assert told == [1, 3]
+
+
+def test_what_is_deferred_is_told_of_once_it_is_durable():
+    disk = Disk()
+    syncer = Syncer(disk.sync, grouped=True, interval=1)
+
+    def verb(version):
+        syncer.applied(version)
+        syncer.wait(version)  # as an engine does
+        return f"answer {version}"
+
+    told: list[int] = []
+    all_told = threading.Event()
+    for version in (1, 2, 3):
+        assert syncer.deferring(lambda version=version: verb(version)) == (f"answer {version}", version)
+        syncer.then(version, lambda version=version: (told.append(version), version == 3 and all_told.set()))
+        if version == 1:
+            assert disk.begun.acquire(timeout=10)
+    assert told == [], "the first sync has not ended"
+    disk.may_end.release(2)  # the second is for all that came meanwhile
+    assert all_told.wait(10)
+    assert told == [1, 2, 3]
+    assert syncer.syncs == 2
+    assert syncer.deferring(lambda: "no commit") == ("no commit", 0)
+    for version in (1, 2, 3):
+        syncer.wait(version)
+    syncer.stop()
+
+
+def test_what_is_deferred_and_fails_is_told_of_too():
+    disk = Disk()
+    disk.fails = Unavailable("full")
+    syncer = Syncer(disk.sync, grouped=True, interval=1)
+    syncer.applied(1)
+    assert syncer.deferring(lambda: syncer.wait(1)) == (None, 1)
+    told = threading.Event()
+    syncer.then(1, told.set)
+    disk.may_end.release()
+    assert told.wait(10)
+    with pytest.raises(Unavailable):
+        syncer.wait(1)
+    syncer.stop()

@@ -158,11 +158,11 @@ class Door:
         answer, commit = syncer.deferring(work)
         if commit:
             loop = asyncio.get_running_loop()
-            durable = loop.create_future()
+            durable: asyncio.Future[None] = loop.create_future()
 
             def told() -> None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
-                    loop.call_soon_threadsafe(lambda: durable.cancelled() or durable.set_result(None))
+                    loop.call_soon_threadsafe(_answer_to, durable)
 
             syncer.then(commit, told)
             await durable
@@ -304,6 +304,11 @@ def _note(facts: Facts, begun: Begun, named: Mapping[str, str]) -> None:
         facts.tenant = begun.call.tenant
     if "queue" in named:
         facts.queue = begun.call.name.queue
+
+
+def _answer_to(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():  # its caller may have left
+        waiting.set_result(None)
 
 
 async def _gone(receive: Receive) -> None:
