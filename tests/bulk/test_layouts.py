@@ -9,16 +9,16 @@ from leasehold.bulk import layouts
 from leasehold.storage import keyspace, records
 
 PAIRS = [
-    (layouts.STATE, records._STATE, records.StateRecord._fields, 4),
-    (layouts.LEASE, records._LEASE, records.LeaseRecord._fields, 4),
-    (layouts.EVENT, records._EVENT, records.EventRecord._fields, 0),
+    (layouts.STATE, records.states._STATE, records.StateRecord._fields, 4),
+    (layouts.LEASE, records.leases._LEASE, records.LeaseRecord._fields, 4),
+    (layouts.EVENT, records.journal._EVENT, records.EventRecord._fields, 0),
     (
         layouts.JOB,
-        records._JOB,
+        records.jobs._JOB,
         ("version", "created_at_ms", "parts", "key_bytes", "headers_bytes", "payload_bytes"),
         0,
     ),
-    (layouts.JOURNAL, records._JOURNAL, ("version", "reserved", "events", "first_number", "time_ms"), 0),
+    (layouts.JOURNAL, records.journal._JOURNAL, ("version", "reserved", "events", "first_number", "time_ms"), 0),
     (layouts.OF_QUEUE, keyspace._QUEUE_ID, ("queue", "id"), 0),
     (layouts.READY, keyspace._READY, ("queue", "tier", "time", "id"), 0),
     (layouts.DUE, keyspace._DUE, ("kind", "time", "queue", "id"), 0),

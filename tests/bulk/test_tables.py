@@ -116,7 +116,7 @@ def test_events_are_what_the_store_shows(store: Store):
 
 def test_an_unknown_event_is_kept_raw(store: Store):
     event = records.EventRecord(99, 1, 3, 0, 1, b"j" * 16, bytes(16), 7, 1, 2, 0, 0, 0, 4)
-    packed = records._EVENT.pack(*event)
+    packed = records.journal._EVENT.pack(*event)
     engine = engine_of(store)
     engine.transact(lambda tx: tx.append(keyspace.JOURNAL, records.encode_journal(10**6, 10**12, [packed], b"text")))
     row = bulk.read(store, "events").to_pylist()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 import os
 import re
 import struct
@@ -174,7 +175,7 @@ MODULES = {"keyspace": keyspace, "records": records}
 
 def thing(name: str) -> Any:
     module, _, attribute = name.partition(".")
-    return getattr(MODULES[module], attribute)
+    return operator.attrgetter(attribute)(MODULES[module])
 
 
 def layout(packed: struct.Struct) -> list[tuple[int, int, str]]:
@@ -196,7 +197,10 @@ def test_a_layout_is_the_structs(packed: str, record: str, text: str):
         assert [row[3] for row in rows] == list(thing(record)._fields)
 
 
-_STORED = ("_STATE", "_LEASE", "_JOB", "_CLAIM", "_DEDUP", "_JOURNAL", "_EVENT", "_REQUEST", "_BUCKET")
+_STORED = (
+    "states._STATE", "leases._LEASE", "leases._CLAIM", "jobs._JOB", "small._DEDUP", "small._REQUEST", "small._BUCKET",
+    "journal._JOURNAL", "journal._EVENT",
+)  # fmt: skip
 _KEYS = ("_QUEUE_ID", "_QUEUE_ID_PART", "_READY", "_DUE", "_ENDED", "_COUNTER", "_REQUEST", "_LIMIT")
 
 
@@ -209,16 +213,22 @@ def test_every_struct_has_its_layout():
 
 def test_sizes_that_are_named():
     text = KEYSPACE.read_text()
-    for heading, packed in (("state", "_STATE"), ("leases", "_LEASE"), ("claims", "_CLAIM"), ("dedup", "_DEDUP")):
-        assert f"### `{heading}`: {getattr(records, packed).size + 4} bytes with its CRC" in text
-    assert f"### `jobs`: {records._JOB.size} bytes" in text
+    packed = {
+        "state": records.states._STATE,
+        "leases": records.leases._LEASE,
+        "claims": records.leases._CLAIM,
+        "dedup": records.small._DEDUP,
+    }
+    for heading, shape in packed.items():
+        assert f"### `{heading}`: {shape.size + 4} bytes with its CRC" in text
+    assert f"### `jobs`: {records.jobs._JOB.size} bytes" in text
     assert f"An event has {records.EVENT_BYTES} bytes" in text
     assert f"This is format **{keyspace.FORMAT}**" in text
     assert records.PART_BYTES == 65_536
     assert records.EVENTS_A_ROW == 1000
     assert records.REF_BITS == 10
     assert records.COUNT_BYTES == 12
-    assert records._LEASE_JOB.size == 24
+    assert records.leases._LEASE_JOB.size == 24
     assert keyspace.RESULT_PARTS == 0x8000
 
 
@@ -243,10 +253,10 @@ def test_the_formats_of_the_examples_are_the_stored_ones():
     columns = ast.literal_eval(plain[0].removeprefix("EVENT = "))
     assert [name for name, _ in columns] == list(records.EventRecord._fields)
     sizes = [(int(kind.lstrip(">uV")), "bytes" if "V" in kind else "u") for _, kind in columns]
-    assert sizes == [(size, kind if kind == "bytes" else "u") for _, size, kind in layout(records._EVENT)]
+    assert sizes == [(size, kind if kind == "bytes" else "u") for _, size, kind in layout(records.journal._EVENT)]
     for block in blocks(KEYSPACE):
         for name, form in re.findall(r'^(\w+) = Struct\("(.+?)"\)$', block.body, re.MULTILINE):
-            assert form == {"HEADER": records._JOURNAL, "EVENT": records._EVENT}[name].format
+            assert form == {"HEADER": records.journal._JOURNAL, "EVENT": records.journal._EVENT}[name].format
 
 
 def test_the_protocol_names_every_operation_and_every_code():

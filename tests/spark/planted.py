@@ -64,7 +64,7 @@ class Planter:
                 if event.job == wanted and event.change == change:
                     events = list(row.events)
                     events[at] = event if edit is None else edit(event)
-                    packed = [records._EVENT.pack(*each) for each in events]
+                    packed = [records.journal._EVENT.pack(*each) for each in events]
                     moment = row.header.time_ms + time_ms
                     self._put(
                         keyspace.JOURNAL, key, records.encode_journal(row.header.first_number, moment, packed, row.tail)

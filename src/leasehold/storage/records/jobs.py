@@ -1,0 +1,146 @@
+"""What never changes about a job: its row, and the parts of a large payload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from leasehold.errors import Corrupt
+from leasehold.storage.checksum import crc32
+from leasehold.storage.records.sealing import (
+    PART_BYTES,
+    V1,
+    V1_BYTE,
+    encode_msgpack,
+    new_tuple,
+    pack_crc,
+    seal,
+    unpack_crc,
+    unseal,
+)
+
+_JOB = Struct(">BQHHII")  # version, created, parts, key bytes, headers bytes, payload bytes in all
+pack_job = _pack_job = _JOB.pack
+
+
+class JobRecord(NamedTuple):
+    """What never changes about a job. `payload` is its first part when `parts` is not 0."""
+
+    created_at_ms: int
+    parts: int
+    key: bytes
+    headers: bytes
+    payload_bytes: int
+    payload: bytes
+
+
+def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
+    """As `encode_job`, of a job that has a payload of one part and nothing else."""
+    body = _pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
+    return body + pack_crc(crc32(body))
+
+
+def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[bytes]:
+    """As `encode_plain_job`, of many: those of one length begin alike, and so do their checksums."""
+    shared = {}
+    for size in set(map(len, payloads)):
+        head = _pack_job(V1, created_at_ms, 0, 0, 0, size)
+        shared[size] = (Struct(f">{len(head)}s{size}sI").pack, head, crc32(head))
+    if len(shared) == 1:
+        pack, head, crc = next(iter(shared.values()))
+        return [pack(head, payload, crc32(payload, crc)) for payload in payloads]
+    return [
+        (of_size := shared[len(payload)])[0](of_size[1], payload, crc32(payload, of_size[2])) for payload in payloads
+    ]
+
+
+def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
+    """The job's row, and the sealed further parts of a large payload."""
+    size = len(payload)
+    parts: list[bytes] = []
+    first = payload
+    if size > PART_BYTES:
+        first = payload[:PART_BYTES]
+        parts = split_parts(payload, PART_BYTES)
+    body = _JOB.pack(V1, created_at_ms, len(parts), len(key), len(headers), size) + key + headers + first
+    return body + crc32(body).to_bytes(4, "big"), parts
+
+
+_JOB_BYTES = _JOB.size
+_unpack_job = _JOB.unpack_from
+
+
+def decode_job(value: bytes, job: bytes) -> JobRecord:
+    body = value[:-4]
+    if len(body) < _JOB_BYTES or crc32(body) != unpack_crc(value, len(body))[0]:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
+    version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
+    if version != V1:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
+    if not key_bytes and not headers_bytes:
+        return new_tuple(JobRecord, (created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]))
+    at_headers = _JOB_BYTES + key_bytes
+    at_payload = at_headers + headers_bytes
+    return JobRecord(
+        created_at_ms, parts, body[_JOB_BYTES:at_headers], body[at_headers:at_payload], payload_bytes, body[at_payload:]
+    )
+
+
+def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[JobRecord | Corrupt]:
+    """As `decode_job`, of many that have to be there: damage is an answer for the job it befell."""
+    found: list[JobRecord | Corrupt] = []
+    add = found.append
+    for value, job in zip(values, jobs, strict=True):
+        if type(value) is bytes:
+            body = value[:-4]
+            if len(body) >= _JOB_BYTES and crc32(body) == unpack_crc(value, len(body))[0] and body[0] == V1:
+                _, created, parts, key, headers, size = _unpack_job(body)
+                if not key and not headers:
+                    add(new_tuple(JobRecord, (created, parts, b"", b"", size, body[_JOB_BYTES:])))
+                    continue
+            try:
+                add(decode_job(value, job))
+            except Corrupt as exc:
+                add(exc)
+        else:
+            add(Corrupt(value.detail if isinstance(value, Corrupt) else "its payload is missing", job.hex()))
+    return found
+
+
+def split_parts(data: bytes, start: int) -> list[bytes]:
+    return [seal(V1_BYTE + data[at : at + PART_BYTES]) for at in range(start, len(data), PART_BYTES)]
+
+
+def join_parts(first: bytes, parts: Sequence[bytes | None], total: int, job: bytes, what: str = "payload") -> bytes:
+    """A large payload or result, whole, or `Corrupt`."""
+    pieces = [first]
+    for part in parts:
+        if part is None:
+            raise Corrupt(f"a part of its {what} is missing", job.hex())
+        try:
+            pieces.append(unseal(f"a part of its {what}", part)[1:])
+        except Corrupt as exc:
+            raise Corrupt(exc.detail, job.hex()) from None
+    whole = b"".join(pieces)
+    if len(whole) != total:
+        raise Corrupt(f"its {what} has {len(whole)} bytes instead of {total}", job.hex())
+    return whole
+
+
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+def encode_headers(headers: dict[str, str]) -> bytes:
+    return encode_msgpack(headers) if headers else b""
+
+
+def decode_headers(raw: bytes, job: bytes) -> dict[str, str]:
+    if not raw:
+        return {}
+    try:
+        return _decode_headers(raw)
+    except msgspec.DecodeError as exc:
+        raise Corrupt("its headers cannot be read", job.hex()) from exc

@@ -1,0 +1,95 @@
+"""Leases, the jobs under them, and claims that may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from leasehold.storage.checksum import crc32
+from leasehold.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
+
+_LEASE = Struct(">BQQIII16s64s")
+_pack_lease = _LEASE.pack
+_unpack_lease = _LEASE.unpack_from
+_LEASE_BYTES = _LEASE.size + 4
+
+
+class LeaseRecord(NamedTuple):
+    version: int
+    expires_at_ms: int
+    granted_at_ms: int
+    given: int
+    open: int
+    lost: int
+    #: The digest of the claim's id, or zeros.
+    claim: bytes
+    #: UTF-8, padded with zeros.
+    worker: bytes
+
+    @property
+    def worker_name(self) -> str:
+        return self.worker.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: str) -> LeaseRecord:
+    return LeaseRecord(V1, expires_at_ms, now_ms, count, count, 0, claim, worker.encode())
+
+
+def encode_lease(record: LeaseRecord) -> bytes:
+    return seal(_LEASE.pack(*record))
+
+
+def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: bytes) -> bytes:
+    """As `new_lease`, at once in bytes."""
+    body = _pack_lease(V1, expires_at_ms, now_ms, count, count, 0, claim, worker)
+    return body + pack_crc(crc32(body))
+
+
+def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
+    if len(value) == _LEASE_BYTES and crc32(value[:-4]) == unpack_crc(value, _LEASE_BYTES - 4)[0] and value[0] == V1:
+        return new_tuple(LeaseRecord, _unpack_lease(value))
+    raise damaged(f"lease {lease.hex()}", value)
+
+
+_LEASE_JOB = Struct(">16sQ")
+
+
+def encode_lease_jobs(jobs: Sequence[tuple[bytes, int]]) -> bytes:
+    pack = _LEASE_JOB.pack
+    return seal(V1_BYTE + b"".join([pack(job, token) for job, token in jobs]))
+
+
+def encode_lease_job(job: bytes, token: int) -> bytes:
+    """As `encode_lease_jobs`, of one."""
+    body = V1_BYTE + _LEASE_JOB.pack(job, token)
+    return body + pack_crc(crc32(body))
+
+
+def decode_lease_jobs(value: bytes, lease: bytes) -> list[tuple[bytes, int]]:
+    """(job, token) of everything a lease was given."""
+    body = unseal(f"the jobs of lease {lease.hex()}", value)
+    return list(_LEASE_JOB.iter_unpack(body[1:]))
+
+
+_CLAIM = Struct(">B16s16sB")
+
+
+class ClaimRecord(NamedTuple):
+    """A claim made with an id: its lease, a digest of what was asked for, whether it ended by expiry."""
+
+    version: int
+    lease: bytes
+    asked: bytes
+    expired: int
+
+
+def encode_claim(lease: bytes, asked: bytes, expired: bool = False) -> bytes:
+    return seal(_CLAIM.pack(V1, lease, asked, expired))
+
+
+def decode_claim(value: bytes) -> ClaimRecord:
+    body = unseal("a remembered claim", value)
+    if len(body) != _CLAIM.size:
+        raise damaged("a remembered claim", value)
+    return ClaimRecord._make(_CLAIM.unpack(body))
