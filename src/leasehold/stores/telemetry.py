@@ -300,9 +300,8 @@ def inform(event: str, **facts: object) -> None:
 def inform_often(event: str, **facts: object) -> None:
     """The same, where there is a line for every request: it goes past the machinery if nobody else listens to it.
 
-    A line through structlog and the standard library's logging takes 60 µs or more, which is what a request takes, and a file
-    that is written to while a store syncs may hold the request up: our own handler takes it in 2 µs, and writes it a moment
-    later. Whoever has put a handler or a filter of theirs in the way gets their records.
+    A line through structlog and the standard library's logging takes as long as a request or longer, and a file that is
+    written to while a store syncs may hold the request up: our own handler takes it in 2 µs, and writes it a moment later. Whoever has put a handler or a filter of theirs in the way gets their records.
     """
     if not _standard.isEnabledFor(logging.INFO):
         return
