@@ -41,7 +41,8 @@ class Connection(Protocol):
 class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._reading, self._writing = os.pipe()
+        self._handles: tuple[int, ...] = os.pipe()
+        self._reading, self._writing = self._handles
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
         self._selector.register(self._reading, selectors.EVENT_READ)
@@ -65,7 +66,8 @@ class Loop:
         """Once every connection is gone."""
         with self._lock:
             self._stopping = True
-            os.write(self._writing, b"x")
+            if self._handles:
+                os.write(self._writing, b"x")
         self._thread.join(5)
 
     def disown(self) -> None:
@@ -103,6 +105,9 @@ class Loop:
             threading.Thread(target=connection.serve, name="leasehold-connection", daemon=True).start()
 
     def _close(self) -> None:
-        self._selector.close()
-        os.close(self._reading)
-        os.close(self._writing)
+        """Once: by the second time its handles may be somebody else's, as in a child forked after it was stopped."""
+        handles, self._handles = self._handles, ()
+        if handles:
+            self._selector.close()
+        for handle in handles:
+            os.close(handle)
