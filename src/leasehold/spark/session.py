@@ -51,25 +51,29 @@ def session(
     if memory is not None:
         settings["spark.driver.memory"] = memory
     builder = SparkSession.builder
-    for name, value in (settings | dict(conf or {})).items():
+    settings |= dict(conf or {})
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    with _launching(local):
+    with _launching(local, settings.get("spark.pyspark.python")):
         return builder.getOrCreate()
 
 
 @contextmanager
-def _launching(local: bool) -> Iterator[None]:
+def _launching(local: bool, executors: str | None) -> Iterator[None]:
     """What Spark's Java takes from its environment, and from nowhere else, while it starts.
 
     Which Python looks for data sources (`python3`, if nobody says); the address of this machine (it warns of loopback names).
-    On a cluster only the driver's own Python is named: the executors' may be elsewhere.
+    On a cluster the executors' may be elsewhere: it is what `spark.pyspark.python` says, which PySpark itself only heeds
+    when it is submitted.
     """
     added = {}
-    if "PYSPARK_PYTHON" not in os.environ and "PYSPARK_DRIVER_PYTHON" not in os.environ:
+    if "PYSPARK_PYTHON" not in os.environ:
         if local:
             added["PYSPARK_PYTHON"] = _plain_python()
-        else:
-            added["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        elif executors is not None:
+            added["PYSPARK_PYTHON"] = executors
+    if not local and "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        added["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if local and "SPARK_LOCAL_IP" not in os.environ:
         added["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.update(added)
