@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 import leasehold
 import leasehold.spark
 from leasehold import Backoff, Policy
+from leasehold.spark import outcomes
 from leasehold.spark.claiming import ClaimReader, planned
 from leasehold.spark.draining import judge
 from leasehold.stores.store import Store
@@ -176,8 +177,7 @@ def drained(spark: SparkSession, url: str, store: Store, tmp_path: Path, jobs: i
             raise ValueError(f"no {number}")
         return "retry" if number % 40 == 20 else None
 
-    outcomes = leasehold.spark.drain(spark, url, "work", handler, lease=3, batch=50)
-    rows = outcomes.collect()
+    rows = leasehold.spark.drain(spark, url, "work", handler, lease=3, batch=50).collect()
     assert Path(mark).exists()
     counts = store.queue("work").counts()
     assert (counts.dead, counts.removed, counts.waiting + counts.leased) == (jobs // 20, jobs - jobs // 20, 0)
@@ -210,14 +210,21 @@ def test_drain(spark: SparkSession, url: str, store: Store, tmp_path: Path) -> N
     drained(spark, url, store, tmp_path, int(os.environ.get("SPARK_DRAIN", "2000")))
 
 
-def test_drain_to_a_limit_and_of_nothing(spark: SparkSession, url: str, store: Store) -> None:
+def test_drain_to_a_limit_and_of_nothing(
+    spark: SparkSession, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handler = str  # it gives back what is no verdict
     assert leasehold.spark.drain(spark, url, "work", handler, until="idle").count() == 0
     fill(store, 100)
     store.queue("work").enqueue(b"later", delay=3600)
-    taken = leasehold.spark.drain(spark, url, "work", lambda delivery: None, limit=20, batch=5, tasks=2).count()
-    assert taken == 20
-    assert leasehold.spark.drain(spark, url, "work", lambda delivery: b"r", until="idle", tasks=1).count() == 80
+    monkeypatch.setattr(outcomes, "FEW", 10)  # more are put together by Spark: it must say the same
+    taken = leasehold.spark.drain(spark, url, "work", lambda delivery: ("retry", "why"), limit=20, batch=5, tasks=2)
+    rows = taken.collect()
+    assert [(len(rows), row.verdict, row.error, row.attempt) for row in rows] == [(20, "retry", "why", 1)] * 20
+    assert all(row.claimed_at <= row.settled_at and row.worker.startswith("drain-") for row in rows)
+    monkeypatch.undo()
+    assert taken.schema == leasehold.spark.drain(spark, url, "work", handler, limit=1, tasks=1).schema
+    assert leasehold.spark.drain(spark, url, "work", lambda delivery: b"r", until="idle", tasks=1).count() == 100
     assert store.queue("work").counts().scheduled == 1
     with pytest.raises(leasehold.InvalidArgument, match="empty or idle"):
         leasehold.spark.drain(spark, url, "work", handler, until="never")

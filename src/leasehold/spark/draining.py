@@ -88,8 +88,7 @@ def drain(
     with opened(url) as store:
         journal = history(store)
         spark.range(0, count, 1, count).mapInArrow(_task(plan, handler), _ddl(_TALLY)).collect()
-        outcomes = journal.outcomes(plan.queue, plan.run)
-    return spark.createDataFrame(outcomes)
+        return journal.outcomes(spark, plan.queue, plan.run)
 
 
 def _cores(spark: SparkSession) -> int:

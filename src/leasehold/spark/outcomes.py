@@ -1,7 +1,8 @@
 """What came of deliveries, by the journal: it has also what a task that was killed had settled before.
 
 One row a delivery that was claimed by a worker whose name begins as asked: (job, token) names a delivery, and the first
-event of it after the claim is its outcome.
+event of it after the claim is its outcome. Few are put together in the driver; many by Spark, from a snapshot, so that a
+driver's memory is no limit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from leasehold.bulk.following import At, Journal
 from leasehold.bulk.query import Query
@@ -28,12 +31,16 @@ OUTCOMES = pa.schema(
 )  # fmt: skip
 _VERDICTS = {"done": "ok", "retried": "retry", "died": "dead", "expired": "expired", "released": "released"}
 _COLUMNS = ("type", "time", "job_id", "token", "attempt", "worker", "error")
+#: So many events are read in the driver at most: some 200 MB.
+FEW = 1_000_000
+#: How long, after its last use, the snapshot is kept that more are read from, in seconds.
+_KEPT = 3600
 
 
 class History(Protocol):
     """From the moment it is made."""
 
-    def outcomes(self, queue: QueueName, workers: str) -> pa.Table: ...
+    def outcomes(self, spark: SparkSession, queue: QueueName, workers: str) -> DataFrame: ...
 
 
 def history(store: Store) -> History:
@@ -47,11 +54,29 @@ class OneJournal:
     """Of a store with one journal: its rows are read as arrays."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._journal = Journal(store.url, 0)
         self._journal._store = store  # the caller's: it is open, and stays so
         self._start: At = self._journal.ends()[1]
 
-    def outcomes(self, queue: QueueName, workers: str) -> pa.Table:
+    def outcomes(self, spark: SparkSession, queue: QueueName, workers: str) -> DataFrame:
+        if self._journal.ends()[1].number - self._start.number > FEW:
+            return self._many(spark, queue, workers)
+        return spark.createDataFrame(self._few(queue, workers))
+
+    def _many(self, spark: SparkSession, queue: QueueName, workers: str) -> DataFrame:
+        snapshot = self._store.take_snapshot("drain", _KEPT)
+        reading = spark.read.format("leasehold").option("url", self._store.url).option("table", "events")
+        reading = reading.option("tenant", queue.tenant).option("queue", queue.queue)
+        events = reading.option("snapshot", snapshot.id).option("columns", ", ".join(_COLUMNS)).load()
+        claimed = events.where((F.col("type") == "claimed") & F.col("worker").startswith(workers))
+        ended = events.where(F.col("type").isin(*_VERDICTS))
+        verdict = F.coalesce(*[F.when(F.col("type") == kind, F.lit(said)) for kind, said in _VERDICTS.items()])
+        claimed = claimed.select("job_id", "token", "attempt", "worker", F.col("time").alias("claimed_at"))
+        ended = ended.select("job_id", "token", verdict.alias("verdict"), "error", F.col("time").alias("settled_at"))
+        return claimed.join(ended, ["job_id", "token"], "left").select(*OUTCOMES.names)
+
+    def _few(self, queue: QueueName, workers: str) -> pa.Table:
         query = Query("events", _COLUMNS, queue.tenant, queue.queue)
         batches = self._journal.fetch(query, self._start, self._journal.ends()[1])
         events = pa.Table.from_batches(batches, query.schema)
@@ -85,7 +110,7 @@ class ManyJournals:
         while (page := store.events(after=self._cursor, limit=100_000)).events:
             self._cursor = page.cursor
 
-    def outcomes(self, queue: QueueName, workers: str) -> pa.Table:
+    def outcomes(self, spark: SparkSession, queue: QueueName, workers: str) -> DataFrame:
         ours: dict[tuple[str, int], dict[str, Any]] = {}
         cursor = self._cursor
         while (page := self._store.events(after=cursor, limit=10_000)).events:
@@ -93,7 +118,7 @@ class ManyJournals:
                 if event.job_id is not None and (event.tenant, event.queue) == queue:
                     _note(ours, event, workers)
             cursor = page.cursor
-        return pa.Table.from_pylist(list(ours.values()), schema=OUTCOMES)
+        return spark.createDataFrame(pa.Table.from_pylist(list(ours.values()), schema=OUTCOMES))
 
 
 def _note(ours: dict[tuple[str, int], dict[str, Any]], event: Event, workers: str) -> None:
