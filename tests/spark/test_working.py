@@ -223,7 +223,7 @@ def test_drain_to_a_limit_and_of_nothing(
     assert [(len(rows), row.verdict, row.error, row.attempt) for row in rows] == [(20, "retry", "why", 1)] * 20
     assert all(row.claimed_at <= row.settled_at and row.worker.startswith("drain-") for row in rows)
     monkeypatch.undo()
-    assert taken.schema == leasehold.spark.drain(spark, url, "work", handler, limit=1, tasks=1).schema
+    assert taken.dtypes == leasehold.spark.drain(spark, url, "work", handler, limit=1, tasks=1).dtypes
     assert leasehold.spark.drain(spark, url, "work", lambda delivery: b"r", until="idle", tasks=1).count() == 100
     assert store.queue("work").counts().scheduled == 1
     with pytest.raises(leasehold.InvalidArgument, match="empty or idle"):
