@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 NAME = "spark-out"
 _BYTES = 200
 _SETTING = Setting("os", None, _BYTES, 2, "core")
-_ROUNDS = 3
+#: Rounds that count, after those in which Java still compiles what it runs.
+_ROUNDS, _WARMING = 3, 2
 _READ, _OF_PARQUET, _SERVED, _BRONZE = 600_000, 0.33, 150_000, 150_000
 
 
@@ -74,13 +75,13 @@ def _row(what: str, rates: list[float], note: str = "") -> Row:
 
 
 def _rates(ways: dict[str, Callable[[], DataFrame]], count: int) -> dict[str, list[float]]:
-    """Rows a second, all columns, from the load to the last row; in turn, after one round that does not count."""
+    """Rows a second, all columns, from the load to the last row; in turn, after some rounds that do not count."""
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(_ROUNDS + 1):
+    for turn in range(_WARMING + _ROUNDS):
         for name, load in ways.items():
             began = time.perf_counter()
             load().write.format("noop").mode("overwrite").save()
-            if turn:
+            if turn >= _WARMING:
                 found[name].append(count / (time.perf_counter() - began))
     return found
 

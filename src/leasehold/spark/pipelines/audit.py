@@ -17,7 +17,7 @@ Six of them are the invariants of the design: 1 `index`, 2 `stray lease lease_op
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -42,17 +42,21 @@ NEEDED = {
     "lease_jobs": ("queue_number", "lease_id", "job_id", "token", "cancelled"),
     "counters": ("tenant", "queue", "queue_number", "counter", "value"),
 }  # fmt: skip
+#: Narrow views of the same tables, where a law needs no more: a job that reads a store asks it for these columns only.
+VIEWS = {
+    "states": ("jobs", ("queue_number", "state")),
+    "journal": ("events", ("shard", "commit", "number", "time", "type", "queue_number", "lease_id", "lease_until")),
+}
 Tables = Mapping[str, DataFrame]
+Keep = Callable[[DataFrame], DataFrame]
+"""Makes a table that is looked at more than once be worked out once."""
 _WAITS = ("ready", "scheduled")
 
 
-def violations(tables: Tables) -> DataFrame:
+def violations(tables: Tables, keep: Keep = lambda rows: rows) -> DataFrame:
     """Everything in these tables, of one moment, that breaks a law."""
-    found = [
-        *_tables(tables),
-        *_journal(tables),
-    ]
-    return reduce(DataFrame.unionByName, found)
+    whole = {**{view: tables[table] for view, (table, _) in VIEWS.items()}, **tables}
+    return reduce(DataFrame.unionByName, [*_tables(whole), *_journal(whole, keep)])
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,7 +67,7 @@ def _tables(tables: Tables) -> list[DataFrame]:
         indexes(tables["jobs"], tables["leases"], tables["indexes"]),
         leased(tables["jobs"], tables["leases"], tables["lease_jobs"]),
         leases(tables["jobs"], tables["leases"]),
-        counters(tables["jobs"], tables["counters"]),
+        counters(tables["states"], tables["counters"]),
     ]
 
 
@@ -183,23 +187,32 @@ def counters(jobs: DataFrame, counted: DataFrame) -> DataFrame:
 # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _journal(tables: Tables) -> list[DataFrame]:
-    events, jobs = tables["events"], tables["jobs"]
-    chained = chain(events)
-    broken = told(chained, events)
-    return [gaps(events), broken, against_jobs(chained, jobs), balance(chained, broken)]
+def _journal(tables: Tables, keep: Keep) -> list[DataFrame]:
+    rows = tables["journal"]
+    oldest = rows.agg(F.coalesce(F.min("commit"), F.lit(0)).alias("oldest"))
+    # Few rows of many: a job's newest, and those that break a law.
+    marked = keep(judged(chain(tables["events"]), oldest, rows).where(F.col("newest") | F.col("rule").isNotNull()))
+    broken = _violations(marked.where(F.col("rule").isNotNull()))
+    newest = marked.where("newest")
+    return [gaps(rows), broken, against_jobs(newest, tables["jobs"], oldest), balance(newest, broken)]
 
 
 def chain(events: DataFrame) -> DataFrame:
-    """Job events beside the one before; `newest` of each job."""
-    order = Window.partitionBy("queue_number", "job_id").orderBy("commit", "index")
+    """Job events beside the one before; `newest` of each job, with what its events say it left in its queue."""
+    job = Window.partitionBy("queue_number", "job_id")
+    order = job.orderBy("commit", "index")
     before = ("commit", "index", "type", "state", "token", "attempt", "lease_id", "lease_until")
-    rows = events.where(F.col("job_id").isNotNull())
-    return rows.select(
+    rows = events.where(F.col("job_id").isNotNull()).select(
         *[name for name in NEEDED["events"] if name != "shard"],
         *[F.lag(name).over(order).alias(f"was_{name}") for name in before],
         F.lead("commit").over(order).isNull().alias("newest"),
     )
+    known = F.coalesce(F.col("was_state"), F.when(F.col("previous_commit").isNull(), F.lit("gone")).otherwise("there"))
+    entered = F.when((known == "gone") & (F.col("state") != "gone"), 1).otherwise(0)
+    met = F.when(F.col("was_commit").isNull() & (known == "there"), 1).otherwise(0)
+    left = F.when((F.col("state") == "gone") & (known != "gone"), 1).otherwise(0)
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return rows.withColumn("kept", F.sum(entered + met - left).over(so_far))
 
 
 def gaps(events: DataFrame) -> DataFrame:
@@ -229,11 +242,10 @@ def gaps(events: DataFrame) -> DataFrame:
     return _violations(looked.withColumn("evidence", why).where(F.col("evidence").isNotNull()).withColumns(bare), "gap")
 
 
-def told(chained: DataFrame, events: DataFrame) -> DataFrame:
-    """Laws of a job's chain of events: the first that an event breaks is told."""
-    oldest = events.agg(F.min("commit").alias("oldest"))
+def judged(chained: DataFrame, oldest: DataFrame, journal: DataFrame) -> DataFrame:
+    """Laws of a job's chain of events: `rule` is the first that an event breaks, null if it breaks none."""
     ends = (
-        events.where(F.col("type") == "extended")
+        journal.where(F.col("type") == "extended")
         .groupBy("queue_number", "lease_id")
         .agg(F.max("lease_until").alias("extended_to"))
     )
@@ -271,9 +283,10 @@ def told(chained: DataFrame, events: DataFrame) -> DataFrame:
         rule, evidence = F.when(broken, name).otherwise(rule), F.when(broken, says).otherwise(evidence)
     # Only what may be late is looked up among the leases that were extended: few.
     marked = chained.crossJoin(F.broadcast(oldest)).join(F.broadcast(ends), ["queue_number", "lease_id"], "left")
-    return _violations(
-        marked.select("*", rule.alias("rule"), evidence.alias("evidence")).where(F.col("rule").isNotNull())
-    )
+    return marked.select(
+        "tenant", "queue", "queue_number", "job_id", "lease_id", "state", "token", "attempt", "priority", "commit",
+        "index", "newest", "kept", rule.alias("rule"), evidence.alias("evidence"),
+    )  # fmt: skip
 
 
 def _allowed(before: Column) -> Column:
@@ -289,19 +302,18 @@ def _allowed(before: Column) -> Column:
     return ~judged | step.isin(*steps)
 
 
-def against_jobs(chained: DataFrame, jobs: DataFrame) -> DataFrame:
+def against_jobs(newest: DataFrame, jobs: DataFrame, oldest: DataFrame) -> DataFrame:
     """The sixth invariant: each job as its newest event says, none missing on either side."""
-    newest = chained.where("newest").select(
+    told = newest.select(
         F.col("tenant").alias("e_tenant"), F.col("queue").alias("e_queue"), "queue_number", "job_id",
         F.col("state").alias("e_state"), F.col("token").alias("e_token"), F.col("attempt").alias("e_attempt"),
         F.col("priority").alias("e_priority"), "commit", "index",
     )  # fmt: skip
-    kept = chained.agg(F.coalesce(F.min("commit"), F.lit(0)).alias("oldest"))
     tables = jobs.withColumnRenamed("id", "job_id").select(
         "tenant", "queue", "queue_number", "job_id", _state(F.col("state")).alias("state"), "token", "attempt",
         "priority", "last_commit", "last_index",
     )  # fmt: skip
-    both = newest.join(tables, ["queue_number", "job_id"], "full").crossJoin(F.broadcast(kept))
+    both = told.join(tables, ["queue_number", "job_id"], "full").crossJoin(F.broadcast(oldest))
     gone = F.col("state").isNull()
     lost = gone & (F.col("e_state") != "gone")
     differs = ~gone & F.col("e_state").isNotNull() & (
@@ -329,16 +341,10 @@ def against_jobs(chained: DataFrame, jobs: DataFrame) -> DataFrame:
     )
 
 
-def balance(chained: DataFrame, broken: DataFrame) -> DataFrame:
+def balance(newest: DataFrame, broken: DataFrame) -> DataFrame:
     """Conservation of the journal itself: what entered and did not leave is what its newest events leave open."""
-    known = F.coalesce(F.col("was_state"), F.when(F.col("previous_commit").isNull(), F.lit("gone")).otherwise("there"))
-    entered = F.when((known == "gone") & (F.col("state") != "gone"), 1).otherwise(0)
-    met = F.when(F.col("was_commit").isNull() & (known == "there"), 1).otherwise(0)
-    left = F.when((F.col("state") == "gone") & (known != "gone"), 1).otherwise(0)
-    still = F.when(F.col("newest") & (F.col("state") != "gone"), 1).otherwise(0)
-    sums = chained.groupBy("tenant", "queue").agg(
-        F.sum(entered + met - left).alias("kept"), F.sum(still).alias("still")
-    )  # fmt: skip
+    still = F.when(F.col("state") != "gone", 1).otherwise(0)
+    sums = newest.groupBy("tenant", "queue").agg(F.sum("kept").alias("kept"), F.sum(still).alias("still"))
     said = broken.select("tenant", "queue").distinct()
     nobody = F.lit(None).cast("string")
     return _violations(

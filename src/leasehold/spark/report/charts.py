@@ -199,12 +199,13 @@ def _svg(parts: Sequence[str], times: Sequence[int], step_ms: int, series: Seque
         "times": [moment(at) for at in times],
         "series": [{"name": s.name, "colour": s.colour, "values": [say(v) for v in s.values]} for s in series],
     }
+    inside = json.dumps(shown).replace("<", "\\u003c")  # no name of a queue ends the script
     legend = "".join(f'<span><i class="key {s.colour}"></i>{escape(s.name)}</span>' for s in series)
     return (
         f'<div class="chart"><div class="legend">{legend}</div>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(", ".join(s.name for s in series))}">'
         f'{"".join(parts)}<line class="cursor" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" x1="0" x2="0"/></svg>'
-        f'<script type="application/json">{json.dumps(shown).replace("<", "&lt;")}</script></div>'
+        f'<script type="application/json">{inside}</script></div>'
     )
 
 
