@@ -59,7 +59,6 @@ def master(tmp_path: Path) -> Iterator[str]:
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
     }
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -67,28 +66,22 @@ def master(tmp_path: Path) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: str) -> Path:
+    def start(name: str, host: str, *arguments: str) -> Path:
         log = tmp_path / f"{name}.log"
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.rstrip('12')}", *arguments]
+        here = {**environment, "SPARK_LOCAL_IP": host}
         with log.open("wb") as out:
-            started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True))
+            started.append(
+                subprocess.Popen([*command, "--host", host], env=here, stdout=out, stderr=out, start_new_session=True)
+            )
         return log
 
     try:
-        said = start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        said = start("master.Master", "127.0.0.1", "--port", str(port), "--webui-port", "0")
         for number in "12":
-            start(
-                f"worker.Worker{number}",
-                "--cores",
-                "2",
-                "--memory",
-                "1g",
-                "--host",
-                "127.0.0.1",
-                "--webui-port",
-                "0",
-                url,
-            )
+            # Two hosts to Spark: it does not start a second attempt where the first one runs.
+            place = f"127.0.0.{number}"
+            start(f"worker.Worker{number}", place, url, "--cores", "2", "--memory", "1g", "--webui-port", "0")
         until = time.monotonic() + 180
         while len(re.findall("Registering worker", said.read_text())) < 2:
             assert time.monotonic() < until, said.read_text()[-2_000:]
