@@ -112,7 +112,10 @@ def test_lmdb_takes_a_map_size():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cache": 5}, "unknown option 'cache'.*cache_capacity, cert_file, encoding, key_file, listen, map_size, mode, partitions"),
+        (
+            {"cache": 5},
+            "unknown option 'cache'.*cache_capacity, cert_file, encoding, key_file, listen, map_size, mode, partitions",
+        ),
         ({"mode": "fast"}, "storage.rocksdb.mode = 'fast' .*low_space, high_throughput"),
         ({"map_size": "1GB"}, "'map_size' is a setting of lmdb, and this is a rocksdb store"),
         ({"durability": "paper"}, "storage.durability = 'paper'"),
