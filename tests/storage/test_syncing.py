@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -165,9 +166,15 @@ def test_what_is_deferred_is_told_of_once_it_is_durable():
 
     told: list[int] = []
     all_told = threading.Event()
+
+    def tell(version: int) -> None:
+        told.append(version)
+        if version == 3:
+            all_told.set()
+
     for version in (1, 2, 3):
-        assert syncer.deferring(lambda version=version: verb(version)) == (f"answer {version}", version)
-        syncer.then(version, lambda version=version: (told.append(version), version == 3 and all_told.set()))
+        assert syncer.deferring(functools.partial(verb, version)) == (f"answer {version}", version)
+        syncer.then(version, functools.partial(tell, version))
         if version == 1:
             assert disk.begun.acquire(timeout=10)
     assert told == [], "the first sync has not ended"
