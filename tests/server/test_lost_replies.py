@@ -24,7 +24,7 @@ class LateForClaims(Proxy):
 
     def _carry(self, request: bytes, fault: str, delay: float) -> bytes | None:
         reply = super()._carry(request, fault, delay)
-        if request.startswith(b"POST /v1/queues/work/claims") and not self.lost:
+        if request.startswith(b"POST /v1/queues/mail/claims") and not self.lost:
             self.lost += 1
             self._clock.advance(60)
             return None
@@ -39,7 +39,7 @@ def between() -> Iterator[tuple[leasehold.Queue, LateForClaims]]:
         listener = Listener(sock, Host(store._backend))
         proxy = LateForClaims(sock.getsockname()[:2], clock)
         with leasehold.open(f"http://127.0.0.1:{proxy.port}", sweep=False) as client:
-            yield client.queue("work"), proxy
+            yield client.queue("mail"), proxy
         proxy.stop()
         listener.stop()
 

@@ -23,6 +23,7 @@ import logging
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -114,7 +115,7 @@ class _ByVerb(dict[str, Meter]):
         return self.setdefault(verb, Meter())
 
 
-class Collected:
+class Collected(ABC):
     """A collector of prometheus-client's: it has `_families`, empty, and fills them in `collect`."""
 
     def __init__(self) -> None:
@@ -137,8 +138,9 @@ class Collected:
         return iter(self._families())
 
     @staticmethod
+    @abstractmethod
     def _families() -> tuple[Any, ...]:
-        raise NotImplementedError
+        """The families, empty."""
 
 
 class Meters(Collected):
