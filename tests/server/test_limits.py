@@ -7,6 +7,7 @@ import http.client
 import json
 import time
 import zlib
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,10 @@ RECEIPT = f"{0:032x}.{0:032x}.1"
 JOB = {"text": "x"}
 
 
+def alike(count: int) -> dict[str, object]:
+    return {"verb": "ack", "lease": "0" * 32, "jobs": b64encode(bytes(16 * count)).decode(), "tokens": [1] * count}
+
+
 @pytest.mark.parametrize(
     ("target", "within", "past"),
     [
@@ -53,12 +58,14 @@ JOB = {"text": "x"}
         (CLAIMS, {"lease_ms": 60_000}, {"lease_ms": 60_001}),
         (f"/v1/queues/emails/leases/{0:032x}/extend", {"lease_ms": 60_000}, {"lease_ms": 60_001}),
         (SETTLE, {"items": [{"verb": "ack", "receipt": RECEIPT}] * 5}, {"items": [{"verb": "ack", "receipt": RECEIPT}] * 6}),
+        (SETTLE, {"alike": alike(5)}, {"alike": alike(6)}),
+        (JOBS, ["eA=="] * 5, ["eA=="] * 6),
         ("/v1/queues/emails/replay", {"ids": ["0" * 32] * 5}, {"ids": ["0" * 32] * 6}),
         ("/v1/claims", {"queues": [f"q{n}" for n in range(5)]}, {"queues": [f"q{n}" for n in range(6)]}),
         (JOBS, JOB, {**JOB, "unknown": 1}),
         (JOBS, JOB, {**JOB, "priority": 10}),
     ],
-    ids=["body", "batch", "claim", "lease", "extend", "settle", "ids", "queues", "unknown field", "shape"],
+    ids=["body", "batch", "claim", "lease", "extend", "settle", "settle alike", "payloads", "ids", "queues", "unknown field", "shape"],
 )  # fmt: skip
 def test_within_and_past(target: str, within: Any, past: Any, served: Running, headers: dict[str, str]):
     status, _ = asked(served, headers, target, within)

@@ -35,7 +35,7 @@ from leasehold.queueing import (
 )
 from leasehold.queueing.attending import Attendant, OfEngine
 from leasehold.queueing.core import Core
-from leasehold.queueing.once import OnceCore, kept
+from leasehold.queueing.once import OnceCore, asked_to_enqueue, asked_to_settle, kept
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
 from leasehold.storage.pieces import Pieces
@@ -257,14 +257,14 @@ class KvOnce(OnceVerbs, KvBackend):
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         if len(jobs) == 1 and self._core.straight is not None:
-            added = single.enqueue(self._core, name, jobs[0], kept(self._request, "enqueue", name, jobs))
+            added = single.enqueue(self._core, name, jobs[0], kept(self._request, asked_to_enqueue(name, jobs)))
             if not isinstance(added, single.Unusual):
                 return [added]
         return super().enqueue(name, jobs)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
         if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
-            told = kept(self._request, "settle", name, items)
+            told = kept(self._request, asked_to_settle(name, items))
             if single.ack(self._core, name, items[0].proof, told) is None:
                 return [None]
         return super().settle(name, items)

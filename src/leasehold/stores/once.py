@@ -18,7 +18,7 @@ from leasehold.model.names import QueueName
 from leasehold.model.quota import Quota
 from leasehold.model.request import JobImage, JobRequest, ReplayRequest
 from leasehold.model.retry import Policy
-from leasehold.queueing.once import asked
+from leasehold.queueing.once import asked, asked_to_enqueue, asked_to_settle
 from leasehold.stores.contract import Backend, JobIds, Progress
 
 
@@ -34,15 +34,18 @@ class OnceVerbs:
         self._request = request
 
     def _once(self, verb: str, *arguments: object) -> Backend:
+        return self._asked(asked(verb, *arguments))
+
+    def _asked(self, asked_for: bytes) -> Backend:
         view = object.__new__(self._plain)
         kept = vars(self._backend)
         vars(view).update(kept)
-        view._core = self._remembering(kept["_core"], self._request, asked(verb, *arguments))
+        view._core = self._remembering(kept["_core"], self._request, asked_for)
         found: Backend = view
         return found
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
-        return self._once("enqueue", name, jobs).enqueue(name, jobs)
+        return self._asked(asked_to_enqueue(name, jobs)).enqueue(name, jobs)
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
@@ -53,7 +56,7 @@ class OnceVerbs:
         return found
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
-        return self._once("settle", name, items).settle(name, items)
+        return self._asked(asked_to_settle(name, items)).settle(name, items)
 
     def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
         return self._once("extend", name, lease, lease_ms).extend(name, lease, lease_ms)

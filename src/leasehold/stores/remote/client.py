@@ -136,10 +136,10 @@ class RemoteBackend(BulkVerbs):
             request.id,
         )
         if len(names) == 1:
-            body = m.ClaimBody(limit, lease_ms, wait_ms, worker, max_bytes, id)
+            body = m.ClaimBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True)
             return self._of_queue("claim", names[0], "/claims", body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
         tenant, queues = _told(names)
-        several = m.ClaimAnyBody(limit, lease_ms, wait_ms, worker, max_bytes, id, queues=queues)
+        several = m.ClaimAnyBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
         operation = OPERATIONS["claim_any"]
         return self._ask(operation, "/v1/claims", tenant, several, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
 
@@ -147,8 +147,7 @@ class RemoteBackend(BulkVerbs):
         return self._poller.watch(topics, wait_ms, told)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[LeaseholdError | None]:
-        body = m.SettleBody(m.settle_items(items))
-        reply = self._of_queue("settle", name, "/settle", body, m.SettleReply)
+        reply = self._of_queue("settle", name, "/settle", m.SettleBody.of(items), m.SettleReply)
         return [None if problem is None else error_of(problem) for problem in reply.results]
 
     def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:

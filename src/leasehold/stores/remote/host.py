@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from leasehold.errors import Forbidden, InvalidArgument, LeaseholdError, NotFound, StoreClosed, TooLarge, Unavailable
-from leasehold.model.lease import Settle, proof_of
+from leasehold.model.lease import Settle
 from leasehold.stores.contract import Backend, Watch
 from leasehold.stores.kv import KvBackend
 from leasehold.stores.polling import Poller
@@ -263,10 +263,11 @@ class Host:
     def give_back(self, begun: Begun, entry: Attended, answer: object) -> None:
         """Whoever waited is gone: what was leased to them goes back, unless they have asked again and have it now."""
         entry.got = False
-        if not isinstance(answer, m.ClaimReply) or not answer.jobs or not self.attendance.alone(entry):
+        if not isinstance(answer, m.ClaimReply) or not _took(answer) or not self.attendance.alone(entry):
             return
+        proofs = answer.proofs()
         name = begun.call.identity.queue(answer.queue, answer.tenant)
-        self.backend.settle(name, [Settle("release", proof_of(job.receipt)) for job in answer.jobs])
+        self.backend.settle(name, [Settle("release", proof) for proof in proofs])
 
     def call_off(self, identity: Identity, headers: Mapping[str, str], name: str) -> bool:
         """End a waiting request by its id."""

@@ -62,6 +62,8 @@ class Limits(Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"lease_ms={lease_ms}: this server gives leases of at most {self.lease_ms}")
         for name in _many_of(type(request)):
             self._many(name, getattr(request, name))
+        if isinstance(request, m.SettleBody) and request.alike is not None:
+            self._many("alike", request.alike.tokens)
 
     def _many(self, name: str, things: Sized | None) -> None:
         if things is not None and len(things) > self.batch:

@@ -27,7 +27,7 @@ from leasehold.stores.remote.calls import Operation
 _Q = "/v1/queues/{queue}"
 _J = _Q + "/jobs/{job}"
 _ALL = (
-    Operation("enqueue", "POST", _Q + "/jobs", "produce", list[m.JobBody] | m.JobBody, list[Enqueued] | Enqueued, w.enqueue,
+    Operation("enqueue", "POST", _Q + "/jobs", "produce", m.Jobs | m.JobBody, list[Enqueued] | Enqueued, w.enqueue,
               "Add a job, or a list of jobs in one transaction.", writes=True),
     Operation("list", "GET", _Q + "/jobs", "any", m.ListQuery, Page, w.list_jobs, "Jobs in a state, a page at a time."),
     Operation("get", "GET", _J, "any", m.Nothing, Job, w.get, "A job as it is now."),

@@ -44,7 +44,7 @@ def _names(call: Call) -> list[QueueName]:
 
 def claim(call: Call) -> m.ClaimReply:
     request = msgspec.structs.replace(call.request.checked(), wait_ms=0)
-    return m.ClaimReply.of(call.backend.claim(_names(call), request))
+    return m.ClaimReply.of(call.backend.claim(_names(call), request), call.request.columns)
 
 
 def claim_waits(call: Call) -> Waiting | None:
@@ -52,17 +52,17 @@ def claim_waits(call: Call) -> Waiting | None:
     if not request.wait_ms:
         return None
     names = _names(call)
-    now = msgspec.structs.replace(request, wait_ms=0)
+    now, columns = msgspec.structs.replace(request, wait_ms=0), call.request.columns
 
     def look() -> m.ClaimReply | None:
         leased = call.backend.claim(names, now)
-        return None if leased is None else m.ClaimReply.of(leased)
+        return None if leased is None else m.ClaimReply.of(leased, columns)
 
     return Waiting(names, request.wait_ms, look, lambda left_ms: m.ClaimReply([], left_ms=left_ms))
 
 
 def settle(call: Call) -> m.SettleReply:
-    outcomes = call.backend.settle(call.name, m.settles(call.request.items))
+    outcomes = call.backend.settle(call.name, call.request.settles())
     return m.SettleReply([None if error is None else problem_of(error) for error in outcomes])
 
 

@@ -22,7 +22,7 @@ from leasehold.stores.remote.messages.base import (
     Span,
     checked_text,
 )
-from leasehold.stores.remote.messages.work import JobBody
+from leasehold.stores.remote.messages.work import Jobs
 
 
 class ImageBody(Request, kw_only=True):
@@ -89,7 +89,7 @@ class WriteBody(Request):
 
 class ChunkBody(Request):
     queue: str
-    jobs: Annotated[list[JobBody], Meta(max_length=CHUNK)]
+    jobs: Annotated[Jobs, Meta(max_length=CHUNK)]
 
 
 class FinishBody(Request):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
 from leasehold.errors import InvalidArgument
+from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
-from leasehold.model.lease import ClaimRequest, Delivery, Leased, Settle, proof_of, proofs_of
+from leasehold.model.lease import ClaimRequest, Delivery, Leased, Proof, Settle, proof_of, proofs_of
 from leasehold.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
-from leasehold.model.request import JobRequest, checked_bytes, checked_headers
+from leasehold.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request
+from leasehold.model.request import job_requests as plain_or_checked
 from leasehold.model.retry import MAX_ATTEMPTS
 from leasehold.stores.queue import MAX_CLAIM
 from leasehold.stores.remote.messages.base import (
@@ -23,6 +26,8 @@ from leasehold.stores.remote.messages.base import (
     Span,
     checked_text,
 )
+
+Token = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class JobBody(Request, gc=False):
@@ -68,10 +73,20 @@ class JobBody(Request, gc=False):
         return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers)
 
 
-def job_requests(jobs: Sequence[JobBody]) -> list[JobRequest]:
+#: Jobs in one request: each as it is described, or, where there is nothing to say of it, its payload alone.
+Jobs = list[JobBody | bytes]
+
+
+def job_requests(jobs: Sequence[JobBody | bytes]) -> list[JobRequest]:
     """Checked. The commonest, of which nothing is said but the payload, are made the quickest way."""
+    if set(map(type, jobs)) == _BYTES:
+        return plain_or_checked(jobs)
     made = []
     for job in jobs:
+        if type(job) is bytes:
+            made.append(job_request(job))
+            continue
+        assert isinstance(job, JobBody)
         fields = astuple(job)
         payload = fields[0]
         if fields[1:] == _ONLY_PAYLOAD and payload is not None and len(payload) <= MAX_PAYLOAD:
@@ -81,17 +96,21 @@ def job_requests(jobs: Sequence[JobBody]) -> list[JobRequest]:
     return made
 
 
-def job_bodies(jobs: Sequence[JobRequest]) -> list[JobBody]:
-    return [JobBody(job[0]) if job[1:] == _PLAIN else JobBody.of(job) for job in jobs]
+def job_bodies(jobs: Sequence[JobRequest]) -> Jobs:
+    """As they travel."""
+    if all_plain(jobs):
+        return [job[0] for job in jobs]
+    return [job[0] if job[1:] == _PLAIN else JobBody.of(job) for job in jobs]
 
 
+_BYTES = {bytes}
 _ONLY_PAYLOAD = astuple(JobBody(b""))[1:]
 _PLAIN = tuple(JobRequest(b""))[1:]
 _new = tuple.__new__  # a NamedTuple without a Python frame
 
 
 class ClaimBody(Request):
-    """A claim of one queue. `id`: a repeat gives the same jobs."""
+    """A claim of one queue. `id`: a repeat gives the same jobs. `columns`: for programs, the answer in columns."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
     lease_ms: SomeSpan | None = None
@@ -99,6 +118,7 @@ class ClaimBody(Request):
     worker: Annotated[str, Meta(max_length=MAX_WORKER_BYTES)] = ""
     max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
     id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    columns: bool = False
 
     def checked(self) -> ClaimRequest:
         return ClaimRequest(
@@ -132,6 +152,63 @@ class DeliveryBody(Struct, frozen=True, omit_defaults=True, gc=False):
     key: str | None = None
 
 
+class Columns(Struct, frozen=True, omit_defaults=True):
+    """The jobs of a claim, a list for each of their fields. A receipt is `ID.LEASE.TOKEN` in hex, of each."""
+
+    #: 16 bytes each.
+    ids: bytes
+    tokens: Sequence[int]
+    payloads: Sequence[bytes]
+    attempts: Sequence[int]
+    max_attempts: Sequence[int]
+    created_at_ms: Sequence[int]
+    #: Left out where all are 0, and where no job has any.
+    priorities: Sequence[int] | None = None
+    headers: Sequence[dict[str, str]] | None = None
+    keys: Sequence[str | None] | None = None
+
+    @classmethod
+    def of(cls, deliveries: Sequence[Delivery]) -> Columns:
+        # Fields as in `Delivery`: all of them at once take less than half of one after the other.
+        _, jobs, _, tokens, payloads, attempts, max_attempts, priorities, created, headers, keys = zip(
+            *map(astuple, deliveries), strict=True
+        )
+        return cls(
+            b"".join(jobs),
+            tokens,
+            payloads,
+            attempts,
+            max_attempts,
+            created,
+            priorities if any(priorities) else None,
+            headers if any(headers) else None,
+            keys if any(keys) else None,
+        )
+
+    def deliveries(self, name: QueueName, lease: bytes) -> list[Delivery]:
+        count = len(self.tokens)
+        return list(
+            map(
+                Delivery,
+                repeat(name, count),
+                _cut(self.ids),
+                repeat(lease, count),
+                self.tokens,
+                self.payloads,
+                self.attempts,
+                self.max_attempts,
+                self.priorities or repeat(0),
+                self.created_at_ms,
+                self.headers or [{} for _ in range(count)],
+                self.keys or repeat(None),
+            )
+        )
+
+
+def _cut(ids: bytes) -> list[bytes]:
+    return [ids[at : at + 16] for at in range(0, len(ids), 16)]
+
+
 class ClaimReply(Struct, frozen=True, omit_defaults=True):
     """One lease over these jobs; without a lease there was nothing, and `left_ms` of the wait are left to be asked for again."""
 
@@ -141,14 +218,20 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     queue: str = ""
     left_ms: int = 0
+    #: The jobs, where they were asked for so.
+    columns: Columns | None = None
 
     @classmethod
-    def of(cls, leased: Leased | None, left_ms: int = 0) -> ClaimReply:
+    def of(cls, leased: Leased | None, columns: bool = False) -> ClaimReply:
         if leased is None:
-            return cls([], left_ms=left_ms)
-        lease = leased.lease.hex()
+            return cls([])
+        lease, deliveries = leased.lease.hex(), leased.deliveries
+        if columns and deliveries:
+            return cls(
+                [], lease, leased.until_ms, leased.name.tenant, leased.name.queue, columns=Columns.of(deliveries)
+            )
         jobs = []
-        for d in leased.deliveries:
+        for d in deliveries:
             job = d.job.hex()
             jobs.append(
                 DeliveryBody(
@@ -166,10 +249,21 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
             )
         return cls(jobs, lease, leased.until_ms, leased.name.tenant, leased.name.queue)
 
+    def proofs(self) -> list[Proof]:
+        """Of all the jobs it gives."""
+        if self.columns is None or self.lease is None:
+            return proofs_of([job.receipt for job in self.jobs])
+        lease = bytes.fromhex(self.lease)
+        return [
+            Proof(job, lease, token) for job, token in zip(_cut(self.columns.ids), self.columns.tokens, strict=True)
+        ]
+
     def leased(self, name: QueueName) -> Leased | None:
         if self.lease is None:
             return None
         lease = bytes.fromhex(self.lease)
+        if self.columns is not None:
+            return Leased(name, lease, self.until_ms, self.columns.deliveries(name, lease))
         fromhex = bytes.fromhex
         return Leased(
             name,
@@ -215,29 +309,59 @@ class SettleItem(Request, gc=False):
         return Settle(self.verb, proof_of(self.receipt), self.result, self.error, self.delay_ms)
 
 
-def settles(items: Sequence[SettleItem]) -> list[Settle]:
-    """Checked."""
-    proofs = proofs_of([item.receipt for item in items])
-    return [
-        Settle(item.verb, proof)
-        if item.result is None and item.error is None and item.delay_ms is None
-        else item.checked()
-        for item, proof in zip(items, proofs, strict=True)
-    ]
+class SettleAlike(Request):
+    """Many jobs of one lease to which the same happens, and nothing is said of any: for programs."""
 
+    verb: Literal["ack", "nack", "fail", "release"]
+    lease: str
+    #: Ids of 16 bytes each, and the token of each.
+    jobs: Annotated[bytes, Meta(min_length=16)]
+    tokens: Annotated[Sequence[Token], Meta(min_length=1, max_length=10_000)]
 
-def settle_items(items: Sequence[Settle]) -> list[SettleItem]:
-    made = []
-    held = text = None
-    for verb, (job, lease, token), result, error, delay_ms in map(astuple, items):
-        if lease is not held:
-            held, text = lease, lease.hex()
-        made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms))
-    return made
+    def settles(self) -> list[Settle]:
+        verb, lease, jobs = self.verb, job_id_bytes(self.lease), _cut(self.jobs)
+        if len(self.jobs) != 16 * len(self.tokens):
+            raise InvalidArgument("alike: an id of 16 bytes and a token for each job")
+        return [Settle(verb, _new(Proof, (job, lease, token))) for job, token in zip(jobs, self.tokens, strict=True)]
 
 
 class SettleBody(Request):
-    items: Annotated[list[SettleItem], Meta(min_length=1, max_length=10_000)]
+    """Deliveries to settle: each by its receipt, or all alike."""
+
+    items: Annotated[list[SettleItem], Meta(min_length=1, max_length=10_000)] | None = None
+    alike: SettleAlike | None = None
+
+    def settles(self) -> list[Settle]:
+        """Checked."""
+        items = self.items
+        if self.alike is not None and items is None:
+            return self.alike.settles()
+        if items is None or self.alike is not None:
+            raise InvalidArgument("give items, or all of one lease as alike")
+        proofs = proofs_of([item.receipt for item in items])
+        return [
+            Settle(item.verb, proof)
+            if item.result is None and item.error is None and item.delay_ms is None
+            else item.checked()
+            for item, proof in zip(items, proofs, strict=True)
+        ]
+
+    @classmethod
+    def of(cls, items: Sequence[Settle]) -> SettleBody:
+        rows = list(map(astuple, items))
+        if len(rows) > 1:
+            verbs, proofs, *said = zip(*rows, strict=True)
+            jobs, leases, tokens = zip(*proofs, strict=True)
+            count = len(rows)
+            if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 3:
+                return cls(None, SettleAlike(verbs[0], leases[0].hex(), b"".join(jobs), tokens))
+        made = []
+        held = text = None
+        for verb, (job, lease, token), result, error, delay_ms in rows:
+            if lease is not held:
+                held, text = lease, lease.hex()
+            made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms))
+        return cls(made)
 
 
 class SettleReply(Struct, frozen=True):
