@@ -19,6 +19,7 @@ from leasehold.testing.conformance.world import (
     assert_told_right,
     begin,
     claimed,
+    ended,
     fill,
     happened,
     journals,
@@ -139,11 +140,12 @@ def test_a_reader_may_wait_for_the_next_event(store: Store, queue: Queue, clock:
     reader = begin(lambda: store.events(after=cursor, wait=60))
     assert still(reader)
     job_id = queue.enqueue(b"y").id
-    assert [e.job_id for e in reader.result(PATIENCE)] == [job_id]
-    reader = begin(lambda: store.events(after=reader.result(0).cursor, wait=60))
+    page = reader.result(PATIENCE)
+    assert [e.job_id for e in page] == [job_id]
+    reader = begin(lambda: store.events(after=page.cursor, wait=60))
     assert still(reader)
     clock.advance(60)
-    assert reader.result(PATIENCE).events == []
+    assert ended(reader, clock, 60).events == []
 
 
 def test_a_cursor_that_is_none_of_ours_is_refused(store: Store, queue: Queue) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 import pytest
@@ -305,6 +305,15 @@ def still(future: Future[T]) -> bool:
     """Whether it goes on, a moment later."""
     time.sleep(MOMENT)
     return not future.done()
+
+
+def ended(future: Future[T], clock: ManualClock, seconds: float) -> T:
+    """What it returns once its time is up. If it began to wait only after the clock was moved, the clock is moved again."""
+    for _ in range(int(PATIENCE)):
+        if wait([future], 1).done:
+            break
+        clock.advance(seconds)
+    return future.result(0)
 
 
 def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
