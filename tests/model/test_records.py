@@ -68,6 +68,46 @@ def test_jobs(created: int, payload: bytes, key: bytes, headers: dict[str, str])
     assert records.decode_headers(job.headers, JOB) == headers
 
 
+@given(st.lists(states, min_size=1, max_size=5), st.data())
+def test_many_states_at_once_are_as_one_by_one(made: list[StateRecord], data: st.DataObject) -> None:
+    values: list[Any] = [records.encode_state(state) for state in made]
+    assert records.state_rows(values) == made == records.decode_states(values, [JOB] * len(made))
+    assert values == records.seal_states(*zip(*made, strict=True))
+    index = data.draw(st.integers(0, len(made) - 1))
+    for bad in (
+        None,
+        Corrupt("a bad block"),
+        values[index][:-1],
+        flipped(values[index], data),
+        records.encode_state(made[index]._replace(version=2)),
+    ):
+        values[index] = bad
+        assert records.state_rows(values) is None
+        found = records.decode_states(values, [JOB] * len(made))
+        assert found[:index] + found[index + 1 :] == made[:index] + made[index + 1 :]
+        assert found[index] is None if bad is None else isinstance(found[index], Corrupt)
+
+
+@given(st.integers(0, 300), st.lists(u64, min_size=1, max_size=5), st.data())
+def test_many_jobs_at_once_are_as_one_by_one(size: int, times: list[int], data: st.DataObject) -> None:
+    payloads = [data.draw(st.binary(min_size=size, max_size=size)) for _ in times]
+    values: list[Any] = [records.encode_plain_job(*each) for each in zip(times, payloads, strict=True)]
+    jobs = [JOB] * len(times)
+    assert records.job_rows(values) == records.decode_jobs(values, jobs) != []
+    index = data.draw(st.integers(0, len(times) - 1))
+    for bad in (None, Corrupt("a bad block"), b"", values[index][:-1], flipped(values[index], data)):
+        damaged = [*values[:index], bad, *values[index + 1 :]]
+        assert records.job_rows(damaged) is None
+        assert isinstance(records.decode_jobs(damaged, jobs)[index], Corrupt)
+    keyed, _ = records.encode_job(1, b"", b"k" * size, b"")
+    assert size == 0 or records.job_rows([keyed, *values]) is None, "its key is no payload"
+
+
+def flipped(value: bytes, data: st.DataObject) -> bytes:
+    at = data.draw(st.integers(0, len(value) - 1))
+    return value[:at] + bytes([value[at] ^ 1 << data.draw(st.integers(0, 7))]) + value[at + 1 :]
+
+
 @settings(max_examples=30)
 @given(st.integers(-2, 2), st.integers(1, 3), st.binary(max_size=8))
 def test_jobs_in_parts(off: int, parts: int, key: bytes) -> None:

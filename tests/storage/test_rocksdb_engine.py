@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from leasehold.errors import Corrupt, StoreClosed
+from leasehold.storage import keyspace
 from leasehold.storage.engine import iterate, iterate_keys
 from leasehold.storage.engines.rocksdb import RocksEngine
 from leasehold.storage.engines.rocksdb.transaction import Reader
@@ -471,6 +472,35 @@ def test_a_damaged_block_is_an_error_in_every_kind_of_read(path: Path) -> None:
     assert db.read(lambda reader: reader.get(PAYLOAD, b"00000")) == rows[0][1], "the rest can be read"
     db.transact(lambda tx: tx.put(JOBS, b"a", b"and written"))
     db.close()
+
+
+def test_a_damaged_block_of_a_front_is_an_error_for_many_keys_too(path: Path) -> None:
+    db = opened(path)
+    chance = random.Random(7)
+    rows = [(keyspace.ready(1, 0, n, chance.randbytes(16)), b"") for n in range(5000)]
+    put(db, READY, *rows)
+    db.close()
+    table = max((path / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+    db = opened(path)
+    tier, end = keyspace.ready_prefix(1, 0), keyspace.ready_tier_end(1, 0)
+    for _ in range(2):  # the second time, where the front begins is known
+        assert db.transact(lambda tx: tx.keys(READY, tier, end, 100)) == [key for key, _ in rows[:100]]
+        with pytest.raises(Corrupt):
+            db.transact(lambda tx: tx.keys(READY, tier, end, 10_000))
+    db.close()
+
+
+def test_many_keys_of_a_front_end_where_they_are_asked_to(db: RocksEngine) -> None:
+    rows = [(keyspace.ready(1, 0, n, bytes(16)), b"") for n in range(200)]
+    put(db, READY, *rows)
+    tier = keyspace.ready_prefix(1, 0)
+    for many in (1, 15, 16, 17, 150, 151, 199, 200, 201):
+        for until in (0, 10, 150, 200, 1000):
+            found = db.read(lambda reader: reader.keys(READY, tier, keyspace.ready_from(1, 0, until), many))  # noqa: B023
+            assert found == [key for key, _ in rows[: min(many, until)]]
 
 
 def test_a_damaged_counter_is_an_error_and_the_engine_goes_on(db: RocksEngine) -> None:

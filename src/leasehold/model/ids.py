@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from struct import Struct
 
 from leasehold.errors import InvalidArgument
@@ -57,10 +58,7 @@ class IdSource:
             self._low += stride * count
             high = self._high
             self._until = high >> 16
-        pack = _QQ.pack
-        if count == 1:
-            return (pack(high, first),)
-        return [pack(high, low) for low in range(first, first + stride * count, stride)]
+        return list(map(_pack, repeat(high), range(first, first + stride * count, stride)))
 
     def renew(self) -> None:
         """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 from leasehold.errors import InvalidArgument, TooLarge
 from leasehold.model.durations import Duration, duration_ms, moment_ms
@@ -59,16 +59,40 @@ def job_request(job: object) -> JobRequest:
     )
 
 
-class PlainRequests(list[JobRequest]):
-    """Jobs that are nothing but their payloads, and known to be."""
+class PlainRequests(Sequence[JobRequest]):
+    """Jobs that are nothing but their payloads, and known to be; a request is made of one only when it is asked for."""
+
+    __slots__ = ("payloads",)
+
+    def __init__(self, payloads: list[bytes]) -> None:
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, index: int) -> JobRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> PlainRequests: ...
+    def __getitem__(self, index: int | slice) -> JobRequest | PlainRequests:
+        if isinstance(index, slice):
+            return PlainRequests(self.payloads[index])
+        return _new(JobRequest, (self.payloads[index], *_PLAIN))
+
+    def __iter__(self) -> Iterator[JobRequest]:
+        return map(_new, _KIND, zip(self.payloads, *_PLAIN_EACH, strict=False))
 
 
-def job_requests(jobs: Iterable[object]) -> list[JobRequest]:
+def job_requests(jobs: Iterable[object]) -> Sequence[JobRequest]:
     """Check jobs as users give them. A batch of bytes, the commonest, is made without a step of Python for each."""
-    given = jobs if type(jobs) is list else list(jobs)
+    given: list[Any] = list(jobs)
     if set(map(type, given)) == _BYTES and max(map(len, given)) <= MAX_PAYLOAD:
-        return PlainRequests(map(_new, _KIND, zip(given, *_PLAIN_EACH, strict=False)))
+        return PlainRequests(given)
     return [job_request(job) for job in given]
+
+
+def payloads_of(requests: Sequence[JobRequest]) -> list[bytes]:
+    return requests.payloads if type(requests) is PlainRequests else [request[0] for request in requests]
 
 
 def all_plain(requests: Sequence[JobRequest]) -> bool:

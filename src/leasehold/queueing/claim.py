@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import repeat
 
 import msgspec
 
@@ -24,10 +25,9 @@ from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.removal import remove
 from leasehold.storage import keyspace, records
-from leasehold.storage.checksum import crc32
-from leasehold.storage.engine import Reader, Row, get_each
+from leasehold.storage.engine import Reader, get_each
 from leasehold.storage.keyspace import Counter, Due
-from leasehold.storage.records import JobRecord, StateRecord
+from leasehold.storage.records import JobFields, JobRecord, StateFields, StateRecord
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -38,11 +38,14 @@ _PASSED_OVER = 10_000
 class _Taken:
     """Jobs picked by a claim, with what was read of them, and what was wrong on the way."""
 
-    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans")
+    __slots__ = ("bytes", "damaged", "expired", "jobs", "keys", "orphans", "records", "states")
 
     def __init__(self) -> None:
-        #: The ready row, the job, its state and what never changes about it.
-        self.jobs: list[tuple[bytes, bytes, StateRecord, JobRecord]] = []
+        #: Side by side, of each job: its ready row, its id, its state, and what never changes about it.
+        self.keys: list[bytes] = []
+        self.jobs: list[bytes] = []
+        self.states: list[StateFields] = []
+        self.records: list[JobFields] = []
         self.bytes = 0
         self.expired: list[tuple[bytes, StateRecord]] = []
         self.orphans: list[bytes] = []
@@ -237,9 +240,12 @@ def _look(ledger: Ledger, queue: Registered, request: ClaimRequest, keys: list[b
     tx, number, now, max_bytes = ledger.tx, queue.number, ledger.now, request.max_bytes
     jobs = [key[13:] for key in keys]
     rows = [queue.prefix + job for job in jobs]
-    states = records.decode_states(get_each(tx, keyspace.STATE, rows), jobs)
-    found = records.decode_jobs(get_each(tx, keyspace.JOBS, rows), jobs)
-    pack_ready, take = keyspace.pack_ready, taken.jobs.append
+    raw_states, raw_jobs = get_each(tx, keyspace.STATE, rows), get_each(tx, keyspace.JOBS, rows)
+    if max_bytes is None and _take_all(number, keys, jobs, raw_states, raw_jobs, taken):
+        return True
+    states = records.decode_states(raw_states, jobs)
+    found = records.decode_jobs(raw_jobs, jobs)
+    pack_ready = keyspace.pack_ready
     for key, job, state, record in zip(keys, jobs, states, found, strict=True):
         if type(state) is not StateRecord or type(record) is not JobRecord:
             if state is None:
@@ -262,7 +268,37 @@ def _look(ledger: Ledger, queue: Registered, request: ClaimRequest, keys: list[b
                 taken.damaged.append(exc)
                 continue
         taken.bytes += record.payload_bytes
-        take((key, job, state, record))
+        taken.keys.append(key)
+        taken.jobs.append(job)
+        taken.states.append(state)
+        taken.records.append(record)
+    return True
+
+
+def _take_all(
+    number: int,
+    keys: list[bytes],
+    jobs: list[bytes],
+    raw_states: Sequence[bytes | Corrupt | None],
+    raw_jobs: Sequence[bytes | Corrupt | None],
+    taken: _Taken,
+) -> bool:
+    """Take all of them, if there is nothing to pass over, to clear or to put together: the usual case."""
+    states = records.state_rows(raw_states)
+    found = None if states is None else records.job_rows(raw_jobs)
+    if states is None or found is None:
+        return False
+    _, kinds, priorities, _, _, _, _, _, _, visible, _, due_at, _, _ = zip(*states, strict=True)
+    _, parts, _, _, sizes, _ = zip(*found, strict=True)
+    if kinds.count(_WAITING) != len(kinds) or any(due_at) or any(parts):
+        return False
+    if keys != list(map(keyspace.pack_ready, repeat(number), map((9).__sub__, priorities), visible, jobs)):
+        return False
+    taken.keys += keys
+    taken.jobs += jobs
+    taken.states += states
+    taken.records += found
+    taken.bytes += sum(sizes)
     return True
 
 
@@ -279,93 +315,88 @@ def _grant(
     asked: bytes,
     taken: _Taken,
 ) -> Leased:
-    tx, now, number = ledger.tx, ledger.now, queue.number
+    tx, now, number, jobs = ledger.tx, ledger.now, queue.number, taken.jobs
+    count = len(jobs)
     expires = now + (request.lease_ms or queue.lease_ms)
-    prefix, heads = queue.prefix, queue.claimed
-    states: list[Row] = []
-    events: list[bytes] = []
-    given: list[tuple[bytes, int]] = []
-    deliveries: list[Delivery] = []
-    pack_state, pack_crc, pack_middle = records.pack_state, records.pack_crc, records.pack_event_middle
-    for begin, end, ref, text in ledger.room(len(taken.jobs), request.worker):
-        for _, job, state, record in taken.jobs[begin:end]:
-            _, _, priority, reason, flags, attempt, max_attempts, replays, token, visible, ended, due_at, last, _ = (
-                state
-            )
-            attempt += 1
-            token += 1
-            if due_at:
-                tx.delete(keyspace.DUE, keyspace.due(Due.TTL, due_at, number, job))
-            body = pack_state(
-                1,
-                _LEASED,
-                priority,
-                reason,
-                flags,
-                attempt,
-                max_attempts,
-                replays,
-                token,
-                visible,
-                ended,
-                0,
-                ref,
-                lease,
-            )
-            states.append((prefix + job, body + pack_crc(crc32(body))))
-            events.append(
-                heads[priority] + job + lease + pack_middle(token, attempt, max_attempts, expires, last) + text
-            )
-            given.append((job, token))
-            created, _, key, headers, _, payload = record
-            if key or headers:
-                deliveries.append(_delivery(name, job, lease, token, attempt, max_attempts, priority, record))
-            else:
-                deliveries.append(
-                    Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, {})
-                )
-            ref += 1
-        ledger.put_events(events)
-        events.clear()
-    tx.delete_many(keyspace.READY, [key for key, _, _, _ in taken.jobs])
-    tx.put_many(keyspace.STATE, states)
-    at = keyspace.of_queue(number, lease)
-    tx.put(
-        keyspace.LEASES,
-        at,
-        records.encode_lease(records.new_lease(expires, now, len(given), claim_key, request.worker)),
+    # Column by column: a batch is granted by a few calls that each do one thing to all its jobs.
+    _, _, priorities, reasons, flags, attempts, max_attempts, replays, tokens, visible, ended, due_at, last, _ = zip(
+        *taken.states, strict=True
     )
-    tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(given))
+    attempts = tuple(map(_next, attempts))
+    tokens = tuple(map(_next, tokens))
+    for job, due in zip(jobs, due_at, strict=True) if any(due_at) else ():
+        if due:
+            tx.delete(keyspace.DUE, keyspace.due(Due.TTL, due, number, job))
+    refs: list[int] = []
+    for begin, end, ref, text in ledger.room(count, request.worker):
+        part = slice(begin, end)
+        refs += range(ref, ref + end - begin)
+        ledger.put_events(
+            list(
+                map(
+                    records.pack_event,
+                    map(queue.claimed.__getitem__, priorities[part]),
+                    jobs[part],
+                    repeat(lease),
+                    tokens[part],
+                    attempts[part],
+                    max_attempts[part],
+                    repeat(expires),
+                    last[part],
+                    repeat(text),
+                )
+            )
+        )
+    states = records.seal_states(
+        repeat(records.V1), repeat(_LEASED), priorities, reasons, flags, attempts, max_attempts, replays, tokens, visible,
+        ended, repeat(0), refs, repeat(lease),
+    )  # fmt: skip
+    created, _, keys, headers, _, payloads = zip(*taken.records, strict=True)
+    deliveries = list(
+        map(
+            Delivery,
+            repeat(name),
+            jobs,
+            repeat(lease),
+            tokens,
+            payloads,
+            attempts,
+            max_attempts,
+            priorities,
+            created,
+            map(_headers, headers, jobs) if any(headers) else [{} for _ in jobs],
+            map(_key, keys) if any(keys) else repeat(None),
+        )
+    )
+    tx.delete_many(keyspace.READY, taken.keys)
+    tx.put_many(keyspace.STATE, list(zip([queue.prefix + job for job in jobs], states, strict=True)))
+    at = keyspace.of_queue(number, lease)
+    tx.put(keyspace.LEASES, at, records.encode_lease(records.new_lease(expires, now, count, claim_key, request.worker)))
+    tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(zip(jobs, tokens, strict=True)))
     tx.put(keyspace.DUE, keyspace.due(Due.LEASE, expires, number, lease), b"")
     if request.id is not None:
         tx.put(keyspace.CLAIMS, keyspace.of_queue(number, claim_key), records.encode_claim(lease, asked))
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, expires + CLAIM_MEMORY_MS, number, claim_key), b"")
     if queue.limited:
-        limits.take(ledger, queue, len(given))
+        limits.take(ledger, queue, count)
         if queue.meter:
-            meters.moved(ledger, queue.meter, -len(given), -taken.bytes)
-    ledger.count(number, Counter.WAITING, -len(given))
-    ledger.count(number, Counter.LEASED, len(given))
+            meters.moved(ledger, queue.meter, -count, -taken.bytes)
+    ledger.count(number, Counter.WAITING, -count)
+    ledger.count(number, Counter.LEASED, count)
     # Whoever leads the line plans for this lease's end too.
     ledger.woken[name] = max(ledger.woken.get(name, 0), 1)
     return Leased(name, lease, expires, deliveries)
 
 
-def _delivery(
-    name: QueueName,
-    job: bytes,
-    lease: bytes,
-    token: int,
-    attempt: int,
-    max_attempts: int,
-    priority: int,
-    record: JobRecord,
-) -> Delivery:
-    headers = records.decode_headers(record.headers, job) if record.headers else {}
-    key = record.key.decode("utf-8", "replace") if record.key else None
-    return Delivery(
-        name, job, lease, token, record.payload, attempt, max_attempts, priority, record.created_at_ms, headers, key
-    )
+_next = (1).__add__
+
+
+def _headers(raw: bytes, job: bytes) -> dict[str, str]:
+    return records.decode_headers(raw, job) if raw else {}
+
+
+def _key(raw: bytes) -> str | None:
+    return raw.decode("utf-8", "replace") if raw else None
 
 
 def _repeat(ledger: Ledger, queue: Registered, claim: records.ClaimRecord, asked: bytes) -> Leased:
@@ -391,8 +422,18 @@ def _repeat(ledger: Ledger, queue: Registered, claim: records.ClaimRecord, asked
         if record.parts:
             record = record._replace(payload=whole_payload(tx, number, job, record))
         deliveries.append(
-            _delivery(
-                queue.name, job, claim.lease, state.token, state.attempt, state.max_attempts, state.priority, record
+            Delivery(
+                queue.name,
+                job,
+                claim.lease,
+                state.token,
+                record.payload,
+                state.attempt,
+                state.max_attempts,
+                state.priority,
+                record.created_at_ms,
+                _headers(record.headers, job),
+                _key(record.key),
             )
         )
     return Leased(queue.name, claim.lease, lease.expires_at_ms, deliveries)

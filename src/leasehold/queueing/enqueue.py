@@ -10,7 +10,7 @@ from leasehold.model.ids import NO_ID
 from leasehold.model.job import Enqueued
 from leasehold.model.lifecycle import TERMINAL, State
 from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest, all_plain
+from leasehold.model.request import JobRequest, all_plain, payloads_of
 from leasehold.queueing import meters, quotas, single
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import whole_payload
@@ -47,7 +47,8 @@ def planned(
     ids = core.ids.take(now, len(requests))
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    sizes = [len(request[0]) for request in requests]
+    payloads = payloads_of(requests)
+    sizes = list(map(len, payloads))
     size = JOB_OVERHEAD * len(requests) + sum(sizes)
     plain = max(sizes, default=0) <= records.PART_BYTES and all_plain(requests)
     if not plain:
@@ -67,7 +68,7 @@ def planned(
         if queue.meter:
             _meter(ledger, queue, requests, first_jobs)
         if plain:
-            _write_plain(ledger, queue, requests, ids)
+            _write_plain(ledger, queue, payloads, ids)
         else:
             _write(ledger, queue, requests, ids, moments, first_jobs)
         if keyed:
@@ -82,7 +83,7 @@ def planned(
     return now, run
 
 
-def _write_plain(ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes]) -> None:
+def _write_plain(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes]) -> None:
     """As `_write`, of jobs that differ in nothing but their payload: what they share is made once."""
     now, prefix, max_attempts = ledger.now, queue.prefix, queue.policy.max_attempts
     pack_crc, pack_u64 = records.pack_crc, keyspace.commit
@@ -98,7 +99,7 @@ def _write_plain(ledger: Ledger, queue: Registered, requests: Sequence[JobReques
         tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0) + records.NO_TEXT
         ledger.put_events([head + job + tail for job in ids[begin:end]])
     tx, count = ledger.tx, len(ids)
-    jobs = records.encode_plain_jobs(now, [request[0] for request in requests])
+    jobs = records.encode_plain_jobs(now, payloads)
     tx.put_many(keyspace.JOBS, list(zip(rows, jobs, strict=True)))
     tx.put_many(keyspace.STATE, list(zip(rows, states, strict=True)))
     tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter as Counted
 from collections.abc import Sequence
+from itertools import repeat
 
 from leasehold.errors import AlreadySettled, Corrupt, LeaseholdError, LeaseLost
 from leasehold.model.ids import NO_ID
@@ -27,7 +28,7 @@ from leasehold.queueing.removal import delete_extras
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import get_each
 from leasehold.storage.keyspace import Counter, Due
-from leasehold.storage.records import LeaseRecord, Notes, StateRecord
+from leasehold.storage.records import LeaseRecord, Notes, StateFields, StateRecord
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -71,7 +72,7 @@ def _settle(
         else:
             _failed(ledger, queue, item, state, rolls[index])
     if removed:
-        _remove_done(ledger, queue, removed)
+        _remove_done(ledger, queue, *zip(*removed, strict=True))
         for lease, count in Counted(state[13] for _, state in removed).items():
             closed[lease] = closed.get(lease, 0) + count
     for lease, count in closed.items():
@@ -94,16 +95,16 @@ def _end_together(ledger: Ledger, queue: Registered, items: Sequence[Settle]) ->
     tx, prefix, lease, count = ledger.tx, queue.prefix, leases[0], len(items)
     if leases.count(lease) != count or len(set(jobs)) != count:
         return False
-    states = records.decode_states(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]), jobs)
-    held = [
-        (job, state)
-        for job, token, state in zip(jobs, tokens, states, strict=True)
-        if type(state) is StateRecord and state[1] == _LEASED and state[13] == lease and state[8] == token
-    ]
-    record = read_lease(tx, queue.number, lease) if len(held) == count else None
+    states = records.state_rows(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]))
+    if states is None:
+        return False
+    _, kinds, _, _, _, _, _, _, held_at, _, _, _, _, held_by = zip(*states, strict=True)
+    if kinds.count(_LEASED) != count or held_by.count(lease) != count or held_at != tokens:
+        return False
+    record = read_lease(tx, queue.number, lease)
     if record is None or record.expires_at_ms <= ledger.now:
         return False
-    _remove_done(ledger, queue, held)
+    _remove_done(ledger, queue, jobs, states)
     close_jobs(tx, queue.number, lease, record, count)
     ledger.count(queue.number, Counter.LEASED, -count)
     ledger.freed(queue, count)
@@ -161,34 +162,42 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 # ── ack ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[tuple[bytes, StateRecord]]) -> None:
+def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], states: Sequence[StateFields]) -> None:
     """Done, and not kept: gone in the same step."""
-    tx, number = ledger.tx, queue.number
-    prefix = keyspace.queue_prefix(number)
-    keys = []
-    events = []
-    pack_middle = records.pack_event_middle
-    heads = queue.done
-    no_text = records.NO_TEXT
-    for begin, end, _, _ in ledger.room(len(jobs)):
-        for job, state in jobs[begin:end]:
-            _, _, priority, _, flags, attempt, max_attempts, _, token, _, _, _, last, lease = state
-            keys.append(prefix + job)
-            if flags:
-                delete_extras(tx, number, job, flags)
-            events.append(heads[priority] + job + lease + pack_middle(token, attempt, max_attempts, 0, last) + no_text)
-        ledger.put_events(events)
-        events.clear()
+    tx, number, prefix = ledger.tx, queue.number, queue.prefix
+    _, _, priorities, _, flags, attempts, max_attempts, _, tokens, _, _, _, last, leases = zip(*states, strict=True)
+    for job, each in zip(jobs, flags, strict=True) if any(flags) else ():
+        if each:
+            delete_extras(tx, number, job, each)
+    for begin, end, _, text in ledger.room(len(jobs)):
+        part = slice(begin, end)
+        ledger.put_events(
+            list(
+                map(
+                    records.pack_event,
+                    map(queue.done.__getitem__, priorities[part]),
+                    jobs[part],
+                    leases[part],
+                    tokens[part],
+                    attempts[part],
+                    max_attempts[part],
+                    repeat(0),
+                    last[part],
+                    repeat(text),
+                )
+            )
+        )
+    keys = [prefix + job for job in jobs]
     tx.delete_many(keyspace.JOBS, keys)
     tx.delete_many(keyspace.STATE, keys)
     ledger.count(number, Counter.REMOVED, len(jobs))
-    ledger.ended.extend([job for job, _ in jobs])
+    ledger.ended.extend(jobs)
 
 
 def _keep_done(ledger: Ledger, queue: Registered, job: bytes, state: StateRecord, result: bytes | None) -> None:
     keep_ms = max(queue.retention_ms, 0 if result is None else queue.result_retention_ms)
     if not keep_ms:
-        _remove_done(ledger, queue, [(job, state)])
+        _remove_done(ledger, queue, (job,), (state,))
         return
     tx, now, number = ledger.tx, ledger.now, queue.number
     done = state._replace(state=int(State.DONE), ended_at_ms=now, due_at_ms=now + keep_ms)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
 from struct import Struct
-from typing import NamedTuple
+from struct import error as StructError
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -89,25 +93,49 @@ def decode_job(value: bytes, job: bytes) -> JobRecord:
     )
 
 
+JobFields = tuple[Any, ...]
+"""What a `JobRecord` holds, in its order."""
+
+
+def job_rows(values: Sequence[Any]) -> list[JobFields] | None:
+    """The fields of rows of one length that hold a payload and nothing else; None: they are something else."""
+    first = values[0]
+    size = len(first) - 4 if type(first) is bytes else 0
+    if size < _JOB_BYTES:
+        return None
+    unpack, unpack_sum, body_of = _of_size(size)
+    try:
+        rows = list(map(unpack, values))
+    except (TypeError, StructError):
+        return None
+    if list(map(unpack_sum, values)) != list(zip(map(crc32, map(body_of, values)))):
+        return None
+    versions, created, parts, keys, headers, sizes, payloads = zip(*rows, strict=True)
+    if any(keys) or any(headers) or versions.count(V1) != len(rows):
+        return None
+    return list(zip(created, parts, _NONE, _NONE, sizes, payloads, strict=False))
+
+
+_NONE = repeat(b"")
+
+
+@lru_cache(64)
+def _of_size(size: int) -> tuple[Any, Any, Any]:
+    return Struct(f"{_JOB.format}{size - _JOB_BYTES}s4x").unpack, Struct(f">{size}xI").unpack, itemgetter(slice(size))
+
+
 def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[JobRecord | Corrupt]:
     """As `decode_job`, of many that have to be there: damage is an answer for the job it befell."""
-    found: list[JobRecord | Corrupt] = []
-    add = found.append
-    for value, job in zip(values, jobs, strict=True):
-        if type(value) is bytes:
-            body = value[:-4]
-            if len(body) >= _JOB_BYTES and crc32(body) == unpack_crc(value, len(body))[0] and body[0] == V1:
-                _, created, parts, key, headers, size = _unpack_job(body)
-                if not key and not headers:
-                    add(new_tuple(JobRecord, (created, parts, b"", b"", size, body[_JOB_BYTES:])))
-                    continue
-            try:
-                add(decode_job(value, job))
-            except Corrupt as exc:
-                add(exc)
-        else:
-            add(Corrupt(value.detail if isinstance(value, Corrupt) else "its payload is missing", job.hex()))
-    return found
+    return list(map(_decode_or_damage, values, jobs))
+
+
+def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> JobRecord | Corrupt:
+    if value is None or isinstance(value, Corrupt):
+        return Corrupt("its payload is missing" if value is None else value.detail, job.hex())
+    try:
+        return decode_job(value, job)
+    except Corrupt as exc:
+        return exc
 
 
 def split_parts(data: bytes, start: int) -> list[bytes]:

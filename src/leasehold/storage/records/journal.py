@@ -22,6 +22,10 @@ pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queu
 pack_event_middle = Struct(">QIIQQ").pack  # token, attempt, max_attempts, at, previous
 pack_event_text = Struct(">II").pack  # offset in the row's tail, bytes
 NO_TEXT = bytes(8)
+#: All of them at once.
+pack_event = Struct(
+    ">8s16s16sQIIQQ8s"
+).pack  # head, job, lease, token, attempt, max_attempts, at, previous, text reference
 
 
 #: A journal row of one event: the row's header, the event's head, and its other fields; a tail of text and a CRC follow.

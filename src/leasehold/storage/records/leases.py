@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import starmap
 from struct import Struct
 from typing import NamedTuple
 
@@ -55,9 +56,8 @@ def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
 _LEASE_JOB = Struct(">16sQ")
 
 
-def encode_lease_jobs(jobs: Sequence[tuple[bytes, int]]) -> bytes:
-    pack = _LEASE_JOB.pack
-    return seal(V1_BYTE + b"".join([pack(job, token) for job, token in jobs]))
+def encode_lease_jobs(jobs: Iterable[tuple[bytes, int]]) -> bytes:
+    return seal(V1_BYTE + b"".join(starmap(_LEASE_JOB.pack, jobs)))
 
 
 def encode_lease_job(job: bytes, token: int) -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import add, itemgetter
 from struct import Struct
-from typing import NamedTuple
+from struct import error as StructError
+from typing import Any, NamedTuple
 
 from leasehold.errors import Corrupt
 from leasehold.storage.checksum import crc32
-from leasehold.storage.records.sealing import V1, new_tuple, unpack_crc
+from leasehold.storage.records.sealing import V1, new_tuple, pack_crc, unpack_crc
 
 _STATE = Struct(">BBBBBIIIQQQQQ16s")
 STATE_BYTES = _STATE.size + 4
@@ -62,18 +65,47 @@ def decode_state(value: bytes, job: bytes) -> StateRecord:
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
 
+#: Steps that a batch takes as a whole: no line of Python for each row.
+_unpack_sealed = Struct(_STATE.format + "4x").unpack
+_unpack_sum = Struct(f">{_STATE_BODY}xI").unpack
+_body_of = itemgetter(slice(_STATE_BODY))
+_version_of = itemgetter(0)
+
+StateFields = tuple[Any, ...]
+"""What a `StateRecord` holds, in its order."""
+
+
+def seal_states(*columns: Any) -> list[bytes]:
+    """As `seal_state`, of many given column by column; a `repeat` stands for a field they share."""
+    bodies = list(map(_pack_state, *columns))
+    return list(map(add, bodies, map(pack_crc, map(crc32, bodies))))
+
+
+def state_rows(values: Sequence[Any]) -> list[StateFields] | None:
+    """The fields of many states, as plain tuples, which cost a third of records; None if any is missing or damaged."""
+    try:
+        rows = list(map(_unpack_sealed, values))  # refuses what has another length, or is no bytes
+    except (TypeError, StructError):
+        return None
+    if list(map(_unpack_sum, values)) != list(zip(map(crc32, map(_body_of, values)))):
+        return None
+    return rows if list(map(_version_of, rows)).count(V1) == len(rows) else None
+
+
 def decode_states(
     values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]
 ) -> list[StateRecord | Corrupt | None]:
     """As `decode_state`, of many: damage is an answer for the job it befell."""
-    found: list[StateRecord | Corrupt | None] = []
-    add = found.append
-    for value, job in zip(values, jobs, strict=True):
-        if type(value) is bytes:
-            if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE_BODY)[0] and value[0] == V1:
-                add(new_tuple(StateRecord, _unpack_state(value)))
-            else:
-                add(Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex()))
-        else:
-            add(None if value is None else Corrupt(value.detail, job.hex()))  # type: ignore[union-attr]
-    return found
+    rows = state_rows(values)
+    if rows is None:
+        return list(map(_decode_or_damage, values, jobs))
+    return list(map(new_tuple, repeat(StateRecord), rows))
+
+
+def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> StateRecord | Corrupt | None:
+    if value is None or isinstance(value, Corrupt):
+        return None if value is None else Corrupt(value.detail, job.hex())
+    try:
+        return decode_state(value, job)
+    except Corrupt as exc:
+        return exc

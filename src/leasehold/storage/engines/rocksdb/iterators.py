@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from rocksdict import ReadOptions
@@ -31,6 +33,20 @@ def forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
         step()
     check_status(iterator)
     return rows
+
+
+#: From here on the driver is asked for keys by its own iteration: one step for each instead of three.
+_MANY = 16
+
+
+def first_keys(table: Any, begin: bytes, end: bytes, bound: bytes, limit: int) -> list[bytes] | None:
+    """As `forward_keys`, of many, in a third of the steps; None if they may not be all there is: only a walk can tell."""
+    if limit < _MANY:
+        return None
+    keys: list[bytes] = list(islice(table.keys(from_key=begin, read_opt=until(bound)), limit))
+    if len(keys) < limit:
+        return None  # at the end, or at damage
+    return keys if keys[-1] < end else keys[: bisect_left(keys, end)]
 
 
 def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[bytes]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from rocksdict import WriteBatch
 
 from leasehold.storage.engine import Row, Space
-from leasehold.storage.engines.rocksdb.iterators import at_keys, backward, forward, forward_keys, here, until
+from leasehold.storage.engines.rocksdb.iterators import (
+    at_keys,
+    backward,
+    first_keys,
+    forward,
+    forward_keys,
+    here,
+    until,
+)
 from leasehold.storage.engines.rocksdb.opening import translated
 from leasehold.storage.keyspace import COUNTERS, FRONTS, JOBS, NAMES, STATE, commit
 
@@ -91,9 +99,14 @@ class Reader:
             return forward_keys(self._tables[space].iter(until(end)), begin, end, limit)
         if front.head >= end or limit <= 0:
             return []
-        iterator = self._tables[space].iter(until(front.end))
-        keys = forward_keys(iterator, front.head, end, limit)
-        front.head = keys[0] if keys else here(iterator, front)
+        keys = first_keys(self._tables[space], front.head, end, front.end, limit)
+        if not keys:
+            iterator = self._tables[space].iter(until(front.end))
+            keys = forward_keys(iterator, front.head, end, limit)
+            if not keys:
+                front.head = here(iterator, front)
+                return keys
+        front.head = keys[0]
         return keys
 
 
