@@ -77,7 +77,7 @@ class JobBody(Request, gc=False):
 Jobs = list[JobBody | bytes]
 
 
-def job_requests(jobs: Sequence[JobBody | bytes]) -> list[JobRequest]:
+def job_requests(jobs: Sequence[JobBody | bytes]) -> Sequence[JobRequest]:
     """Checked. The commonest, of which nothing is said but the payload, are made the quickest way."""
     if set(map(type, jobs)) == _BYTES:
         return plain_or_checked(jobs)
