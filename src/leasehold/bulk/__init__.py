@@ -4,7 +4,8 @@ store ── take_snapshot ──▶ a moment ── plan ──▶ parts (key r
 
 query.py   what is asked           plan.py     parts, and who reads them     arrays.py  checks and columns at once
 jobs.py events.py small.py         the tables  schemas.py                    layouts.py the records as numpy sees them
-moments.py opening a moment, by folder or in the process
+moments.py opening a moment, by folder or in the process                     sums.py    CRC-32 of many values at once
+extents.py cutting a space by what is known of it without reading it
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leasehold.bulk import sums
+from leasehold.bulk.sums import Sums
 from leasehold.errors import Corrupt
 from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Row, Walk
@@ -18,28 +20,30 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Fields = npt.NDArray[np.void]
-Sums = npt.NDArray[np.uint32]
 Damage = Callable[[int], None]
 """Raises what is wrong with the n-th value."""
 
 _US = np.int64(1000)
 _LAST_MS = np.uint64(2**63 // 1000 - 1)
-_TIME = pa.timestamp("us", tz="UTC")
-_TRAILER, _PREFIX = np.dtype(">u4"), np.dtype("<i4")
+TIME = pa.timestamp("us", tz="UTC")
+_TRAILER, _PREFIX, _BYTE = np.dtype(">u4"), np.dtype("<i4"), np.dtype("u1")
 #: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are joined.
-_STEP = 1024
-
-_first, _second = itemgetter(0), itemgetter(1)
+_STEP = 512
 
 
-class Block(NamedTuple):
-    """Rows side by side: keys and values joined; where each value starts, how long it is, and its CRC-32."""
+class Block:
+    """Rows side by side: keys and values joined; where each value starts and how long it is.
 
-    keys: bytes
-    data: bytes
-    starts: Ints
-    lengths: Ints
-    sums: Sums
+    Most blocks are of values of one width, and then nothing is known of any single one: `width` is 0 where they differ.
+    """
+
+    def __init__(self, keys: bytes, data: bytes, lengths: Ints, width: int, sums: Sums | None = None) -> None:
+        self.keys = keys
+        self.data = data
+        self.lengths = lengths
+        self.width = width
+        self.starts: Ints = np.arange(len(lengths)) * width if width else np.cumsum(lengths) - lengths
+        self._sums = sums
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -51,16 +55,25 @@ class Block(NamedTuple):
     def value(self, at: int) -> bytes:
         return self.data[self.starts[at] : self.starts[at] + self.lengths[at]]
 
+    def sums(self) -> Sums:
+        """The CRC-32 of each value."""
+        if self._sums is None:
+            view, ends = memoryview(self.data), (self.starts + self.lengths).tolist()
+            found = [crc32(view[start:end]) for start, end in zip(self.starts.tolist(), ends, strict=True)]
+            self._sums = np.array(found, np.uint32)
+        return self._sums
+
     def chosen(self, keep: Bools) -> Block:
         """Some of the rows; the others' values are only passed over."""
         width = len(self.keys) // len(self)
-        keys = np.frombuffer(self.keys, f"V{width}")[keep].tobytes()
-        return Block(keys, self.data, self.starts[keep], self.lengths[keep], self.sums[keep])
+        made = Block(np.frombuffer(self.keys, f"V{width}")[keep].tobytes(), self.data, self.lengths[keep], 0)
+        made.starts = self.starts[keep]
+        return made
 
 
 def block(rows: Sequence[Row], width: int, what: str) -> Block:
     """These rows, whose keys must all have that width."""
-    return _joined([_piece(rows, width, what)])
+    return _joined([_piece(rows, width, what)] if rows else [])
 
 
 def gather(walk: Walk, limit: int, width: int, what: str) -> Block:
@@ -78,23 +91,30 @@ def gather(walk: Walk, limit: int, width: int, what: str) -> Block:
 
 
 def _piece(rows: Sequence[Row], width: int, what: str) -> Block:
-    keys, values = list(map(_first, rows)), list(map(_second, rows))
+    keys, values = zip(*rows, strict=True)
+    joined, data = joined_keys(keys, width, what), b"".join(values)
+    widths = set(map(len, values))
+    if len(widths) == 1:
+        one = widths.pop()
+        return Block(joined, data, np.full(len(values), one), one)
     lengths = np.fromiter(map(len, values), np.int64, len(values))
-    sums = np.fromiter(map(crc32, values), np.uint32, len(values))
-    return Block(joined_keys(keys, width, what), b"".join(values), lengths, lengths, sums)
+    return Block(joined, data, lengths, 0, np.array(list(map(crc32, values)), np.uint32))
 
 
 def _joined(pieces: Sequence[Block]) -> Block:
     if not pieces:
-        nothing = np.zeros(0, np.int64)
-        return Block(b"", b"", nothing, nothing, np.zeros(0, np.uint32))
+        return Block(b"", b"", np.zeros(0, np.int64), 0)
     if len(pieces) == 1:
-        keys, data, _, lengths, sums = pieces[0]
-    else:
-        keys, data = b"".join([piece.keys for piece in pieces]), b"".join([piece.data for piece in pieces])
-        lengths = np.concatenate([piece.lengths for piece in pieces])
-        sums = np.concatenate([piece.sums for piece in pieces])
-    return Block(keys, data, np.cumsum(lengths) - lengths, lengths, sums)
+        return pieces[0]
+    widths = {piece.width for piece in pieces}
+    width = widths.pop() if len(widths) == 1 else 0
+    return Block(
+        b"".join([piece.keys for piece in pieces]),
+        b"".join([piece.data for piece in pieces]),
+        np.concatenate([piece.lengths for piece in pieces]),
+        width,
+        None if width else np.concatenate([piece.sums() for piece in pieces]),
+    )
 
 
 def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
@@ -107,35 +127,20 @@ def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
 # ── checksums ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _table() -> npt.NDArray[np.uint32]:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, np.uint32(0xEDB88320) ^ (table >> 1), table >> 1).astype(np.uint32)
-    return table
-
-
-_CRC = _table()
-
-
 def check(rows: Block, least: int, damage: Damage, version: int | None = 1) -> None:
     """Every value's CRC-32 (the last four bytes, of all that is before them), its version and its least length.
 
-    The CRC is taken of whole values, trailer and all, since cutting each one would cost more than the CRC itself. Fed
-    with fixed bytes, a CRC stays a bijection: the whole's is what it should be exactly if the body's is.
+    The CRC is taken of whole values, trailer and all, since cutting each one would cost more than the CRC itself.
     """
     if not len(rows):
         return
-    short = rows.lengths < least + 4
-    if not short.any():
-        stored = at_each(rows.data, rows.starts + rows.lengths - 4, _TRAILER).astype(np.uint32)
-        register = ~stored
-        for shift in (24, 16, 8, 0):
-            register = _CRC[(register ^ (stored >> np.uint32(shift))) & 0xFF] ^ (register >> np.uint32(8))
-        bad = ~register != rows.sums
+    bad = rows.lengths < least + 4
+    if not bad.any():
+        whole = sums.of_whole(at_each(rows.data, rows.starts + (rows.lengths - 4), _TRAILER))
+        if not rows.width or sums.of_joined(whole, rows.width) != crc32(rows.data):
+            bad = whole != rows.sums()
         if version is not None:
-            bad |= np.frombuffer(rows.data, np.uint8)[rows.starts] != version
-    else:
-        bad = short
+            bad |= at_each(rows.data, rows.starts, _BYTE) != version
     if bad.any():
         first = int(bad.argmax())
         damage(first)
@@ -158,8 +163,19 @@ def at_each(data: bytes, starts: Ints, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     """What is at each of these places, as one array."""
     if not len(starts):
         return np.zeros(0, kind)
+    stride = _stride(starts)
+    if stride is not None:  # as in most blocks: then it is a view, and nothing is picked
+        return np.ndarray(len(starts), kind, data, int(starts[0]), (stride,))
     anywhere: npt.NDArray[Any] = np.ndarray(len(data) - kind.itemsize + 1, kind, data, strides=(1,))
     return anywhere[starts]
+
+
+def _stride(starts: Ints) -> int | None:
+    """How far each place is from the one before it, where all are as far."""
+    if len(starts) == 1:
+        return 1
+    step = int(starts[1] - starts[0])
+    return step if step > 0 and (starts[1:] - starts[:-1] == step).all() else None
 
 
 def keys_as(keys: bytes, layout: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -182,7 +198,7 @@ def times(milliseconds: npt.NDArray[Any], null: Bools | None = None) -> pa.Array
     ms = milliseconds.astype(np.uint64)
     if len(ms) and ms.max() > _LAST_MS:
         ms = np.minimum(ms, _LAST_MS)
-    return _numbers(ms.view(np.int64) * _US, _TIME, null)
+    return _numbers(ms.view(np.int64) * _US, TIME, null)
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType, null: Bools | None) -> pa.Array:
@@ -205,12 +221,18 @@ def constant(word: str, count: int) -> pa.Array:
     return _repeated(word, count)
 
 
+@lru_cache(maxsize=64)
 def _repeated(word: str | None, count: int) -> pa.Array:
     if word is None:
         return pa.nulls(count, pa.string())
     data = word.encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data * count)])
+    return pa.Array.from_buffers(pa.string(), count, [None, _offsets(count, len(data)), pa.py_buffer(data * count)])
+
+
+@lru_cache(maxsize=64)
+def _offsets(count: int, size: int) -> pa.Buffer:
+    """Of pieces of one size; batches have mostly as many rows as the one before."""
+    return pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(size))
 
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
@@ -221,16 +243,16 @@ def hex_ids(ids: Bytes, null: Bools | None = None) -> pa.Array:
     count = len(ids)
     if null is not None and null.all():
         return pa.nulls(count, pa.string())
-    digits = _HEX[ids]
-    offsets = np.arange(count + 1, dtype=np.int32) * 32
+    digits = _HEX.take(ids)
     valid = None
     if null is not None and null.any():
         valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(digits)])
+    return pa.Array.from_buffers(pa.string(), count, [valid, _offsets(count, 32), pa.py_buffer(digits)])
 
 
 def no_id(ids: Bytes) -> Bools:
-    return np.asarray(~ids.any(axis=1))
+    halves = ids.view(np.uint64)
+    return np.asarray((halves[:, 0] | halves[:, 1]) == 0)
 
 
 def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> pa.Array:
@@ -241,6 +263,11 @@ def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> 
     if len(data) >= 2**31:
         pieces = [data[s : s + n] for s, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
         return pa.array(pieces, pa.binary(), mask=null)
+    size = int(lengths[0]) if null is None and count else 0
+    stride = _stride(starts) if size and (lengths == size).all() else None
+    if stride is not None:
+        joined = np.ndarray((count, size), np.uint8, data, int(starts[0]), (stride, 1)).tobytes()
+        return pa.Array.from_buffers(pa.binary(), count, [None, _offsets(count, size), pa.py_buffer(joined)])
     views = np.zeros((count, 4), np.int32)
     views[:, 0] = lengths
     long = lengths > 12

@@ -22,7 +22,7 @@ FROM_NOTES = ("error", "result", "progress", "progress_note")
 FROM_LEASES = ("lease_until", "worker")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
-_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 4096, 8 * 1024 * 1024
+_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
 _KEY = layouts.OF_QUEUE.itemsize
 #: Below this share of rows that are wanted, the others' payloads are not worth reading past.
 _SPARSE = 0.2
@@ -238,12 +238,16 @@ class _Chunk:
         return arrays.fields(rows.data, layouts.LEASE, "leases"), which
 
     def column_lease_until(self) -> pa.Array:
+        if not self._leased.any():
+            return pa.nulls(len(self._states), arrays.TIME)
         until = np.zeros(len(self._states), np.uint64)
         leases, which = self._leases
         until[self._leased] = leases["expires_at_ms"][which]
         return arrays.times(until, ~self._leased)
 
     def column_worker(self) -> pa.Array:
+        if not self._leased.any():
+            return pa.nulls(len(self._states), pa.string())
         leases, which = self._leases
         words: list[str | None] = [worker(raw) for raw in leases["worker"]]
         at = np.full(len(self._states), len(words), np.int64)

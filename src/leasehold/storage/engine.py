@@ -139,6 +139,14 @@ class Straight(Protocol):
         """Return once that commit is as durable as the engine promises."""
 
 
+class Extent(NamedTuple):
+    """About how many rows lie between two keys, both among them."""
+
+    first: bytes
+    last: bytes
+    rows: int
+
+
 class Walk(Protocol):
     """A range, read from its beginning to its end."""
 
@@ -156,6 +164,12 @@ class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
         """The next `limit` rows from `begin` on: those that are sound, and the damage of those that are not, with their keys.
 
         Where an engine cannot pass damage, it raises it.
+        """
+
+    def extents(self, space: Space) -> list[Extent]:
+        """Where rows lie, as far as the engine knows without reading them: these may overlap, and count what is gone.
+
+        Empty where it knows nothing.
         """
 
     def entries(self, space: Space) -> int | None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from sortedcontainers import SortedDict
 
 from leasehold.errors import Corrupt, InvalidArgument, StoreClosed
-from leasehold.storage.engine import Row, Snapshot, Space, Steps, Traits
+from leasehold.storage.engine import Extent, Row, Snapshot, Space, Steps, Traits
 from leasehold.storage.keyspace import COUNTERS, LAST, NAMES, commit, split_commit
 from leasehold.storage.records import decode_count, encode_count
 
@@ -149,6 +149,9 @@ class _Snapshot(_Tables):
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         return self.scan(space, begin, LAST, limit), []
+
+    def extents(self, space: Space) -> list[Extent]:
+        return []
 
     def entries(self, space: Space) -> int | None:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 
 from leasehold.errors import Corrupt, OpenError
-from leasehold.storage.engine import Row, Space
+from leasehold.storage.engine import Extent, Row, Space
 from leasehold.storage.engines.lmdb.opening import databases
 from leasehold.storage.engines.lmdb.rows import Rows, translated
 from leasehold.storage.keyspace import NAMES
@@ -45,6 +45,9 @@ class LmdbCopy(Rows):
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         with self._walking:
             return super().salvage(space, begin, limit)
+
+    def extents(self, space: Space) -> list[Extent]:
+        return []
 
     def entries(self, space: Space) -> int | None:
         return int(self._txn.stat(self._dbs[space])["entries"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 
 from leasehold.errors import Corrupt, LeaseholdError, OpenError, StoreClosed, Unavailable
-from leasehold.storage.engine import Durability, Row, Snapshot, Space, Traits
+from leasehold.storage.engine import Durability, Extent, Row, Snapshot, Space, Traits
 from leasehold.storage.engines.lmdb.combining import Combiner, Request
 from leasehold.storage.engines.lmdb.gate import Gate
 from leasehold.storage.engines.lmdb.opening import SharedMarks, databases, open_env, take
@@ -371,6 +371,9 @@ class _Snapshot(Rows):
             return super().salvage(space, begin, limit)
         finally:
             self._gate.leave()
+
+    def extents(self, space: Space) -> list[Extent]:
+        return []
 
     def entries(self, space: Space) -> int | None:
         self._enter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
 from leasehold.errors import Corrupt, OpenError, Unavailable
-from leasehold.storage.engine import Row, Space, Steps, Walk
+from leasehold.storage.engine import Extent, Row, Space, Steps, Walk
 from leasehold.storage.engines.rocksdb.iterators import backward, check_status, forward
 from leasehold.storage.engines.rocksdb.opening import translated
 from leasehold.storage.keyspace import LAST, NAMES
@@ -20,6 +21,8 @@ from leasehold.storage.keyspace import LAST, NAMES
 _CACHE_BYTES = 8 * 1024 * 1024
 #: What is read ahead should still be in the processor's cache when its rows are taken out.
 _READ_AHEAD = 256 * 1024
+#: A file's number, in the list that RocksDB makes of a space's files.
+_FILE = re.compile(r"^ (\d+):", re.MULTILINE)
 
 
 class RocksCopy:
@@ -107,6 +110,18 @@ class RocksCopy:
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         table = self._tables[space]
         return ([] if table is None else forward(table.iter(), begin, LAST, limit)), []
+
+    def extents(self, space: Space) -> list[Extent]:
+        """Its files, of which it is known what they begin and end with. A checkpoint has all of its rows in files."""
+        table = self._tables[space]
+        if table is None:
+            return []
+        own = {int(number) for number in _FILE.findall(table.property_value("rocksdb.sstables") or "")}
+        return [
+            Extent(file["start_key"], file["end_key"], file["num_entries"])
+            for file in self._db.live_files()  # of all spaces, and none says which is its own
+            if int(Path(file["name"]).stem) in own
+        ]
 
     def entries(self, space: Space) -> int | None:
         return None  # it only estimates

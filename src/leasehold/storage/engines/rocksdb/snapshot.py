@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from leasehold.errors import Corrupt
-from leasehold.storage.engine import Row, Space, Steps
+from leasehold.storage.engine import Extent, Row, Space, Steps
 from leasehold.storage.engines.rocksdb.iterators import backward, forward, forward_keys
 from leasehold.storage.engines.rocksdb.opening import translated
 from leasehold.storage.keyspace import LAST
@@ -57,6 +57,9 @@ class RocksSnapshot:
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         return self.scan(space, begin, LAST, limit), []
+
+    def extents(self, space: Space) -> list[Extent]:
+        return []
 
     def entries(self, space: Space) -> int | None:
         return None  # it only estimates
