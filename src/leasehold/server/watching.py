@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from leasehold.server.numbers import NUMBERS
+from leasehold.stores.remote.host import Prepared
 from leasehold.stores.telemetry import inform_often
 from leasehold.stores.tracing import server_span, tracing
 
@@ -30,6 +31,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST_ID = b"leasehold-request"
 _ID = re.compile(rb"[0-9a-f]{32}\Z")
+_TEXT_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 #: Of a request that got as far as no operation.
 NO_ROUTE = "none"
@@ -38,7 +40,9 @@ NO_ROUTE = "none"
 class Facts:
     """What becomes known of a request while it is served. Handlers fill it in; it is at `scope["leasehold"]`."""
 
-    __slots__ = ("bytes_in", "bytes_out", "code", "queue", "request_id", "route", "status", "subject", "tenant")
+    __slots__ = (
+        "bytes_in", "bytes_out", "code", "prepared", "queue", "request_id", "route", "status", "subject", "tenant",
+    )  # fmt: skip
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -51,6 +55,8 @@ class Facts:
         self.status = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        #: What its head decided, once it was answered at once.
+        self.prepared: Prepared | None = None
 
 
 def facts_of(scope: Scope) -> Facts:
@@ -119,6 +125,11 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
         if name == REQUEST_ID and _ID.match(value):
             return str(value, "ascii")
     return os.urandom(16).hex()
+
+
+def named(said: str) -> str:
+    """As `request_id`, of what a caller has said."""
+    return said if _TEXT_ID.match(said) else os.urandom(16).hex()
 
 
 def describe(span: Any, facts: Facts) -> None:

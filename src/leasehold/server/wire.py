@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from leasehold.errors import InvalidArgument, LeaseholdError, TooLarge
 from leasehold.server.door import SMALL_BYTES, Door
-from leasehold.server.watching import Facts, describe, plain_headers, request_id, tell
-from leasehold.stores.remote.host import Host
+from leasehold.server.watching import Facts, describe, named, plain_headers, request_id, tell
+from leasehold.stores.remote.host import Host, Reply
 from leasehold.stores.tracing import server_span, tracing
 
 CLOSE = "connection: close\r\n"
@@ -43,12 +43,21 @@ class GuardedHttp(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         #: The body so far of a request that may be answered at once; None: it is uvicorn's.
         self._held: bytes | None = None
+        #: No request is half here; and what has come last, if that began one.
+        self._between = True
+        self._came = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_of_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._between and self.door is not None:
+            if self._known(data):
+                return
+            self._came = data
+        else:
+            self._came = b""
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
@@ -59,6 +68,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._between = False
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
@@ -80,6 +90,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._let_go()
 
     def on_message_complete(self) -> None:
+        self._between = True
         if self._held is not None:
             if self._answered(self._held):
                 self._held = None
@@ -111,6 +122,27 @@ class GuardedHttp(HttpToolsProtocol):
         if held:
             super().on_body(held)
 
+    def _known(self, data: bytes) -> bool:
+        """Answer a request that begins like one before, without a parser. False: nothing was done."""
+        door = self.door
+        assert door is not None
+        found = door.lane.find(data)
+        if (
+            found is None
+            or self.flow.write_paused
+            or not getattr(self.cycle, "response_complete", True)
+            or self.transport.is_closing()
+            or tracing()
+        ):
+            return False
+        began = perf_counter()
+        facts, body = Facts(named(found.name)), data[found.body :]
+        reply = door.known(found, body, facts)
+        if reply is None:
+            return False
+        self._answer(found.known.prepared.operation.method, reply, facts, len(body), began, keep=True)
+        return True
+
     def _answered(self, body: bytes) -> bool:
         began = perf_counter()
         parser, method = self.parser, self.parser.get_method().decode("ascii")
@@ -130,6 +162,12 @@ class GuardedHttp(HttpToolsProtocol):
         if reply is None:
             return False
         keep = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        if facts.prepared is not None and keep and self._came:
+            self.door.lane.learn(self._came, facts.prepared, headers)
+        self._answer(method, reply, facts, len(body), began, keep=keep)
+        return True
+
+    def _answer(self, method: str, reply: Reply, facts: Facts, size: int, began: float, *, keep: bool) -> None:
         status, content_type, content, extra = reply
         more = "".join([f"{name.lower()}: {value}\r\n" for name, value in extra]) if extra else ""
         head = (
@@ -137,13 +175,12 @@ class GuardedHttp(HttpToolsProtocol):
             f"leasehold-request: {facts.request_id}\r\n{'' if keep else CLOSE}\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode("latin-1") + content)
-        facts.status, facts.bytes_in, facts.bytes_out = status, len(body), len(content)
+        facts.status, facts.bytes_in, facts.bytes_out = status, size, len(content)
         tell(method, facts, perf_counter() - began)
         if keep:
             self.on_response_complete()
         else:
             self.transport.close()
-        return True
 
     def send_400_response(self, msg: str) -> None:
         cause = sys.exception()

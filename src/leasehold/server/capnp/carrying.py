@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from leasehold.stores import telemetry
-from leasehold.stores.remote.host import Attended, Begun, Host, Turn
+from leasehold.stores.remote.attendance import Attended, Turn
+from leasehold.stores.remote.host import Begun, Host
 
 T = TypeVar("T")
 

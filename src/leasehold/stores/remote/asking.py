@@ -57,7 +57,7 @@ class Asking:
         self._base = address.base
         #: What every head has, behind its path.
         self._fixed = f" HTTP/1.1\r\nHost: {address.authority}\r\nAccept: {self._format.content_type}\r\n"
-        self._content_type = f"Content-Type: {self._format.content_type}\r\nContent-Length: "
+        self._content_type = f"Content-Type: {self._format.content_type}\r\n"
         #: The id of the next request, where the caller has chosen it.
         self._request = ""
         _all.add(self)
@@ -99,14 +99,14 @@ class Asking:
         start = f"{operation.method} {self._base}{path}{self._fixed}"
         if tenant is not None:
             more += f"Leasehold-Tenant: {tenant}\r\n"
-        if name:
-            more += f"Leasehold-Request: {name}\r\n"
+        # What differs from one request to the next comes last: servers know the rest again (`lane`).
+        named = f"Leasehold-Request: {name}\r\n" if name else ""
         if request is None:
             body = b""
-            more += "\r\n" if operation.in_query else "Content-Length: 0\r\n\r\n"
+            more += named + ("\r\n" if operation.in_query else "Content-Length: 0\r\n\r\n")
         else:
             body = self._format.encode(request)
-            more += f"{self._content_type}{len(body)}\r\n\r\n"
+            more += f"{self._content_type}{named}Content-Length: {len(body)}\r\n\r\n"
         exchange = self._transport.exchange
         call_off = (lambda: self._call_off(name, tenant)) if wait_ms and cancel is not None else None
         while True:

@@ -23,10 +23,12 @@ class Call(Struct, frozen=True):
     #: What the path names.
     path: dict[str, str]
     request: Any
+    #: The queue that the path names, where that was worked out before.
+    known: QueueName | None = None
 
     @property
     def name(self) -> QueueName:
-        return self.identity.queue(self.path["queue"], self.tenant)
+        return self.known or self.identity.queue(self.path["queue"], self.tenant)
 
     @property
     def job(self) -> bytes:

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import Struct
 
 from leasehold.errors import Forbidden, InvalidArgument, LeaseholdError, NotFound, StoreClosed, TooLarge, Unavailable
 from leasehold.model.lease import Settle
+from leasehold.model.names import QueueName
 from leasehold.stores.contract import Backend, Watch
 from leasehold.stores.kv import KvBackend
 from leasehold.stores.polling import Poller
 from leasehold.stores.remote import formats
 from leasehold.stores.remote import messages as m
+from leasehold.stores.remote.attendance import Attendance, Attended
 from leasehold.stores.remote.calls import Call, Operation, Waiting
 from leasehold.stores.remote.faults import problem_of, retry_after
 from leasehold.stores.remote.formats import Format
@@ -49,95 +48,6 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Turn:
-    """One request, over however many connections it came: all are answered alike.
-
-    A network may deliver a request twice, at once or much later, and what answers the caller is only one of the two: jobs that
-    the other took would be leased to nobody. Jobs taken are remembered by the store, under the request's id; that
-    there were none is remembered here.
-    """
-
-    __slots__ = ("answer", "answered", "ended", "entries", "lock")
-
-    def __init__(self) -> None:
-        #: Held while one of them looks: what it finds decides for all.
-        self.lock = threading.Lock()
-        self.entries: set[Attended] = set()
-        #: It was answered with nothing.
-        self.ended = False
-        #: What was taken, and whether a caller has been told of it.
-        self.answer: object | None = None
-        self.answered = False
-
-
-class Attended(Struct, eq=False):
-    """A request that waits, on one connection."""
-
-    turn: Turn
-    told: Callable[[], None]
-    #: Its caller no longer wants it: end it with nothing.
-    over: bool = False
-    #: Its caller has been given jobs.
-    got: bool = False
-
-
-#: So many requests that are over are remembered.
-_PAST = 32_768
-
-
-class Attendance:
-    """The requests that wait or may come again, by tenant and request id."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._turns: dict[object, Turn] = {}
-        #: Whether they were given jobs.
-        self._past: OrderedDict[object, bool] = OrderedDict()
-
-    def enter(self, key: object, told: Callable[[], None]) -> Attended:
-        with self._lock:
-            turn = self._turns.get(key)
-            if turn is None:
-                turn = self._turns[key] = Turn()
-                got = self._past.get(key)
-                turn.ended, turn.answered = got is False, got is True
-            entry = Attended(turn, told)
-            turn.entries.add(entry)
-        return entry
-
-    def leave(self, key: object, entry: Attended) -> None:
-        turn = entry.turn
-        with self._lock:
-            turn.entries.discard(entry)
-            turn.answered = turn.answered or entry.got
-            if (turn.ended or turn.answered) and isinstance(key, tuple):
-                self._past[key] = turn.answered
-                if len(self._past) > _PAST:
-                    self._past.popitem(last=False)
-            if not turn.entries and self._turns.get(key) is turn:
-                del self._turns[key]
-
-    def alone(self, entry: Attended) -> bool:
-        """Whether nobody else waits for the same answer, or has had it."""
-        with self._lock:
-            return not entry.turn.entries - {entry} and not entry.turn.answered
-
-    def call_off(self, key: object) -> bool:
-        with self._lock:
-            turn = self._turns.get(key)
-            entries = [] if turn is None else list(turn.entries)
-        for entry in entries:
-            entry.over = True
-            entry.told()
-        return bool(entries)
-
-    def everyone(self) -> None:
-        with self._lock:
-            entries = [entry for turn in self._turns.values() for entry in turn.entries]
-        for entry in entries:
-            entry.told()
-
-
 class Begun(NamedTuple):
     """A request that was understood, and is allowed."""
 
@@ -149,6 +59,19 @@ class Begun(NamedTuple):
     format: Format
     #: By whom and what it is known while it waits.
     key: object
+
+
+class Prepared(NamedTuple):
+    """What a request's head decides, whatever its id and its body are."""
+
+    operation: Operation
+    identity: Identity
+    tenant: str | None
+    path: dict[str, str]
+    written: Format
+    answered: Format
+    #: The queue its path names, where that was looked at already.
+    name: QueueName | None = None
 
 
 class Host:
@@ -178,12 +101,25 @@ class Host:
         identity: Identity,
     ) -> Begun:
         """Check all there is to check. `headers` by their names in lower case."""
+        prepared = self.prepare(operation, path, headers, identity)
+        return self.understand(prepared, query, headers.get(REQUEST_ID), body)
+
+    def prepare(
+        self, operation: Operation, path: dict[str, str], headers: Mapping[str, str], identity: Identity
+    ) -> Prepared:
         if operation.local and not self.local:
             raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
         if not identity.may(operation.scope):
             raise Forbidden(f"this takes the scope {operation.scope!r}")
         tenant = identity.acting(headers.get(TENANT))
         written = formats.of_body(headers.get("content-type"))
+        return Prepared(operation, identity, tenant, path, written, formats.of_reply(headers.get("accept"), written))
+
+    def understand(
+        self, prepared: Prepared, query: dict[str, str], name: str | None, body: bytes | bytearray | memoryview
+    ) -> Begun:
+        """`name`: the request's id."""
+        operation, identity, tenant, path, written, answered, queue = prepared
         if operation.in_query:
             request = decoded_query(operation, query)
         elif not body and operation.asks is m.Nothing:
@@ -191,18 +127,15 @@ class Host:
         else:
             request = self._decoded(operation, written, body)
         self.limits.check(request)
-        name = headers.get(REQUEST_ID)
         backend = self.backend
         key: object = None
         if name is not None and (operation.writes or operation.waits):
             key = (tenant, name)
             if operation.writes and self._once is not None:
                 backend = self._once(outcome_id("" if identity.operator else identity.tenant, name))
-        call = Call(backend, identity, tenant, path, request)
+        call = Call(backend, identity, tenant, path, request, queue)
         waiting = None if operation.waits is None else operation.waits(call)
-        return Begun(
-            operation, call, self.backend, waiting, formats.of_reply(headers.get("accept"), written), key or object()
-        )
+        return Begun(operation, call, self.backend, waiting, answered, key or object())
 
     def _decoded(self, operation: Operation, written: Format, body: bytes | bytearray | memoryview) -> object:
         limit = max(self.limits.body_bytes, self.limits.inflated_bytes)  # servers look before they take or open a body

@@ -52,7 +52,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def check(self, request: object) -> None:
         """Raises InvalidArgument."""
-        if isinstance(request, list | dict):
+        if type(request) is list or type(request) is dict:
             self._many("the request", request)
             return
         if isinstance(request, m.ClaimBody) and request.limit > self.claim:

@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl
 
 from leasehold.errors import InvalidArgument, LeaseholdError, NotFound, TooLarge
 from leasehold.stores import telemetry
-from leasehold.stores.remote.host import ROUTES, SMALL, Begun, Host, Reply
+from leasehold.stores.remote.heads import parsed, written
+from leasehold.stores.remote.host import REQUEST_ID, ROUTES, SMALL, Begun, Host, Reply
 from leasehold.stores.remote.identity import LOCAL, Identity
+from leasehold.stores.remote.lane import LEARNT, Found, Lane
 from leasehold.stores.remote.loop import Loop, Next
 
 Identify = Callable[[Mapping[str, str]], Identity]
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
-            413: "Content Too Large", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
 
 #: A request with one of these takes more than one look.
@@ -39,16 +39,23 @@ class _Gone(Exception):
     """The caller has left."""
 
 
+def _trusting(headers: Mapping[str, str]) -> Identity:
+    return LOCAL
+
+
 class Listener:
     """Answers on a listening socket, which it takes over, until stopped."""
 
-    def __init__(self, listening: socket.socket, host: Host, identify: Identify = lambda headers: LOCAL) -> None:
+    def __init__(self, listening: socket.socket, host: Host, identify: Identify = _trusting) -> None:
         self.host = host
         self.identify = identify
         self._listening = listening
         self._lock = threading.Lock()
         self._connections: dict[_Connection, None] = {}
         self.loop = Loop() if host.quick else None
+        self.lane = Lane()
+        #: Whoever asks is the same to it.
+        self.trusting = identify is _trusting
         self.owner = os.getpid()
         _listeners.add(self)
         self._thread = threading.Thread(target=self._accept, name="leasehold-listener", daemon=True)
@@ -159,9 +166,11 @@ class _Connection:
         buffer = self._buffer
         try:
             with contextlib.suppress(BlockingIOError):
-                got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
+                got = self.sock.recv(_AT_ONCE_BYTES, socket.MSG_DONTWAIT)
                 if not got:
                     return Next.GONE
+                if not buffer and (found := self._listener.lane.find(got)) is not None:
+                    return self._known(found, got)
                 buffer += got
             while (end := buffer.find(b"\r\n\r\n")) >= 0:
                 if not self._at_once(end):
@@ -175,9 +184,41 @@ class _Connection:
             telemetry.warn("connection_failed", exc)
             return Next.GONE
 
+    def _known(self, found: Found, got: bytes) -> Next:
+        """Answer a request that begins like one before."""
+        host, (prepared, headers), name = self._host, found.known, found.name
+        with self._lock:
+            self._busy = True
+        try:
+            try:
+                begun = host.understand(prepared, {}, name, got[found.body :])
+                if begun.waiting is not None:
+                    self._buffer += got
+                    return Next.ELSEWHERE
+                reply = host.reply(begun, host.run(begun))
+            except LeaseholdError as exc:
+                reply = host.refusal(exc, headers)
+            except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
+                reply = self._failed(exc, prepared.operation.path, headers)
+            if not self._sent_at_once(reply):
+                return Next.ELSEWHERE
+        finally:
+            with self._lock:
+                self._busy = False
+        return Next.GONE if host.stopping else Next.HERE
+
+    def _sent_at_once(self, reply: Reply) -> bool:
+        """False: some of it is left for a thread to send."""
+        answer = written(reply, not self._host.stopping)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            sent = self.sock.send(answer, socket.MSG_DONTWAIT)
+        self._unsent = answer[sent:]
+        return not self._unsent
+
     def _at_once(self, end: int) -> bool:
         """Answer the request whose head ends there; False: it is for a thread of its own, and still in the buffer."""
-        method, target, headers = _parsed(self._buffer[:end].decode("latin-1"))
+        method, target, headers = parsed(self._buffer[:end].decode("latin-1"))
         length = headers.get("content-length", "0")
         if method not in ("POST", "GET") or "?" in target or not length.isdigit() or not _UNUSUAL.isdisjoint(headers):
             return False
@@ -187,27 +228,25 @@ class _Connection:
         with self._lock:
             self._busy = True
         try:
-            reply = self._small_verb(method, target, headers, bytes(self._buffer[end + 4 : whole]))
+            reply = self._small_verb(method, target, headers, bytes(self._buffer[:whole]), end + 4)
             if reply is None:
                 return False
             del self._buffer[:whole]
-            answer = _written(reply, not self._host.stopping)
-            sent = 0
-            with contextlib.suppress(BlockingIOError):
-                sent = self.sock.send(answer, socket.MSG_DONTWAIT)
-            self._unsent = answer[sent:]
-            return not self._unsent
+            return self._sent_at_once(reply)
         finally:
             with self._lock:
                 self._busy = False
 
-    def _small_verb(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        host = self._host
+    def _small_verb(self, method: str, target: str, headers: dict[str, str], data: bytes, at: int) -> Reply | None:
+        host, listener = self._host, self._listener
         try:
             operation, named = ROUTES.find(method, target)
             if operation.name not in SMALL:
                 return None
-            begun = host.begin(operation, named, {}, headers, body, self._listener.identify(headers))
+            prepared = host.prepare(operation, named, headers, listener.identify(headers))
+            begun = host.understand(prepared, {}, headers.get(REQUEST_ID), data[at:])
+            if listener.trusting and operation.name in LEARNT:
+                listener.lane.learn(data, prepared._replace(name=begun.call.name), headers)
             return host.reply(begun, host.run(begun)) if begun.waiting is None else None
         except LeaseholdError as exc:
             return host.refusal(exc, headers)
@@ -230,7 +269,7 @@ class _Connection:
             self._busy = True
         if self._host.stopping:
             return False
-        method, target, headers = _parsed(head)
+        method, target, headers = parsed(head)
         try:
             if not method:
                 raise InvalidArgument("that is not HTTP/1.1")
@@ -346,33 +385,7 @@ class _Connection:
             host.attendance.leave(begun.key, entry)
 
     def _send(self, reply: Reply, keep: bool) -> None:
-        self.sock.sendall(_written(reply, keep))
-
-
-def _parsed(head: str) -> tuple[str, str, dict[str, str]]:
-    """Method, target and headers of a request; no method: it is not HTTP/1.1."""
-    line, _, rest = head.partition("\r\n")
-    words = line.split(" ")
-    headers: dict[str, str] = {}
-    for header in rest.split("\r\n"):
-        name, colon, value = header.partition(":")
-        if colon:
-            headers[name.lower()] = value.strip()
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return "", "", headers
-    return words[0], words[1], headers
-
-
-def _written(reply: Reply, keep: bool) -> bytes:
-    status, content_type, body, extra = reply
-    head = (
-        f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n"
-    )
-    for name, value in extra:
-        head += f"{name}: {value}\r\n"
-    head += "\r\n" if keep else "Connection: close\r\n\r\n"
-    return head.encode("latin-1") + body
+        self.sock.sendall(written(reply, keep))
 
 
 def answer_lost(sock: socket.socket) -> bool:
