@@ -123,12 +123,12 @@ def test_only_what_is_alike_is_said_alike() -> None:
     for items in [*mixed, [Settle("release", first), Settle("release", second)]]:
         body = m.SettleBody.of(items)
         assert (body.alike is None) == (items in mixed)
-        assert body.settles() == items
+        assert list(body.settles()) == items
 
 
 def test_jobs_travel_as_they_are() -> None:
     jobs = [JobRequest(b"a"), JobRequest(b"b", priority=2), JobRequest(b"c", key="k", headers={"a": "b"})]
     bodies = m.job_bodies(jobs)
     assert [type(body) for body in bodies] == [bytes, m.JobBody, m.JobBody]
-    assert m.job_requests(bodies) == jobs
-    assert m.job_requests(m.job_bodies(jobs[:1])) == jobs[:1]
+    assert list(m.job_requests(bodies)) == jobs
+    assert list(m.job_requests(m.job_bodies(jobs[:1]))) == jobs[:1]

@@ -7,11 +7,12 @@ proof a settling verb asks for, and `receipt` is the same triple as a string, fo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import msgspec
+from msgspec.structs import astuple
 
 from leasehold.errors import InvalidArgument
 from leasehold.model.durations import as_datetime
@@ -163,3 +164,44 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     result: bytes | None = None
     error: str | None = None
     delay_ms: int | None = None
+
+
+class AlikeSettles(Sequence[Settle]):
+    """Jobs of one lease to which the same happens, and nothing is said of any; a `Settle` is made of one only when it is asked for."""
+
+    __slots__ = ("jobs", "lease", "tokens", "verb")
+
+    def __init__(self, verb: str, lease: bytes, jobs: Sequence[bytes], tokens: Sequence[int]) -> None:
+        self.verb = verb
+        self.lease = lease
+        self.jobs = jobs
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    @overload
+    def __getitem__(self, index: int) -> Settle: ...
+    @overload
+    def __getitem__(self, index: slice) -> AlikeSettles: ...
+    def __getitem__(self, index: int | slice) -> Settle | AlikeSettles:
+        if isinstance(index, slice):
+            return AlikeSettles(self.verb, self.lease, self.jobs[index], self.tokens[index])
+        return Settle(self.verb, Proof(self.jobs[index], self.lease, self.tokens[index]))
+
+    def __iter__(self) -> Iterator[Settle]:
+        verb, lease = self.verb, self.lease
+        for job, token in zip(self.jobs, self.tokens, strict=True):
+            yield Settle(verb, _new(Proof, (job, lease, token)))
+
+
+def alike(items: Sequence[Settle]) -> AlikeSettles | None:
+    """The same items, if they are such; None: they are not."""
+    if type(items) is AlikeSettles or not items:
+        return items if items else None  # type: ignore[return-value]
+    verbs, proofs, *said = zip(*map(astuple, items), strict=True)
+    jobs, leases, tokens = zip(*proofs, strict=True)
+    count = len(jobs)
+    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 3:
+        return AlikeSettles(verbs[0], leases[0], jobs, tokens)
+    return None

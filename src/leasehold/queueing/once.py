@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec.structs import astuple
 
 from leasehold.errors import Corrupt, InvalidArgument, LeaseholdError
 from leasehold.model.failure import ANSWERS, Failure, packed, unpacked
 from leasehold.model.job import Enqueued
-from leasehold.model.lease import Settle
+from leasehold.model.lease import Settle, alike
 from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest, all_plain
+from leasehold.model.request import JobRequest, all_plain, payloads_of
 from leasehold.queueing.core import Core
 from leasehold.queueing.ledger import Ledger
 from leasehold.queueing.single import REQUEST_MEMORY_MS, Kept
@@ -93,19 +92,15 @@ def asked(verb: str, *arguments: object) -> bytes:
 
 def asked_to_enqueue(name: QueueName, jobs: Sequence[JobRequest]) -> bytes:
     """As `asked`, of jobs that are mostly nothing but their payloads: those are told by them alone."""
-    return asked("enqueue", name, [job[0] for job in jobs] if all_plain(jobs) else jobs)
+    return asked("enqueue", name, payloads_of(jobs) if all_plain(jobs) else jobs)
 
 
 def asked_to_settle(name: QueueName, items: Sequence[Settle]) -> bytes:
     """As `asked`, of a batch that is mostly of one verb and one lease, with nothing said: by its jobs alone."""
-    if not items:
+    same = alike(items)
+    if same is None:
         return asked("settle", name, items)
-    verbs, proofs, *said = zip(*map(astuple, items), strict=True)
-    jobs, leases, tokens = zip(*proofs, strict=True)
-    count = len(jobs)
-    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 3:
-        return asked("settle", name, verbs[0], leases[0], b"".join(jobs), tokens)
-    return asked("settle", name, items)
+    return asked("settle", name, same.verb, same.lease, b"".join(same.jobs), same.tokens)
 
 
 def kept(request: bytes, asked_for: bytes) -> Kept:

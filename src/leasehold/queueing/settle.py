@@ -13,7 +13,7 @@ from itertools import repeat
 
 from leasehold.errors import AlreadySettled, Corrupt, LeaseholdError, LeaseLost
 from leasehold.model.ids import NO_ID
-from leasehold.model.lease import Extended, Proof, Settle
+from leasehold.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import after_failure
@@ -41,7 +41,9 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[Leaseho
         if outcome is None:
             return [None]
     # Jitter is drawn outside the transaction, which may run again.
-    rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
+    rolls: Sequence[float] = ()
+    if type(items) is not AlikeSettles or items.verb in ("nack", "fail"):
+        rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
     return core.write(lambda ledger: _settle(core, ledger, name, items, rolls), answer=OUTCOMES)
 
 
@@ -88,12 +90,12 @@ def _end_together(ledger: Ledger, queue: Registered, items: Sequence[Settle]) ->
 
     False: it is something else, and nothing was done.
     """
-    proofs = [item.proof for item in items if item.verb == "ack" and item.result is None]
-    if len(proofs) != len(items):
+    same = alike(items)
+    if same is None or same.verb != "ack":
         return False
-    jobs, leases, tokens = zip(*proofs, strict=True)
-    tx, prefix, lease, count = ledger.tx, queue.prefix, leases[0], len(items)
-    if leases.count(lease) != count or len(set(jobs)) != count:
+    tx, prefix, lease, count = ledger.tx, queue.prefix, same.lease, len(items)
+    jobs, tokens = same.jobs, tuple(same.tokens)
+    if len(set(jobs)) != count:
         return False
     states = records.state_rows(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]))
     if states is None:

@@ -166,6 +166,7 @@ class Service:
             from leasehold.server.wire import guarded
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
         app = build(self.host, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
+        self.door = app.door
         config = uvicorn.Config(
             Watch(app, PLAIN),
             http=guarded(limits.head, door=app.door),

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from logging import DEBUG
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
 from leasehold.errors import InvalidArgument, LeaseholdError
 from leasehold.model.durations import Duration, Moment, duration_ms
 from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
-from leasehold.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, Settle, Settled, proof_of
+from leasehold.model.lease import AlikeSettles, ClaimRequest, Delivery, Extended, Leased, Settle, Settled, proof_of
 from leasehold.model.lifecycle import SHOWN, checked_shown
 from leasehold.model.names import MAX_WORKER_BYTES, QueueName, short_text
 from leasehold.model.request import checked_bytes, job_image, job_request, job_requests, number, replay_request
@@ -26,7 +27,6 @@ MAX_CLAIM = 10_000
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
 _ONE = ClaimRequest(1)
-_new = tuple.__new__  # a NamedTuple without a Python frame
 Settleable = Delivery | str
 """A delivery, or its receipt."""
 
@@ -196,20 +196,23 @@ class Queue:
             )
 
     def _settle_many(self, verb: str, deliveries: Iterable[Settleable]) -> Settled:
-        given = list(deliveries)
-        name = self.name
-        if [None for one in given if type(one) is not Delivery or one.name is not name]:
+        given: list[Any] = list(deliveries)
+        if not given:
+            return Settled([], [])
+        name, lease = self.name, getattr(given[0], "lease", None)
+        items: Sequence[Settle]
+        if [None for one in given if type(one) is not Delivery or one.name is not name or one.lease is not lease]:
             for delivery in given:
                 self._own(delivery)
             items = [Settle(verb, proof_of(delivery)) for delivery in given]
-        else:  # as claimed here: nothing to check
-            items = [Settle(verb, _new(Proof, (one.job, one.lease, one.token))) for one in given]  # type: ignore[union-attr]
-        if not items:
-            return Settled([], [])
+            jobs = [item.proof[0] for item in items]
+        else:  # of one claim, made here: nothing to check
+            jobs = [one.job for one in given]
+            items = AlikeSettles(verb, given[0].lease, jobs, [one.token for one in given])
         with self._span(verb + "_many") as span:
             outcomes = self._backend.settle(self.name, items)
             span.jobs(len(items))
-        done = [item.proof[0].hex() for item in items]
+        done = [job.hex() for job in jobs]
         lost: list[str] = []
         if any(outcomes):
             lost = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is not None]

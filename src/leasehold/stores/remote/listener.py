@@ -166,7 +166,7 @@ class _Connection:
         buffer = self._buffer
         try:
             with contextlib.suppress(BlockingIOError):
-                got = self.sock.recv(_AT_ONCE_BYTES, socket.MSG_DONTWAIT)
+                got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
                 if not got:
                     return Next.GONE
                 if not buffer and (found := self._listener.lane.find(got)) is not None:

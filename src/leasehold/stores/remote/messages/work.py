@@ -12,7 +12,17 @@ from msgspec.structs import astuple
 from leasehold.errors import InvalidArgument
 from leasehold.model.ids import job_id_bytes
 from leasehold.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
-from leasehold.model.lease import ClaimRequest, Delivery, Leased, Proof, Settle, proof_of, proofs_of
+from leasehold.model.lease import (
+    AlikeSettles,
+    ClaimRequest,
+    Delivery,
+    Leased,
+    Proof,
+    Settle,
+    alike,
+    proof_of,
+    proofs_of,
+)
 from leasehold.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
 from leasehold.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request
 from leasehold.model.request import job_requests as plain_or_checked
@@ -318,11 +328,10 @@ class SettleAlike(Request):
     jobs: Annotated[bytes, Meta(min_length=16)]
     tokens: Annotated[Sequence[Token], Meta(min_length=1, max_length=10_000)]
 
-    def settles(self) -> list[Settle]:
-        verb, lease, jobs = self.verb, job_id_bytes(self.lease), _cut(self.jobs)
+    def settles(self) -> AlikeSettles:
         if len(self.jobs) != 16 * len(self.tokens):
             raise InvalidArgument("alike: an id of 16 bytes and a token for each job")
-        return [Settle(verb, _new(Proof, (job, lease, token))) for job, token in zip(jobs, self.tokens, strict=True)]
+        return AlikeSettles(self.verb, job_id_bytes(self.lease), _cut(self.jobs), self.tokens)
 
 
 class SettleBody(Request):
@@ -331,7 +340,7 @@ class SettleBody(Request):
     items: Annotated[list[SettleItem], Meta(min_length=1, max_length=10_000)] | None = None
     alike: SettleAlike | None = None
 
-    def settles(self) -> list[Settle]:
+    def settles(self) -> Sequence[Settle]:
         """Checked."""
         items = self.items
         if self.alike is not None and items is None:
@@ -348,16 +357,12 @@ class SettleBody(Request):
 
     @classmethod
     def of(cls, items: Sequence[Settle]) -> SettleBody:
-        rows = list(map(astuple, items))
-        if len(rows) > 1:
-            verbs, proofs, *said = zip(*rows, strict=True)
-            jobs, leases, tokens = zip(*proofs, strict=True)
-            count = len(rows)
-            if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 3:
-                return cls(None, SettleAlike(verbs[0], leases[0].hex(), b"".join(jobs), tokens))
+        same = alike(items) if len(items) > 1 else None
+        if same is not None:
+            return cls(None, SettleAlike(same.verb, same.lease.hex(), b"".join(same.jobs), same.tokens))  # type: ignore[arg-type]
         made = []
         held = text = None
-        for verb, (job, lease, token), result, error, delay_ms in rows:
+        for verb, (job, lease, token), result, error, delay_ms in map(astuple, items):
             if lease is not held:
                 held, text = lease, lease.hex()
             made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms))
