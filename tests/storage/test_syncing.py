@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from leasehold.errors import Unavailable
-from leasehold.storage.syncing import Syncer
+from leasehold.storage.syncing import Syncer, _Waiter
 
 
 class Disk:
@@ -117,6 +118,12 @@ class Interrupted:
         pass
 
 
+def interrupted(version: int, when: threading.Event) -> _Waiter:
+    waiter = _Waiter(version)
+    waiter.lock = Interrupted(when)  # type: ignore[assignment]
+    return waiter
+
+
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_waiter_that_is_interrupted_leaves_the_line_or_hands_the_lead_on(chosen):
     told: list[Any] = []
@@ -125,14 +132,14 @@ def test_a_waiter_that_is_interrupted_leaves_the_line_or_hands_the_lead_on(chose
     first = committer(syncer, 1, told)
     assert disk.begun.acquire(timeout=10)
     now = threading.Event()
-    lock: Any = Interrupted(now)
+    waiter = interrupted(2, now)
     syncer.applied(2)
-    syncer._waiting.append((2, lock))
+    syncer._waiting.append(waiter)
     left: list[object] = []
 
     def sleep():
         try:
-            syncer._sleep(2, lock)
+            syncer._sleep(waiter)
         except KeyboardInterrupt:
             left.append("interrupted")
 
@@ -153,6 +160,50 @@ def test_a_waiter_that_is_interrupted_leaves_the_line_or_hands_the_lead_on(chose
     disk.may_end.release()
     last.join(10)
     assert told == [1, 3]
+
+
+def test_a_waiter_that_is_interrupted_in_the_row_still_wakes_the_next():
+    told: list[Any] = []
+    disk = Disk()
+    syncer = Syncer(disk.sync, grouped=True, interval=0)
+    threads = [committer(syncer, 1, told)]
+    assert disk.begun.acquire(timeout=10)
+    threads.append(committer(syncer, 2, told))
+    settled(syncer, 1)
+    now = threading.Event()
+    for version in (3, 4):
+        syncer.applied(version)
+        syncer._waiting.append(interrupted(version, now))
+    fourth = syncer._waiting[2]
+    sleepers = [
+        threading.Thread(target=pytest.raises, args=(KeyboardInterrupt, syncer._sleep, waiter), daemon=True)
+        for waiter in syncer._waiting[1:]
+    ]
+    for sleeper in sleepers:
+        sleeper.start()
+    threads += [committer(syncer, version, told) for version in (5, 6)]
+    settled(syncer, 5)
+    disk.may_end.release(2)
+    assert disk.begun.acquire(timeout=10)  # the second leads, and serves the rest
+    threads[1].join(10)
+    assert sorted(told) == [1, 2], "those behind the interrupted are not reached before they pass on"
+    now.set()
+    for thread in (*sleepers, *threads):
+        thread.join(10)
+    assert sorted(told) == [1, 2, 5, 6]
+    assert fourth.next is None
+    assert syncer.syncs == 2
+
+
+def test_after_a_crowd_the_next_sync_waits_for_it_and_not_for_long():
+    syncer = Syncer(lambda: time.sleep(0.001), grouped=True, interval=0)
+    for version in range(1, 4):
+        syncer.wait(syncer.applied(version))
+    syncer._crowd, syncer._took = 10, 60.0
+    began = time.monotonic()
+    syncer.wait(syncer.applied(4))  # nobody else comes
+    assert time.monotonic() - began < 30
+    assert syncer._crowd == 0, "and so nobody is waited for the next time"
 
 
 def test_what_is_deferred_is_told_of_once_it_is_durable():

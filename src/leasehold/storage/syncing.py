@@ -1,7 +1,7 @@
 """Durability for many at once: one sync serves every commit that was applied before it began.
 
 At `disk`, a committer waits for a sync that covers it: the first to arrive leads one, those who come meanwhile wait
-for the next, which one of them leads. At `os`, nobody waits, and a background thread syncs every interval.
+for the next, which one of them leads; after a crowd was served, it first waits a moment for them to come back. At `os`, nobody waits, and a background thread syncs every interval.
 
 A thread that has more to do than to wait (an event loop) runs its verbs `deferring`, and is told when they are durable
 (`then`): all that it did meanwhile is in the next sync.
@@ -12,17 +12,44 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from queue import SimpleQueue
+from time import perf_counter, sleep
 from typing import TypeVar
 
 from leasehold.errors import LeaseholdError, Unavailable
 
 T = TypeVar("T")
 
+#: When a sync has served as many, the next gives them time to come back: seconds at most, and between two looks.
+_CROWD = 4
+_PATIENCE = 0.002
+_MOMENT = 0.00005
+
 
 class _Deferred(threading.local):
     #: The newest commit of this thread that is not waited for; None: it waits for each.
     newest: int | None = None
+
+
+class _Waiter:
+    """Sleeps until its commit is durable, has failed, or it is to lead; woken, it wakes the next.
+
+    Each has a lock of its own, and they wake one another in a row: all at once they would only queue up for the interpreter.
+    """
+
+    __slots__ = ("lock", "next", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.next: _Waiter | None = None
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def pass_on(self) -> None:
+        following, self.next = self.next, None
+        if following is not None:
+            following.lock.release()
 
 
 class Syncer:
@@ -34,9 +61,11 @@ class Syncer:
         self.applied_to = 0
         self._durable = 0
         self._leading = False
+        self._crowd = 0
+        self._took = 0.0
         self._failed: LeaseholdError | None = None
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, threading.Lock]] = []
+        self._waiting: list[_Waiter] = []
         self._deferred = _Deferred()
         self._after: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._teller: threading.Thread | None = None
@@ -88,43 +117,54 @@ class Syncer:
                 self._refuse()
             waiting = None
             if self._leading:
-                # Each sleeps on a lock of its own: one that all share would have them queue up for it once woken.
-                waiting = threading.Lock()
-                waiting.acquire()
-                self._waiting.append((version, waiting))
+                waiting = _Waiter(version)
+                self._waiting.append(waiting)
             self._leading = True
         if waiting is not None:
-            self._sleep(version, waiting)
+            self._sleep(waiting)
             if self._durable >= version:
                 return
             if self._failed is not None:
                 self._refuse()
         self._lead()
 
-    def _sleep(self, version: int, waiting: threading.Lock) -> None:
+    def _sleep(self, waiting: _Waiter) -> None:
         """Until it is durable, has failed, or this one is to lead."""
         try:
-            waiting.acquire()
+            waiting.lock.acquire()
         except BaseException:  # interrupted: nobody may wait for this one
             with self._lock:
-                if (version, waiting) in self._waiting:
-                    self._waiting.remove((version, waiting))
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
                     raise
-            if self._durable < version and self._failed is None:
+            waiting.pass_on()  # the row goes through here, whether or not it has come this far
+            if self._durable < waiting.version and self._failed is None:
                 self._hand_over(0)
             raise
+        waiting.pass_on()
 
     def _lead(self) -> None:
+        if self._crowd >= _CROWD:
+            self._gather()
         target = self.applied_to  # everything up to here was written before this sync begins
         reached = 0
+        began = perf_counter()
         try:
             self._sync()
             reached = target
+            self._took = perf_counter() - began
         except LeaseholdError as exc:
             self._failed = exc
             raise
         finally:
             self._hand_over(reached)
+
+    def _gather(self) -> None:
+        """Of many who were just served, most will be back at once: worth no more than the last sync took."""
+        enough = self._durable + self._crowd
+        until = perf_counter() + min(self._took, _PATIENCE)
+        while self.applied_to < enough and perf_counter() < until:
+            sleep(_MOMENT)
 
     def _hand_over(self, reached: int) -> None:
         """A sync has ended: wake those it served, and one that it did not, to lead the next."""
@@ -132,13 +172,16 @@ class Syncer:
             self.syncs += 1
             self._durable = durable = max(self._durable, reached)
             everyone = self._failed is not None
-            served = [lock for version, lock in self._waiting if everyone or version <= durable]
-            self._waiting = [] if everyone else [waiter for waiter in self._waiting if waiter[0] > durable]
+            served = [waiter for waiter in self._waiting if everyone or waiter.version <= durable]
+            self._waiting = [] if everyone else [waiter for waiter in self._waiting if waiter.version > durable]
+            self._crowd = len(served)
             self._leading = bool(self._waiting)
             if self._waiting:
-                served.append(self._waiting.pop(0)[1])
-        for lock in served:
-            lock.release()
+                served.append(self._waiting.pop(0))  # last: what the others commit as they wake is in its sync
+            for waiter, following in pairwise(served):
+                waiter.next = following
+        if served:
+            served[0].lock.release()
 
     def _refuse(self) -> None:
         raise Unavailable(f"the commit is not known to be durable: {self._failed}")
