@@ -171,8 +171,8 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
                 due_at,
                 said,
                 _,
-            ) = records.decode_state(raw, job)
-            created, parts, key_, headers, _, payload = records.decode_job(body, job)
+            ) = records.state_fields(raw, job)
+            created, parts, key_, headers, _, payload = records.job_fields(body, job)
             if (
                 kind != _WAITING or due_at or parts or headers or key_
                 or key != pack_ready(queue.number, 9 - priority, visible, job)
@@ -239,10 +239,10 @@ def ack(core: Core, name: QueueName, proof: Proof, kept: Kept | None = None) -> 
                 return UNUSUAL
             if kept is not None and straight.get(REQUESTS, request_row(kept.key, 0)) is not None:
                 return UNUSUAL
-            (_, kind, priority, _, flags, attempt, max_attempts, _, number, _, _, _, said, by) = records.decode_state(
+            (_, kind, priority, _, flags, attempt, max_attempts, _, number, _, _, _, said, by) = records.state_fields(
                 raw, job
             )
-            _, expires, _, _, still_open, lost, _, _ = records.decode_lease(given, lease)
+            _, expires, _, _, still_open, lost, _, _ = records.lease_fields(given, lease)
             if (
                 kind != _LEASED or by != lease or number != token or flags or expires <= at or lost or still_open != 1
             ):  # fmt: skip

@@ -51,13 +51,19 @@ _standard = logging.getLogger("leasehold")
 wanted = _standard.isEnabledFor
 
 
+#: Runs that are noted before they are counted.
+_NOTED = 256
+
+
 class Meter:
     """The numbers of one verb. Its lock may be taken again by a signal handler that runs a verb while it is held."""
 
-    __slots__ = ("counts", "errors", "jobs", "lock", "seconds")
+    __slots__ = ("_noted", "counts", "errors", "jobs", "lock", "seconds")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        #: (seconds, jobs) of runs. Noting one is a single step, so it takes no lock, and counting is for many at once.
+        self._noted: deque[tuple[float, int]] = deque()
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
         self.jobs = 0
@@ -65,11 +71,20 @@ class Meter:
 
     def did(self, began: float, jobs: int) -> None:
         """A run that began then (by `perf_counter`) moved so many jobs."""
-        seconds = perf_counter() - began
-        with self.lock:
-            self.counts[bisect_left(BOUNDS, seconds)] += 1
-            self.seconds += seconds
-            self.jobs += jobs
+        noted = self._noted
+        noted.append((perf_counter() - began, jobs))
+        if len(noted) >= _NOTED:
+            self.count()
+
+    def count(self) -> None:
+        """Bring the numbers up to date."""
+        counts, take = self.counts, self._noted.popleft
+        with self.lock, contextlib.suppress(IndexError):
+            while True:
+                seconds, jobs = take()
+                counts[bisect_left(BOUNDS, seconds)] += 1
+                self.seconds += seconds
+                self.jobs += jobs
 
     def ended(self, began: float, kind: type[BaseException] | None) -> None:
         """A run that began then ended, by this error if any, having moved nothing."""
@@ -159,6 +174,7 @@ class Meters(Collected):
         seconds, jobs, errors, retries, conflicts = families = self._families()
         for verb, meter in sorted(self.by_verb.copy().items()):
             with meter.lock:
+                meter.count()
                 counts, total = list(meter.counts), meter.seconds
                 moved = meter.jobs or None
                 raised = sorted(meter.errors.items())

@@ -16,6 +16,7 @@ from leasehold.storage.records.jobs import (
     encode_job,
     encode_plain_job,
     encode_plain_jobs,
+    job_fields,
     job_rows,
     join_parts,
     pack_job,
@@ -52,6 +53,7 @@ from leasehold.storage.records.leases import (
     encode_lease_job,
     encode_lease_jobs,
     encode_new_lease,
+    lease_fields,
     new_lease,
 )
 from leasehold.storage.records.loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
@@ -96,6 +98,7 @@ from leasehold.storage.records.states import (
     pack_state,
     seal_state,
     seal_states,
+    state_fields,
     state_rows,
 )
 from leasehold.storage.records.structs import (
@@ -187,8 +190,10 @@ __all__ = [
     "encode_state",
     "encode_struct",
     "event_ref",
+    "job_fields",
     "job_rows",
     "join_parts",
+    "lease_fields",
     "new_lease",
     "new_tuple",
     "pack_crc",
@@ -204,6 +209,7 @@ __all__ = [
     "seal_states",
     "split_parts",
     "split_ref",
+    "state_fields",
     "state_rows",
     "unpack_crc",
     "unseal",

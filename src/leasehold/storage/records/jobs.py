@@ -77,7 +77,12 @@ _JOB_BYTES = _JOB.size
 _unpack_job = _JOB.unpack_from
 
 
-def decode_job(value: bytes, job: bytes) -> JobRecord:
+JobFields = tuple[Any, ...]
+"""What a `JobRecord` holds, in its order."""
+
+
+def job_fields(value: bytes, job: bytes) -> JobFields:
+    """As `decode_job`, as a plain tuple: for whoever takes it apart at once."""
     body = value[:-4]
     if len(body) < _JOB_BYTES or crc32(body) != unpack_crc(value, len(body))[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
@@ -85,16 +90,15 @@ def decode_job(value: bytes, job: bytes) -> JobRecord:
     if version != V1:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     if not key_bytes and not headers_bytes:
-        return new_tuple(JobRecord, (created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]))
+        return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]
     at_headers = _JOB_BYTES + key_bytes
     at_payload = at_headers + headers_bytes
-    return JobRecord(
-        created_at_ms, parts, body[_JOB_BYTES:at_headers], body[at_headers:at_payload], payload_bytes, body[at_payload:]
-    )
+    key, headers = body[_JOB_BYTES:at_headers], body[at_headers:at_payload]
+    return created_at_ms, parts, key, headers, payload_bytes, body[at_payload:]
 
 
-JobFields = tuple[Any, ...]
-"""What a `JobRecord` holds, in its order."""
+def decode_job(value: bytes, job: bytes) -> JobRecord:
+    return new_tuple(JobRecord, job_fields(value, job))
 
 
 def job_rows(values: Sequence[Any]) -> list[JobFields] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import starmap
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from leasehold.storage.checksum import crc32
 from leasehold.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
@@ -47,10 +47,15 @@ def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, 
     return body + pack_crc(crc32(body))
 
 
-def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
+def lease_fields(value: bytes, lease: bytes) -> tuple[Any, ...]:
+    """As `decode_lease`, as a plain tuple: for whoever takes it apart at once."""
     if len(value) == _LEASE_BYTES and crc32(value[:-4]) == unpack_crc(value, _LEASE_BYTES - 4)[0] and value[0] == V1:
-        return new_tuple(LeaseRecord, _unpack_lease(value))
+        return _unpack_lease(value)
     raise damaged(f"lease {lease.hex()}", value)
+
+
+def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
+    return new_tuple(LeaseRecord, lease_fields(value, lease))
 
 
 _LEASE_JOB = Struct(">16sQ")

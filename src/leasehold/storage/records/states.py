@@ -59,10 +59,19 @@ def encode_state(record: StateRecord) -> bytes:
     return seal_state(*record)
 
 
-def decode_state(value: bytes, job: bytes) -> StateRecord:
-    if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE.size)[0] and value[0] == V1:
-        return new_tuple(StateRecord, _unpack_state(value))
+StateFields = tuple[Any, ...]
+"""What a `StateRecord` holds, in its order."""
+
+
+def state_fields(value: bytes, job: bytes) -> StateFields:
+    """As `decode_state`, as a plain tuple: for whoever takes it apart at once."""
+    if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE_BODY)[0] and value[0] == V1:
+        return _unpack_state(value)
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
+
+
+def decode_state(value: bytes, job: bytes) -> StateRecord:
+    return new_tuple(StateRecord, state_fields(value, job))
 
 
 #: Steps that a batch takes as a whole: no line of Python for each row.
@@ -70,9 +79,6 @@ _unpack_sealed = Struct(_STATE.format + "4x").unpack
 _unpack_sum = Struct(f">{_STATE_BODY}xI").unpack
 _body_of = itemgetter(slice(_STATE_BODY))
 _version_of = itemgetter(0)
-
-StateFields = tuple[Any, ...]
-"""What a `StateRecord` holds, in its order."""
 
 
 def seal_states(*columns: Any) -> list[bytes]:
