@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from leasehold.bulk import arrays, layouts
 from leasehold.bulk.arrays import Block, Bools, Fields, Ints
+from leasehold.bulk.extents import even
 from leasehold.bulk.query import Moment, Names, Query
 from leasehold.errors import Corrupt, InvalidArgument, JournalTrimmed
 from leasehold.model.lifecycle import Change, State
@@ -264,7 +265,7 @@ def span(reader: Reader, since_ms: int | None = None, until_ms: int | None = Non
 
 
 def cuts(reader: Reader, begin: int, end: int, events: int) -> list[tuple[int, int]]:
-    """[begin, end) in parts of about that many events. Rows know their first event's number, so nothing is scanned."""
+    """[begin, end) in parts alike, of about that many events or fewer. Rows know their first event's number, so nothing is scanned."""
     if begin >= end:
         return []
     oldest, _ = journal.bounds(reader)
@@ -277,8 +278,9 @@ def cuts(reader: Reader, begin: int, end: int, events: int) -> list[tuple[int, i
     total = last.first_number + last.events - first
     parts: list[tuple[int, int]] = []
     at = begin
-    for part in range(1, max(1, -(-total // events))):
-        cut = _at_number(reader, first + part * events, at + 1, end)
+    count = even(total, events)
+    for part in range(1, count):
+        cut = _at_number(reader, first + part * total // count, at + 1, end)
         if cut >= end:
             break
         parts.append((at, cut))

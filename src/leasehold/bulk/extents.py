@@ -6,6 +6,8 @@ in bursts, a part may have as many rows too many as one of the engine's files ha
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +22,8 @@ _WIDTH = 20
 _POINT = 200
 #: Keys walked at once, which make an extent.
 _WALKED = 5_000
+#: Fewer rows are read sooner by one core than by two.
+_FEW = 20_000
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,15 @@ def _walked(reader: Reader, first: bytes, last: bytes) -> Iterator[Extent]:
 
 def _queue(key: bytes) -> bytes:
     return key[:4]
+
+
+def even(rows: float, most: int) -> int:
+    """In how many parts of at most so many rows (about) to read, so that no core has to wait long for another.
+
+    As many for each core of this machine, most often the reader's too, unless rows are so few that starting costs more.
+    """
+    parts, cores = max(1, math.ceil(rows / most)), os.cpu_count() or 1
+    return parts if rows < _FEW * cores else -(-parts // cores) * cores
 
 
 def spread(extents: Sequence[Extent], ranges: Sequence[Range]) -> Spread:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from leasehold.bulk import events, jobs, small
-from leasehold.bulk.extents import spread, within_queues
+from leasehold.bulk.extents import even, spread, within_queues
 from leasehold.bulk.query import Moment, Query, Range, queue_ranges
 from leasehold.errors import InvalidArgument
 from leasehold.storage import keyspace
@@ -88,14 +86,8 @@ def _cut(reader: Snapshot, space: Space, ranges: list[Range], rows: int) -> list
         # Both spaces have the same keys; of `jobs` no row is ever written twice, so its files tell better how many there are.
         known = spread(within_queues(reader, reader.extents(keyspace.JOBS)), ranges)
         if known.rows > _EXACT:
-            return [Part(space, found) for found in known.cut(_even(math.ceil(known.rows / rows)))]
+            return [Part(space, found) for found in known.cut(even(known.rows, rows))]
     return _walked(reader, space, ranges, rows)
-
-
-def _even(parts: int) -> int:
-    """So many or a few more that all of this machine's cores have as many to read: most often it is the reader, too."""
-    cores = os.cpu_count() or 1
-    return -(-parts // cores) * cores
 
 
 def _walked(reader: Reader, space: Space, ranges: list[Range], rows: int) -> list[Part]:

@@ -143,8 +143,7 @@ class _Run:
         self._put("silver/open_attempts", told.where(F.col("ended_at").isNull()))
         # Lives are gathered once, and read back for what follows.
         self._told("silver: lives")
-        lives = self._put("silver/lives_seen", silver.lives(chained), counted=False)
-        del self._tables["silver/lives_seen"]  # for this run alone: swept after it
+        lives = self._put("silver/lives_seen", silver.lives(chained), kept=False)
         self._put("silver/lives", silver.closed_lives(lives))
         self._put("silver/open_lives", silver.open_lives(lives))
         self._put("silver/carry", silver.carry(lives))
@@ -165,14 +164,15 @@ class _Run:
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(lambda item: self._put(f"gold/{item[0]}", item[1], few=True), partials.items()))
 
-    def _put(self, table: str, rows: DataFrame, *, few: bool = False, counted: bool = True) -> DataFrame:
-        """Write a table of this run, and read it back."""
+    def _put(self, table: str, rows: DataFrame, *, few: bool = False, kept: bool = True) -> DataFrame:
+        """Write a table of this run, and read it back; one that is not `kept` is for this run alone, and swept after it."""
         self._told(f"{table}")
         place = self._lake.place(table, self._label, self._attempt)
         path = self._lake.path(place)
-        (rows.coalesce(1) if few else rows).write.mode("error").parquet(path)
-        self._tables[table] = place
-        if counted:
+        written = (rows.coalesce(1) if few else rows).write.mode("error").options(**(_KEPT if kept else _PASSING))
+        written.parquet(path)
+        if kept:
+            self._tables[table] = place
             self._rows[table] = rows_in(path)
         return self._spark.read.schema(rows.schema).parquet(path)
 
@@ -194,6 +194,11 @@ class _Run:
         before = 0 if self._last is None else self._last.end_ms
         return numbers, max([row.time for row in rows] + [before])
 
+
+#: No dictionary of what hardly repeats: Parquet would make one, hash by hash, and throw it away.
+_KEPT = {f"parquet.enable.dictionary#{name}": "false" for name in ("job_id", "number")}
+#: For what is read a moment later, and then gone, nothing is made small.
+_PASSING = {"parquet.enable.dictionary": "false", "compression": "none"}
 
 PAUSED = "hour TIMESTAMP, tenant STRING, queue STRING, paused_ms BIGINT"
 

@@ -1,4 +1,8 @@
-"""Few rows, many plans: what Spark compiles and adapts for each query costs seconds, and saves nothing where rows are few."""
+"""Settings by how many rows there are.
+
+Few rows, many plans: what Spark compiles and adapts for each query costs seconds, and saves nothing. Many rows: what a task
+sorts should fit into memory, on a machine that has little, too.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,30 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 FEW = 300_000
+#: Events that a task sorts, some 400 bytes each.
+_A_TASK = 250_000
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _AS_IT_IS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
+    _PARTITIONS: "2",
 }
 
 
 @contextmanager
 def sized(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Within it, queries are run as they are if they are over few rows, and as the session says otherwise."""
-    if rows > FEW:
-        yield
-        return
-    before = {name: spark.conf.get(name) for name in _AS_IT_IS}
-    for name, value in _AS_IT_IS.items():
+    """Within it, queries are run as they are if they are over few rows, and in enough parts if over many."""
+    settings = _AS_IT_IS if rows <= FEW else {_PARTITIONS: _enough(spark, rows)}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
         for name, was in before.items():
             spark.conf.set(name, str(was))
+
+
+def _enough(spark: SparkSession, rows: int) -> str:
+    return str(max(int(str(spark.conf.get(_PARTITIONS))), -(-rows // _A_TASK)))

@@ -67,7 +67,7 @@ def chains(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
     chain = Window.partitionBy(*JOB).orderBy("commit", "index")
     so_far = chain.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = {name: F.lag(name).over(chain) for name in ("type", "state", "time", "visible_at")}
-    after = {name: F.lead(name).over(chain) for name in ("type", "time", "error", "reason", "state")}
+    after = {name: F.lead(name).over(chain) for name in ("type", "time", "error", "reason")}
     return rows.select(
         *names,
         "carried",

@@ -49,6 +49,8 @@ def lives(chains: DataFrame) -> DataFrame:
     # What ends a job that is done or dead already (purged, retired) ends no life.
     ends = new & F.col("type").isin(*ENDS_A_LIFE) & F.col("prev_state").isin("waiting", "leased")
     known = {name: F.col("known")[name] for name in KNOWN}
+    # The next life begins with a replay, and with nothing else.
+    last = F.col("next_type").isNull() | (F.col("next_type") == "replayed")
     grouped = chains.groupBy(*JOB, "life").agg(
         F.max("tenant").alias("tenant"),
         F.max("queue").alias("queue"),
@@ -72,9 +74,7 @@ def lives(chains: DataFrame) -> DataFrame:
         F.max((F.col("carried") & (F.col("state") == "dead")) | (F.col("type") == "restored") & ~_waits()).alias(
             "over"
         ),
-        F.max(
-            F.struct(F.struct("commit", "index").alias("place"), *EVENT, "wait_from", "prev_type", "next_type")
-        ).alias("last"),
+        F.max(F.when(last, F.struct(*EVENT, "wait_from", "prev_type", "next_type"))).alias("last"),
     )
     # A row that only says a done job was removed tells of a life that ended before this run.
     told = F.col("opened_at").isNotNull() | F.col("first_claimed_at").isNotNull() | F.col("end").isNotNull()
