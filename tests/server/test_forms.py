@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from leasehold.model.lease import Delivery, Proof, Settle
+from leasehold.model.lease import Delivery, Leased, Proof, Settle
 from leasehold.model.names import QueueName
 from leasehold.model.request import JobRequest
 from leasehold.stores.remote import messages as m
@@ -103,9 +103,11 @@ DELIVERY = Delivery(NAME, bytes(16), b"l" * 16, 7, b"p", 2, 5, 0, 1_800_000_000_
 def test_columns_give_the_same_deliveries(encoding: str, second: dict[str, Any]) -> None:
     given = [DELIVERY, msgspec.structs.replace(DELIVERY, job=b"j" * 16, token=2**40, payload=b"", **second)]
     written = FORMATS[encoding]
-    columns = written.decode(written.encode(m.Columns.of(given)), m.Columns)
-    assert columns.deliveries(NAME, b"l" * 16) == given
-    first, other = columns.deliveries(NAME, b"l" * 16)
+    made = m.Columns.of(Leased(NAME, b"l" * 16, 0, given))
+    leased = Leased(NAME, b"l" * 16, 0, columns=written.decode(written.encode(made), m.Columns).columns())
+    assert m.Columns.of(leased) == written.decode(written.encode(made), m.Columns)
+    assert leased.deliveries == given
+    first, other = leased.deliveries
     assert first.headers is not other.headers  # each is its holder's to change
 
 

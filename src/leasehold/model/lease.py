@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import NamedTuple, overload
 
 import msgspec
@@ -136,13 +137,79 @@ class Settled(msgspec.Struct, frozen=True):
     lost: list[str]
 
 
-class Leased(msgspec.Struct, frozen=True):
-    """What a store hands out for a claim: one lease, and the deliveries under it. Empty: no lease was made."""
+class DeliveryColumns(NamedTuple):
+    """The deliveries of a claim, field by field."""
 
-    name: QueueName
-    lease: bytes
-    until_ms: int
-    deliveries: list[Delivery]
+    jobs: Sequence[bytes]
+    tokens: Sequence[int]
+    payloads: Sequence[bytes]
+    attempts: Sequence[int]
+    max_attempts: Sequence[int]
+    priorities: Sequence[int]
+    created_at_ms: Sequence[int]
+    #: None: no job has any.
+    headers: Sequence[dict[str, str]] | None = None
+    keys: Sequence[str | None] | None = None
+
+
+class Leased:
+    """What a store hands out for a claim: one lease, and the deliveries under it. Empty: no lease was made.
+
+    A batch may be given as `columns`: deliveries are made of them when they are asked for, which a server never does.
+    """
+
+    __slots__ = ("_deliveries", "columns", "lease", "name", "until_ms")
+
+    def __init__(
+        self,
+        name: QueueName,
+        lease: bytes,
+        until_ms: int,
+        deliveries: list[Delivery] | None = None,
+        columns: DeliveryColumns | None = None,
+    ) -> None:
+        self.name = name
+        self.lease = lease
+        self.until_ms = until_ms
+        self._deliveries = deliveries
+        self.columns = columns
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        found = self._deliveries
+        if found is None:
+            found = self._deliveries = [] if self.columns is None else self._made(self.columns)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Leased) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "Leased" + repr(self._fields())
+
+    def _fields(self) -> tuple[QueueName, bytes, int, list[Delivery]]:
+        return self.name, self.lease, self.until_ms, self.deliveries
+
+    def _made(self, columns: DeliveryColumns) -> list[Delivery]:
+        jobs, tokens, payloads, attempts, max_attempts, priorities, created, headers, keys = columns
+        return list(
+            map(
+                Delivery,
+                repeat(self.name),
+                jobs,
+                repeat(self.lease),
+                tokens,
+                payloads,
+                attempts,
+                max_attempts,
+                priorities,
+                created,
+                [{} for _ in jobs] if headers is None else headers,  # each its own: its holder may change it
+                repeat(None) if keys is None else keys,
+            )
+        )
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):

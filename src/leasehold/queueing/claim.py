@@ -15,7 +15,7 @@ import msgspec
 
 from leasehold.errors import Corrupt, InvalidArgument, LeaseLost
 from leasehold.model.ids import NO_ID
-from leasehold.model.lease import ClaimRequest, Delivery, Leased
+from leasehold.model.lease import ClaimRequest, Delivery, DeliveryColumns, Leased
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
 from leasehold.queueing import limits, meters, single, sweep
@@ -352,21 +352,16 @@ def _grant(
         ended, repeat(0), refs, repeat(lease),
     )  # fmt: skip
     created, _, keys, headers, _, payloads = zip(*taken.records, strict=True)
-    deliveries = list(
-        map(
-            Delivery,
-            repeat(name),
-            jobs,
-            repeat(lease),
-            tokens,
-            payloads,
-            attempts,
-            max_attempts,
-            priorities,
-            created,
-            map(_headers, headers, jobs) if any(headers) else [{} for _ in jobs],
-            map(_key, keys) if any(keys) else repeat(None),
-        )
+    columns = DeliveryColumns(
+        jobs,
+        tokens,
+        payloads,
+        attempts,
+        max_attempts,
+        priorities,
+        created,
+        list(map(_headers, headers, jobs)) if any(headers) else None,
+        list(map(_key, keys)) if any(keys) else None,
     )
     tx.delete_many(keyspace.READY, taken.keys)
     tx.put_many(keyspace.STATE, list(zip([queue.prefix + job for job in jobs], states, strict=True)))
@@ -385,7 +380,7 @@ def _grant(
     ledger.count(number, Counter.LEASED, count)
     # Whoever leads the line plans for this lease's end too.
     ledger.woken[name] = max(ledger.woken.get(name, 0), 1)
-    return Leased(name, lease, expires, deliveries)
+    return Leased(name, lease, expires, columns=columns)
 
 
 _next = (1).__add__

@@ -43,14 +43,16 @@ def _names(call: Call) -> list[QueueName]:
 
 
 def claim(call: Call) -> m.ClaimReply:
-    request = msgspec.structs.replace(call.request.checked(), wait_ms=0)
+    request = call.request.checked()
+    if request.wait_ms:
+        request = msgspec.structs.replace(request, wait_ms=0)
     return m.ClaimReply.of(call.backend.claim(_names(call), request), call.request.columns)
 
 
 def claim_waits(call: Call) -> Waiting | None:
-    request = call.request.checked()
-    if not request.wait_ms:
+    if not call.request.wait_ms:
         return None
+    request = call.request.checked()
     names = _names(call)
     now, columns = msgspec.structs.replace(request, wait_ms=0), call.request.columns
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -16,6 +15,7 @@ from leasehold.model.lease import (
     AlikeSettles,
     ClaimRequest,
     Delivery,
+    DeliveryColumns,
     Leased,
     Proof,
     Settle,
@@ -178,41 +178,34 @@ class Columns(Struct, frozen=True, omit_defaults=True):
     keys: Sequence[str | None] | None = None
 
     @classmethod
-    def of(cls, deliveries: Sequence[Delivery]) -> Columns:
-        # Fields as in `Delivery`: all of them at once take less than half of one after the other.
-        _, jobs, _, tokens, payloads, attempts, max_attempts, priorities, created, headers, keys = zip(
-            *map(astuple, deliveries), strict=True
-        )
-        return cls(
-            b"".join(jobs),
-            tokens,
-            payloads,
-            attempts,
-            max_attempts,
-            created,
-            priorities if any(priorities) else None,
-            headers if any(headers) else None,
-            keys if any(keys) else None,
+    def of(cls, leased: Leased) -> Columns:
+        jobs, tokens, payloads, attempts, most, priorities, created, headers, keys = leased.columns or _columns(leased)
+        given = priorities if any(priorities) else None
+        return cls(b"".join(jobs), tokens, payloads, attempts, most, created, given, headers, keys)
+
+    def columns(self) -> DeliveryColumns:
+        return DeliveryColumns(
+            _cut(self.ids),
+            self.tokens,
+            self.payloads,
+            self.attempts,
+            self.max_attempts,
+            self.priorities or [0] * len(self.tokens),
+            self.created_at_ms,
+            self.headers,
+            self.keys,
         )
 
-    def deliveries(self, name: QueueName, lease: bytes) -> list[Delivery]:
-        count = len(self.tokens)
-        return list(
-            map(
-                Delivery,
-                repeat(name, count),
-                _cut(self.ids),
-                repeat(lease, count),
-                self.tokens,
-                self.payloads,
-                self.attempts,
-                self.max_attempts,
-                self.priorities or repeat(0),
-                self.created_at_ms,
-                self.headers or [{} for _ in range(count)],
-                self.keys or repeat(None),
-            )
-        )
+
+def _columns(leased: Leased) -> DeliveryColumns:
+    # Fields as in `Delivery`: all of them at once take less than half of one after the other.
+    _, jobs, _, tokens, payloads, attempts, most, priorities, created, headers, keys = zip(
+        *map(astuple, leased.deliveries), strict=True
+    )
+    some = headers if any(headers) else None
+    return DeliveryColumns(
+        jobs, tokens, payloads, attempts, most, priorities, created, some, keys if any(keys) else None
+    )
 
 
 def _cut(ids: bytes) -> list[bytes]:
@@ -235,13 +228,11 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
     def of(cls, leased: Leased | None, columns: bool = False) -> ClaimReply:
         if leased is None:
             return cls([])
-        lease, deliveries = leased.lease.hex(), leased.deliveries
-        if columns and deliveries:
-            return cls(
-                [], lease, leased.until_ms, leased.name.tenant, leased.name.queue, columns=Columns.of(deliveries)
-            )
+        lease, (tenant, queue) = leased.lease.hex(), leased.name
+        if columns and (leased.columns is not None or leased.deliveries):
+            return cls([], lease, leased.until_ms, tenant, queue, columns=Columns.of(leased))
         jobs = []
-        for d in deliveries:
+        for d in leased.deliveries:
             job = d.job.hex()
             jobs.append(
                 DeliveryBody(
@@ -257,7 +248,7 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
                     d.key,
                 )
             )
-        return cls(jobs, lease, leased.until_ms, leased.name.tenant, leased.name.queue)
+        return cls(jobs, lease, leased.until_ms, tenant, queue)
 
     def proofs(self) -> list[Proof]:
         """Of all the jobs it gives."""
@@ -273,7 +264,7 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
             return None
         lease = bytes.fromhex(self.lease)
         if self.columns is not None:
-            return Leased(name, lease, self.until_ms, self.columns.deliveries(name, lease))
+            return Leased(name, lease, self.until_ms, columns=self.columns.columns())
         fromhex = bytes.fromhex
         return Leased(
             name,
