@@ -238,7 +238,11 @@ def pipeline(url: str, folder: Path) -> bool:
         return True
     with leasehold.open(url) as store:
         a_busy_day(store)
-        say(", ".join(f"{info.tenant}/{info.queue}: {info.counts.dead} dead" for info in store.queues() if info.counts.dead))
+        say(
+            ", ".join(
+                f"{info.tenant}/{info.queue}: {info.counts.dead} dead" for info in store.queues() if info.counts.dead
+            )
+        )
     say("starting Spark, which takes a few seconds ...")
     from leasehold.spark import session
     from leasehold.spark.jobs.audit import audit
