@@ -191,11 +191,11 @@ def test_an_engine_with_less_is_closed_again(monkeypatch):
         def __init__(self, path, **given):
             super().__init__(path, **{**given, "durability": "os"})
 
-    monkeypatch.setattr("leasehold.storage.engines.rocksdb.RocksEngine", Weak)
-    with pytest.raises(OpenError, match="'os', and 'disk' was asked for"):
-        leasehold.open("rocksdb:./data")
-    monkeypatch.undo()
-    leasehold.open(f"rocksdb:{Path('data').absolute()}").close()  # it is free
+    with monkeypatch.context() as patch:
+        patch.setattr("leasehold.storage.engines.rocksdb.RocksEngine", Weak)
+        with pytest.raises(OpenError, match="'os', and 'disk' was asked for"):
+            leasehold.open("rocksdb:./data")
+    leasehold.open("rocksdb:./data").close()  # it is free
 
 
 def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
