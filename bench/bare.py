@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
+from time import monotonic
 from typing import Any
 
 from rocksdict import ReadOptions, WriteBatch
@@ -41,6 +42,8 @@ _MAX_ATTEMPTS = 5
 _LEASE_MS = 30_000
 _CACHE = 64 * 1024 * 1024
 _SYNC_INTERVAL = 0.1
+#: A calendar that is set back during a run would hide what was just enqueued.
+_CALENDAR = time.time() - monotonic()
 
 _id = Struct(">QQ").pack
 _u64 = Struct(">Q").pack
@@ -128,7 +131,7 @@ class BareClient:
     def enqueue(self, payloads: Sequence[bytes]) -> object:
         if len(payloads) == 1:
             return self._enqueue_one(payloads[0])
-        now, count = int(time.time() * 1000), len(payloads)
+        now, count = int((monotonic() + _CALENDAR) * 1000), len(payloads)
         high, low = now << 16 | 0x7000, self._low
         self._low = low + count
         ids = [_id(high, at) for at in range(low, low + count)]
@@ -156,7 +159,7 @@ class BareClient:
     def claim(self, limit: int) -> Sequence[Any]:
         if limit == 1:
             return self._claim_one()
-        now = int(time.time() * 1000)
+        now = int((monotonic() + _CALENDAR) * 1000)
         iterator = self._ready.iter(_until(_TIER + _u64(now + 1)))
         valid, key_, step = iterator.valid, iterator.key, iterator.next
         iterator.seek(self._head)
@@ -208,7 +211,7 @@ class BareClient:
     def ack(self, claimed: Sequence[Any]) -> object:
         if len(claimed) == 1:
             return self._ack_one(claimed[0])
-        now, count = int(time.time() * 1000), len(claimed)
+        now, count = int((monotonic() + _CALENDAR) * 1000), len(claimed)
         lease = claimed[0].lease
         rows = [_PREFIX + delivery.job for delivery in claimed]
         states = self._get_state(rows)
@@ -237,7 +240,7 @@ class BareClient:
     # ── one at a time ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _enqueue_one(self, payload: bytes) -> object:
-        now = int(time.time() * 1000)
+        now = int((monotonic() + _CALENDAR) * 1000)
         job = _id(now << 16 | 0x7000, self._low)
         self._low += 1
         self._commit += 1
@@ -256,7 +259,7 @@ class BareClient:
         return Enqueued(job.hex())
 
     def _claim_one(self) -> Sequence[Any]:
-        now = int(time.time() * 1000)
+        now = int((monotonic() + _CALENDAR) * 1000)
         iterator = self._ready.iter(_until(_TIER + _u64(now + 1)))
         iterator.seek(self._head)
         if not iterator.valid():
@@ -290,7 +293,7 @@ class BareClient:
         )
 
     def _ack_one(self, delivery: Delivery) -> object:
-        now = int(time.time() * 1000)
+        now = int((monotonic() + _CALENDAR) * 1000)
         lease = delivery.lease
         row = _PREFIX + delivery.job
         raw = self._get_state(row)

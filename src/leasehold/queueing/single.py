@@ -101,13 +101,13 @@ def enqueue(core: Core, name: QueueName, request: JobRequest, kept: Kept | None 
         event = pack_lone_event(
             1, 0, 1, first, at, queue.enqueued[priority], job, NO_ID, 0, 0, max_attempts, visible, 0, 0, 0
         )  # fmt: skip
+        puts = (
+            (JOBS, row, encode_plain_job(at, payload)),
+            (STATE, row, state + pack_crc(crc32(state))),
+            (READY, pack_ready(queue.number, 9 - priority, visible, job), b""),
+        )
         version = straight.commit(
-            (
-                (JOBS, row, encode_plain_job(at, payload)),
-                (STATE, row, state + pack_crc(crc32(state))),
-                (READY, pack_ready(queue.number, 9 - priority, visible, job), b""),
-                *(() if kept is None else _kept_rows(kept, at, job + b"\0")),
-            ),
+            puts if kept is None else puts + _kept_rows(kept, at, job + b"\0"),
             (),
             ((queue.counters[_W], 1), (queue.counters[_E], 1)),
             event + pack_crc(crc32(event)),
@@ -191,21 +191,19 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
                 1, 0, 1, first, at, queue.claimed[priority], job, lease, token, attempt, max_attempts, expires, said,
                 0, len(worker),
             ) + worker  # fmt: skip
+            puts: tuple[tuple[int, bytes, bytes], ...] = (
+                (STATE, row, state + pack_crc(crc32(state))),
+                (LEASES, held, records.encode_new_lease(expires, at, 1, kept.key if kept else NO_ID, worker)),
+                (LEASE_JOBS, held, records.encode_lease_job(job, token)),
+                (DUE, due(_LEASE, expires, queue.number, lease), b""),
+            )
+            if kept is not None:
+                puts += (
+                    (CLAIMS, queue.prefix + kept.key, records.encode_claim(lease, kept.asked)),
+                    (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, queue.number, kept.key), b""),
+                )
             version = straight.commit(
-                (
-                    (STATE, row, state + pack_crc(crc32(state))),
-                    (LEASES, held, records.encode_new_lease(expires, at, 1, kept.key if kept else NO_ID, worker)),
-                    (LEASE_JOBS, held, records.encode_lease_job(job, token)),
-                    (DUE, due(_LEASE, expires, queue.number, lease), b""),
-                    *(
-                        ()
-                        if kept is None
-                        else (
-                            (CLAIMS, queue.prefix + kept.key, records.encode_claim(lease, kept.asked)),
-                            (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, queue.number, kept.key), b""),
-                        )
-                    ),
-                ),
+                puts,
                 ((READY, key),),
                 ((queue.counters[_W], -1), (queue.counters[_L], 1)),
                 event + pack_crc(crc32(event)),
