@@ -12,8 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import leasehold.spark
+from leasehold.spark.session import JAVA
 
 HERE = Path(__file__).parent
+#: A Java that lives for minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
+QUICK = f"{JAVA} -XX:TieredStopAtLevel=1"
 #: Each starts several Javas, one after the other: `make test` has fifteen minutes for everything.
 LONG = {"test_cluster.py", "test_stream_crash.py", "test_stream_kill.py"}
 
@@ -50,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(place / "scratch"),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": QUICK,
     }
     if not master.startswith("local["):
         os.environ["SPARK_HOME"] = str(linked_home(place / "home"))

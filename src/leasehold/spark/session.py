@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 #: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
-_JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 
 
 def session(
@@ -35,9 +35,11 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
+        # The line of Python that every expression was made at, sent to Java with it: more calls than the expressions.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": _JAVA,
+        "spark.driver.extraJavaOptions": JAVA,
     }
     if local:
         settings |= {
