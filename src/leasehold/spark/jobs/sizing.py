@@ -21,12 +21,14 @@ _AS_IT_IS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     _PARTITIONS: "2",
 }
+#: What is kept between two steps is read a few times and gone: making it small costs a third of making it.
+_LOOSE = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
 
 
 @contextmanager
 def sized(spark: SparkSession, rows: int) -> Iterator[None]:
     """Within it, queries are run as they are if they are over few rows, and in enough parts if over many."""
-    settings = _AS_IT_IS if rows <= FEW else {_PARTITIONS: _enough(spark, rows)}
+    settings = _AS_IT_IS if rows <= FEW else {_PARTITIONS: _enough(spark, rows), **_LOOSE}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
