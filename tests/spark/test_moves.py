@@ -136,16 +136,16 @@ def test_replay_by_a_predicate(spark: SparkSession, tmp_path: Path) -> None:
     where = "error LIKE 'Timeout%' AND get_json_object(string(payload), '$.n') > 1"
     plan = replay(spark, url, where, dry_run=True)
     assert (plan.read, plan.written, plan.facts["queues"]) == (4, 0, {"default/a": 2, "default/b": 2})
-    code, said = run("spark", "replay", where, "--queue", "a", "--rate", "10", "--store", url)
+    code, said = run("spark", "replay", where, "--queue", "a", "--rate", "0.01", "--store", url)
     assert code == 0, said
     assert "default/a: 2 dead jobs" in said
     with leasehold.open(url, sweep=False) as store:
         queue = store.queue("a")
-        # The second falls due 100 ms after the first: listed in this order, it may be met twice but never missed.
+        # The second falls due 100 s after the first: listed in this order, it may be met twice but never missed.
         back = {job.id: job for state in ("scheduled", "ready") for job in queue.list(state)}.values()
         assert sorted(json.loads(job.payload)["n"] for job in back) == [3, 5]
         times = sorted(job.visible_at_ms for job in back)
-        assert 0 < times[1] - times[0] <= 100  # spaced from when the replay began; the first is not put in the past
+        assert 0 < times[1] - times[0] <= 100_000  # spaced from when the replay began; the first is not put in the past
         assert store.queue("b").counts().dead == 6
     code, said = run("spark", "replay", "no_such_column = 1", "--store", url)
     assert code == 2

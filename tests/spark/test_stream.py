@@ -44,7 +44,7 @@ class Bronze:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(100)
+        assert query.awaitTermination(300), "it did not come to an end"
         return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
 
     def _write(self, batch: DataFrame, id: int) -> None:
@@ -171,7 +171,7 @@ def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: 
             for _ in range(20):
                 queue.enqueue_many([b"x"] * 5)
                 queue.ack_many(queue.claim(limit=5).deliveries)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300  # some thirty batches, each a few jobs of Spark
             while (
                 not query.lastProgress
                 or query.lastProgress.sources[0].endOffset != query.lastProgress.sources[0].latestOffset
