@@ -91,7 +91,9 @@ def test_verdicts_in_foreach_batch_and_a_batch_that_runs_again(
             ).save()
 
     def run() -> None:
-        writing = claims(spark, url, lease=3600).writeStream.foreachBatch(work)  # it outlives the pause between two runs
+        writing = claims(spark, url, lease=3600).writeStream.foreachBatch(
+            work
+        )  # it outlives the pause between two runs
         query = writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         query.awaitTermination(100)
 

@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LEASEHOLD, *args], input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run([*LEASEHOLD, *args], input=stdin, capture_output=True, text=True, timeout=100)
 
 
 class Screen:
@@ -69,7 +69,7 @@ class Screen:
         os.close(terminal)
         self.sent = ""
 
-    def until(self, pattern: str, seconds: float = 30.0) -> str:
+    def until(self, pattern: str, seconds: float = 60.0) -> str:
         end = time.monotonic() + seconds
         while not re.search(pattern, self.sent):
             assert time.monotonic() < end, f"{pattern} was not shown: {self.sent!r}"
@@ -160,16 +160,16 @@ def test_enqueue_for_a_worker_and_wait(folder):
         [*LEASEHOLD, "worker", "tasks", "--metrics-port", str(port)], stderr=subprocess.PIPE
     ) as worker:
         try:
-            done = run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "30")
+            done = run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "60")
             assert done.stdout == "2\n", done.stderr
-            done = run("run", "tasks:app.fail", "--enqueue", "--wait", "30")
+            done = run("run", "tasks:app.fail", "--enqueue", "--wait", "60")
             assert done.returncode == 1
             assert "ValueError: broken" in done.stderr
             with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 assert 'leasehold_tasks_total{outcome="done",task="tasks.later"} 1.0' in answer.read().decode()
         finally:
             worker.terminate()
-            worker.communicate(timeout=30)
+            worker.communicate(timeout=60)
     assert worker.returncode == 0
 
 
@@ -223,16 +223,16 @@ def test_reload(folder):
         [*LEASEHOLD, "worker", "tasks:app", "--reload"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as supervisor:
         try:
-            answer = run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "30")
+            answer = run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "60")
             assert answer.stdout == "2\n", answer.stderr
             (folder / "tasks.py").write_text(TASKS.replace("VERSION = 1", "VERSION = 10"))
 
             def renewed() -> bool:
-                return run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "30").stdout == "11\n"
+                return run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "60").stdout == "11\n"
 
             until(renewed, 60)
         finally:
             supervisor.terminate()
-        _, log = supervisor.communicate(timeout=30)
+        _, log = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 0
     assert "tasks.py changed: starting again" in log

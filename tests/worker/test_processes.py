@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import signal
-import time
 
 import pytest
 
@@ -17,6 +16,8 @@ from tests.worker import apps
 from tests.worker.conftest import until
 
 LEASE = 0.5
+#: Where it must not be lost: a machine that is busy elsewhere may let a worker wait for most of a beat or two.
+KEPT = 2.5
 
 
 @pytest.fixture
@@ -52,11 +53,10 @@ def test_jobs_run_in_processes_of_their_own(app, trace):
 def test_a_handler_that_holds_the_interpreter_for_three_leases_runs_once(app, trace):
     """Two workers: if the lease were lost, the other would run it."""
     with (
-        app.worker(["busy"], pool="process", concurrency=1, lease=LEASE) as one,
-        app.worker(["busy"], pool="process", concurrency=1, lease=LEASE) as other,
+        app.worker(["busy"], pool="process", concurrency=1, lease=KEPT) as one,
+        app.worker(["busy"], pool="process", concurrency=1, lease=KEPT) as other,
     ):
-        assert apps.hold_the_gil.delay(3 * LEASE).result(30) == 1
-        time.sleep(LEASE)
+        assert apps.hold_the_gil.delay(3 * KEPT).result(60) == 1
     assert [line[0] for line in trace()] == ["gil"]
     assert one.totals.outcomes["lost"] + other.totals.outcomes["lost"] == 0
 
@@ -65,19 +65,21 @@ def test_in_threads_it_stops_the_heartbeat_and_the_worker_says_so(app, trace, ca
     caplog.set_level(logging.WARNING, "leasehold")
     with app.worker(["busy"], pool="thread", concurrency=1, lease=LEASE):
         handle = apps.hold_the_gil.options(max_attempts=1).delay(3 * LEASE)
-        until(lambda: any("heartbeat_late" in str(record.msg) for record in caplog.records))
-        (told,) = [str(r.msg) for r in caplog.records if "heartbeat_late" in str(r.msg)][:1]
-        assert "--pool process" in told
-        late = re.search(r"by_seconds=([\d.]+)", told)
-        assert late is not None
-        assert float(late[1]) > LEASE
+
+        def told() -> list[str]:
+            """By more than a lease: a slow machine may be late by less, before."""
+            late = [(re.search(r"heartbeat_late.*by_seconds=([\d.]+)", str(r.msg)), str(r.msg)) for r in caplog.records]
+            return [said for found, said in late if found is not None and float(found[1]) > LEASE]
+
+        until(told)
+        assert "--pool process" in told()[0]
         until(lambda: handle.status() == "dead")  # its ack came too late
 
 
 def test_a_process_that_dies_costs_one_delivery(app, trace):
     with app.worker(["busy"], pool="process", concurrency=1):
         handle = apps.die_once.delay()
-        assert handle.result(30) != os.getpid()
+        assert handle.result(60) != os.getpid()
         job = handle.job()
         assert job is not None
         assert job.attempt == 2
@@ -86,20 +88,20 @@ def test_a_process_that_dies_costs_one_delivery(app, trace):
 
 def test_a_timeout_ends_the_process(app, trace):
     with app.worker(["busy"], pool="process", concurrency=1):
-        before = apps.pid.delay().result(30)
-        with pytest.raises(TaskFailed, match=r"timed out after 0\.\d s"):
-            apps.too_long.delay().result(30)
-        assert apps.pid.delay().result(30) != before
+        before = apps.pid.delay().result(60)
+        with pytest.raises(TaskFailed, match=r"timed out after \d+\.\d s"):
+            apps.too_long.delay().result(60)
+        assert apps.pid.delay().result(60) != before
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
 
 
 def test_a_lost_job_s_process_is_ended(app, trace):
-    with app.worker(["busy"], pool="process", concurrency=1, lease=LEASE) as worker:
+    with app.worker(["busy"], pool="process", concurrency=1, lease=KEPT) as worker:
         handle = apps.sleep.delay(60)
         until(trace)
         assert handle.cancel()
-        assert apps.pid.delay().result(30)  # the slot is free again
+        assert apps.pid.delay().result(60)  # the slot is free again
     assert worker.totals.outcomes["done"] == 1
     assert [line[0] for line in trace()] == ["sleep"]
 
@@ -111,7 +113,7 @@ def test_children_do_not_outlive_a_killed_worker(trace, tmp_path, monkeypatch):
     with leasehold.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as store:
         apps.app.use(store)
         with command("--pool", "process", "--concurrency", "2", "--queues", "busy") as process:
-            pids = {apps.pid.delay().result(30) for _ in range(4)}
+            pids = {apps.pid.delay().result(60) for _ in range(4)}
             apps.hold_the_gil.delay(60)
             until(trace)
             process.send_signal(signal.SIGKILL)
