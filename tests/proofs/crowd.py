@@ -117,12 +117,12 @@ class Crowd:
         return f"{len(self.added)} jobs by {self.calls} calls"
 
 
-def opened(url: str, alive: Callable[[], bool] = lambda: True) -> Store:
-    """A client, as soon as the server is there: opening is tried once, and not for long."""
+def opened(url: str, alive: Callable[[], bool] = lambda: True, timeout: float = 30.0) -> Store:
+    """A client, as soon as the server is there: opening is tried once, and not for long. `timeout`: how long it asks again."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return leasehold.open(url, sweep=False)
+            return leasehold.open(url, sweep=False, timeout=timeout)
         except OpenError:
             if time.monotonic() > until or not alive():
                 raise

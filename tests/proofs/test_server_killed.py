@@ -42,7 +42,7 @@ class ServerProcess:
             self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
     def open(self) -> Store:
-        return opened(self.url)
+        return opened(self.url, timeout=PATIENCE)  # a server may take its time to come up
 
     def kill(self) -> None:
         assert self._process.poll() is None, self._log.read_text()

@@ -51,7 +51,7 @@ class Door:
                     if gone:
                         self.host.give_back(begun, entry, answer)
                     return answer
-                assert news.wait(20)
+                assert news.wait(60)
         finally:
             watch.close()
             self.host.attendance.leave(begun.key, entry)
@@ -86,7 +86,7 @@ def test_both_of_two_that_wait_are_given_the_same(door: Door) -> None:
         waits = [threads.submit(door.wait, "r", 20_000) for _ in range(2)]
         time.sleep(0.05)
         door.queue.enqueue(b"x")
-        one, other = (wait.result(20) for wait in waits)
+        one, other = (wait.result(60) for wait in waits)
     assert one.lease == other.lease is not None
     assert door.queue.counts().leased == 1
 
@@ -95,9 +95,9 @@ def test_of_two_that_wait_the_first_to_end_ends_both(door: Door) -> None:
     """The caller has been told that there was nothing: what comes now is not theirs."""
     with ThreadPoolExecutor(2) as threads:
         short, long = threads.submit(door.wait, "r", 50), threads.submit(door.wait, "r", 20_000)
-        assert short.result(20).lease is None
+        assert short.result(60).lease is None
         door.queue.enqueue(b"x")
-        assert long.result(20).lease is None
+        assert long.result(60).lease is None
     assert door.queue.counts().leased == 0
 
 

@@ -45,7 +45,7 @@ def talk(served: Running, conversation: Callable[[Any], Awaitable[None]]) -> Non
         client = capnp.TwoPartyClient(stream)
         await conversation(client.bootstrap().cast_as(SCHEMA.Door))
 
-    asyncio.run(asyncio.wait_for(capnp.run(connected()), 30))
+    asyncio.run(asyncio.wait_for(capnp.run(connected()), 90))
 
 
 async def entered(door: Any, queue: str, held: str = ACME, tenant: str = "") -> Any:
@@ -93,7 +93,7 @@ def test_a_lost_lease(served: Running, queue: leasehold.Queue):
         await here.add(items=[{"contents": b"x"}])
         polled = await here.poll(leaseValidityMillis=50)
         (item,) = polled.items
-        other = await here.poll(leaseValiditySecs=60, timeoutSecs=10)
+        other = await here.poll(leaseValiditySecs=60, timeoutSecs=60)
         assert [one.id for one in other.items] == [item.id]
         for lost in (
             await here.remove(id=item.id, lease=polled.lease),
@@ -121,7 +121,7 @@ def test_extend_nack_and_settle_many(served: Running, queue: leasehold.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         await here.add(items=[{"contents": str(n).encode()} for n in range(5)])
-        polled = await here.poll(leaseValiditySecs=10, numItems=5)
+        polled = await here.poll(leaseValiditySecs=60, numItems=5)
         extended = await here.extend(lease=polled.lease, leaseValiditySecs=600)
         assert extended.extended
         assert extended.untilMillis >= polled.untilMillis + 500_000
@@ -155,12 +155,12 @@ def test_extend_nack_and_settle_many(served: Running, queue: leasehold.Queue):
 def test_poll_waits_and_wakes(served: Running, queue: leasehold.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
-        waiting = here.poll(leaseValiditySecs=60, timeoutSecs=20)
+        waiting = here.poll(leaseValiditySecs=60, timeoutSecs=60)
         started = time.monotonic()
         threading.Timer(0.1, lambda: queue.enqueue(b"at last")).start()
         polled = await waiting
         assert [bytes(item.contents) for item in polled.items] == [b"at last"]
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         empty = await here.poll(timeoutMillis=20)
         assert len(empty.items) == 0
 
@@ -181,7 +181,7 @@ def test_a_caller_who_goes_leaves_nothing_leased(served: Running, queue: leaseho
     talk(served, dropped)
     talk(served, gone)
     queue.enqueue(b"x")
-    claim = queue.claim(wait=10)
+    claim = queue.claim(wait=30)
     assert [delivery.payload for delivery in claim] == [b"x"]
     assert claim[0].attempt == 1
     queue.ack(claim[0])
@@ -230,8 +230,14 @@ def test_who_may_what(served: Running, queue: leasehold.Queue):
 def test_a_session_ends_with_its_token(served: Running, queue: leasehold.Queue):
     async def conversation(door: Any) -> None:
         # Tokens count whole seconds, and the server allows the clocks five: this one has between one and two left.
-        here = await entered(door, queue.name.queue, bearer("acme", "produce", lifetime=-3))
-        until = time.monotonic() + 20
+        # Where it took longer than that to come in, with another one.
+        until = time.monotonic() + 60
+        while True:
+            session = await door.login(token=bearer("acme", "produce", lifetime=-3), tenant="")
+            if not session.problem.code and not (opened := await session.session.queue(queue.name.queue)).problem.code:
+                break
+            assert time.monotonic() < until
+        here = opened.queue
         while not (code := (await here.add(items=[{"contents": b"x"}])).problem.code):
             assert time.monotonic() < until
             await asyncio.sleep(0.05)

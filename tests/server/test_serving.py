@@ -61,12 +61,12 @@ def process_of(folder: Path, *args: str, **settings: str) -> Iterator[Process]:
             yield Process(process, log)
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
 
 
 def port_of(process: Process) -> int:
     """Read from what it says of itself."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while time.monotonic() < until and process.process.poll() is None:
         for line in process.log.read_text().splitlines(keepends=True):
             if '"serving"' in line and line.endswith("\n"):
