@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import leasehold
 from leasehold.clock import Clock
+from leasehold.errors import LeaseholdError
 from leasehold.server.running import Bind, Service, listening
 from leasehold.serving import Limits, Server
 from leasehold.stores.queue import Queue
@@ -62,9 +64,17 @@ class ListenerHarness(Harness):
             listening.bind(str(self._unix))
             listening.listen(128)
         else:
-            listening = socket.create_server(("127.0.0.1", self._port))
-            self._port = listening.getsockname()[1]
+            listening = self._same_port(lambda port: socket.create_server(("127.0.0.1", port)))
         return Listener(listening, Host(store._backend))
+
+    def _same_port(self, bound: Callable[[int], socket.socket]) -> socket.socket:
+        """As before, unless somebody else has got it since it was let go."""
+        try:
+            made = bound(self._port)
+        except (OSError, LeaseholdError):
+            made = bound(0)
+        self._port = made.getsockname()[1]
+        return made
 
     def damage(self, store: Store, queue: Queue, job_id: str, part: Part) -> bool:
         assert self._behind is not None
@@ -81,11 +91,13 @@ class ServerHarness(ListenerHarness):
     """Likewise, behind the server as `leasehold serve` runs it, in a thread."""
 
     def listen(self, store: Store) -> Any:
-        bind = Bind(path=str(self._unix)) if self._unix else Bind("127.0.0.1", self._port)
         stack = contextlib.ExitStack()
-        sock = stack.enter_context(listening(bind))
-        if not self._unix:
-            self._port = sock.getsockname()[1]
+        if self._unix:
+            bind = Bind(path=str(self._unix))
+            sock = stack.enter_context(listening(bind))
+        else:
+            sock = self._same_port(lambda port: stack.enter_context(listening(Bind("127.0.0.1", port))))
+            bind = Bind("127.0.0.1", self._port)
         stack.enter_context(Service(store, bind, Server(limits=Limits(lease=10.0**9))).running(sock))
         return _Stopping(stack)
 

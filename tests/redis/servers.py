@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,7 +27,7 @@ from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
 from leasehold.testing.harness import Harness, Part
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def program() -> str:
@@ -38,15 +39,28 @@ def program() -> str:
     return str(binary.get_binary_path())
 
 
+#: A node's bus is at its port and so many.
+BUS = 10_000
+
+
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Below those that the system gives out by itself: nobody gets one, or its bus, before the server has bound it."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(12_000, 22_000), 2_000):
+        if _is_free(port) and _is_free(port + BUS):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Server:
@@ -119,16 +133,13 @@ class Cluster:
 
     def __init__(self, replicas: int = 0, fsync: str = "everysec") -> None:
         count = 3 * (1 + replicas)
-        # A node's bus is at its port and 10,000: ports below 55,536 only.
-        ports = [port for port in free_ports(count * 6) if port < 55_000][:count]
-        assert len(ports) == count, "no free ports for a cluster"
         self.servers = [
             Server(
                 "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000",
                 "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0",
                 "--repl-ping-replica-period", "1", port=port, fsync=fsync,
             )
-            for port in ports
+            for port in free_ports(count)
         ]  # fmt: skip
         self.primaries, self.replicas = self.servers[:3], self.servers[3:]
         first = self.servers[0].client()
@@ -162,10 +173,13 @@ class Cluster:
         return True
 
     def whole(self) -> bool:
-        """Every node knows of all slots, and every replica follows its primary."""
+        """Every node knows of all slots and can send to all others, and every replica follows its primary."""
         for server in self.servers:
             with contextlib.closing(server.client()) as client:
                 said = client.info("replication")
+                links = str(client.execute_command("CLUSTER", "LINKS")).count("'to'")
+            if links < len(self.servers) - 1:
+                return False  # what is published there would not reach everybody
             if _info(server)["cluster_state"] != "ok":
                 return False
             if said["role"] == "slave" and said["master_link_status"] != "up":

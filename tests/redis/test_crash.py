@@ -50,14 +50,14 @@ def _failover(times: int, wait_replicas: int) -> Load:
             load = Load(store, queues=("a", "b", "c", "d"))
             for turn in range(times):
                 enough = load.total + 150
-                wait_until(lambda n=enough: load.total >= n, "the load does not go on", 60)
+                wait_until(lambda n=enough: load.total >= n, "the load does not go on", 120)
                 victim = cluster.primary_of_slot(turn % 3 * 5461)
                 victim.kill()
-                wait_until(lambda s=turn % 3 * 5461, v=victim: cluster.moved(s, v), "no replica took over", 60)
+                wait_until(lambda s=turn % 3 * 5461, v=victim: cluster.moved(s, v), "no replica took over", 120)
                 victim.start()
-                wait_until(cluster.whole, "the cluster did not become whole again", 60)
+                wait_until(cluster.whole, "the cluster did not become whole again", 120)
             enough = load.total + 50
-            wait_until(lambda: load.total >= enough, "the load does not go on", 60)
+            wait_until(lambda: load.total >= enough, "the load does not go on", 120)
             load.stop()
             if wait_replicas:
                 load.assert_nothing_lost()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -42,10 +42,20 @@ class News:
     def __init__(self, store: Store, *topics: QueueName | JobName | None, wait_ms: int = 60_000) -> None:
         self._told = threading.Event()
         self.watch = store._backend.watch(topics, wait_ms, self._told.set)
-        while self.watch.left_ms() and self._told.wait(0.05):  # told in vain, as whoever begins to wait may be
-            self._told.clear()
 
-    def came(self, seconds: float = 20) -> bool:
+    def settled(self) -> News:
+        """Told in vain, as whoever begins to wait may be, and no more."""
+        while self.watch.left_ms() and self._told.wait(0.2):
+            self._told.clear()
+        return self
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Look whenever there is news, and only then: if none comes when there should, it ends here."""
+        while not condition():
+            assert self.came()
+            self.watch.again()
+
+    def came(self, seconds: float = 40) -> bool:
         found = self._told.wait(seconds)
         self._told.clear()
         return found
@@ -53,7 +63,7 @@ class News:
 
 def test_a_job_that_another_process_enqueues(two: tuple[Store, Store]) -> None:
     here, there = two
-    news = News(here, NAME)
+    news = News(here, NAME).settled()
     assert not news.came(0.05)
     there.queue("work").enqueue(b"x")
     assert news.came()
@@ -70,7 +80,7 @@ def test_a_job_that_becomes_due_and_a_lease_that_runs_out(two: tuple[Store, Stor
     here, there = two
     there.queue("work").enqueue(b"x", delay=0.3)
     news = News(here, NAME)
-    assert news.came()
+    news.until(lambda: here.queue("work").counts().ready == 1)
 
     news.watch.close()
     there.queue("work").purge("ready")
@@ -78,25 +88,25 @@ def test_a_job_that_becomes_due_and_a_lease_that_runs_out(two: tuple[Store, Stor
     there.queue("other").enqueue(b"x")
     assert there.queue("other").claim(lease=0.3)
     news = News(here, QueueName("default", "other"))
-    assert news.came()
+    news.until(lambda: len(here.queue("other").claim()) == 1)
 
 
 def test_something_due_sooner_than_what_is_waited_for(two: tuple[Store, Store]) -> None:
     here, there = two
     there.queue("work").enqueue(b"later", delay=3000)
-    news = News(here, NAME)
+    news = News(here, NAME).settled()
     assert not news.came(0.05)
     there.queue("work").enqueue(b"sooner", delay=0.2)
     assert news.came()
     news.watch.again()
-    assert news.came(), "and once more when it is due"
+    news.until(lambda: here.queue("work").counts().ready == 1)  # told once more when it is due
 
 
 def test_a_job_that_ends_and_the_journal(two: tuple[Store, Store]) -> None:
     here, there = two
     job = there.queue("work").enqueue(b"x")
-    ended = News(here, JobName(NAME, job_id_bytes(job.id)))
-    journal = News(here, None)
+    ended = News(here, JobName(NAME, job_id_bytes(job.id))).settled()
+    journal = News(here, None).settled()
     claim = there.queue("work").claim()
     assert journal.came()
     assert not ended.came(0.1)
@@ -115,7 +125,7 @@ def test_time_that_is_up_and_a_store_that_closes(server: Server) -> None:
     news = News(store, NAME, wait_ms=300)
     while news.watch.left_ms():
         assert news.came()
-    waiting = News(store, NAME)
+    waiting = News(store, NAME).settled()
     assert waiting.watch.left_ms() > 50_000
     store.close()
     assert waiting.came()
@@ -123,7 +133,7 @@ def test_time_that_is_up_and_a_store_that_closes(server: Server) -> None:
 
 def test_a_connection_that_is_lost_is_made_anew(two: tuple[Store, Store], server: Server) -> None:
     here, there = two
-    news = News(here, NAME)
+    news = News(here, NAME).settled()
     server.client().client_kill_filter(_type="pubsub")
     assert news.came(), "something may have been missed: look"
     news.watch.again()
@@ -136,7 +146,7 @@ def test_on_a_cluster() -> None:
         harness = RedisHarness(cluster.url, cluster.servers)
         with harness.open() as here, harness.open() as there:
             for name in ("a", "b", "c", "d"):
-                news = News(here, QueueName("default", name))
+                news = News(here, QueueName("default", name)).settled()
                 there.queue(name).enqueue(b"x")
                 assert news.came()
                 news.watch.close()
@@ -155,13 +165,13 @@ def test_callers_of_a_server_of_ours_are_served_as_soon_as_there_is_a_job(two: t
             ThreadPoolExecutor(5) as callers,
         ):
             queue = remote.queue("work")
-            waiting = [callers.submit(queue.claim, 1, 60, 30) for _ in range(4)]
+            waiting = [callers.submit(queue.claim, 1, 60, 60) for _ in range(4)]
             job = there.queue("other").enqueue(b"y")
-            ending = callers.submit(remote.queue("other").wait_for, job.id, 30)
+            ending = callers.submit(remote.queue("other").wait_for, job.id, 60)
             wait_until(lambda: len(here._backend._attendant._watches) == 5, "they do not wait")  # type: ignore[attr-defined]
             made = {there.queue("work").enqueue(b"x").id for _ in range(4)}
-            assert {claim.result(20)[0].id for claim in waiting} == made
+            assert {claim.result(60)[0].id for claim in waiting} == made
             there.queue("other").cancel(job.id)
-            ended = ending.result(20)
+            ended = ending.result(60)
             assert ended is not None
             assert ended.state == "removed"

@@ -285,7 +285,7 @@ def test_wait_for_by_the_machines_clock(live: World) -> None:
     started = time.monotonic()
     with pytest.raises(TimeoutError):
         queue.wait_for(job_id, timeout=0.2)
-    assert 0.19 < time.monotonic() - started < 5
+    assert 0.19 < time.monotonic() - started < 20
     waiter = begin(lambda: queue.wait_for(job_id, timeout=PATIENCE))
     time.sleep(MOMENT)
     queue.ack(claimed(queue), result=b"r")

@@ -15,6 +15,7 @@ from leasehold.model.retry import Backoff, Policy
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import (
+    PATIENCE,
     PROMPT,
     World,
     begin,
@@ -351,6 +352,6 @@ def test_a_waiting_claim_is_served_under_a_quota(live: World) -> None:
         pytest.skip("this store holds no quotas")
     live.store.set_quota("acme", Quota(max_waiting=3))
     queue = live.queue("work", "acme")
-    waits = begin(lambda: queue.claim(wait=20))
+    waits = begin(lambda: queue.claim(wait=PATIENCE))
     queue.enqueue(b"x")
-    assert len(waits.result(20)) == 1
+    assert len(waits.result(PATIENCE)) == 1
