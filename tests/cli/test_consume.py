@@ -53,9 +53,9 @@ def test_an_empty_claim_is_a_no(shell: Shell):
 def test_claim_from_several_and_waiting(shell: Shell):
     job = shell.enqueue("later", "x", "--delay", "300ms")
     began = time.monotonic()
-    ran = shell.json("claim", "sooner", "later", "--wait", "10")
+    ran = shell.json("claim", "sooner", "later", "--wait", "60")
     assert ran.object["id"] == job
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 40
 
 
 def test_a_repeated_claim_gives_the_same_job(shell: Shell):
@@ -135,7 +135,7 @@ def test_nack_fail_and_results(shell: Shell):
 
 def test_extend_and_progress(shell: Shell):
     job = shell.enqueue("emails", "x")
-    receipt = shell.claim("emails", "--lease", "5")
+    receipt = shell.claim("emails", "--lease", "60")
     before = shell.json("get", "emails", job).object["lease_until_ms"]
     extended = shell.json("extend", "emails", receipt, "--lease", "10m").object
     assert extended["lease_until_ms"] > before + 500_000

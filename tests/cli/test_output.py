@@ -73,9 +73,9 @@ class Terminal(io.StringIO):
 
 def test_a_bar_appears_only_after_a_while_and_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(working, "PATIENCE_SECONDS", 0.05)
     for stream, rest, shown in ((Terminal(), 0.5, True), (Terminal(), 0.0, False), (io.StringIO(), 0.5, False)):
         with monkeypatch.context() as patch:
+            patch.setattr(working, "PATIENCE_SECONDS", 0.05 if rest else 60)
             patch.setattr("sys.stderr", stream)
             with working.working("Checking") as progress:
                 progress(5, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_all_who_wait_for_a_failed_sync_are_told(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(outcomes) == 16
     assert {type(outcome) for outcome in outcomes} == {Unavailable}
     store.close()
@@ -102,8 +103,9 @@ def test_fail_stop_at_os(tmp_path: Path) -> None:
     queue = store.queue("work")
     made = queue.enqueue(b"written").id
     driver.failing = True
-    queue.enqueue(b"written too")
-    assert eventually(lambda: engine_of(store)._stopped is not None, 10)
+    with contextlib.suppress(Unavailable):  # on a slow machine the sync of the first has failed by now
+        queue.enqueue(b"written too")
+    assert eventually(lambda: engine_of(store)._stopped is not None)
     must_have_stopped(store)
     store.close()
     with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:

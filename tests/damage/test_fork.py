@@ -19,7 +19,7 @@ from leasehold.stores.remote.loop import Loop
 from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import assert_sound
 
-PATIENCE = 15.0
+PATIENCE = 50.0
 engines = pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 # Python warns of every fork beside threads: that is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")

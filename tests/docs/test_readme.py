@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import README, blocks
+from tests.redis.servers import free_ports
 
 EXAMPLES = [
     block
@@ -80,8 +80,7 @@ def test_the_shell_lines_work(fresh: Path):
 
 def test_two_commands_from_nothing_to_a_claim(fresh: Path):
     assert [line.split()[0] for line in SERVER] == ["leasehold", "curl"]
-    with socket.create_server(("localhost", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_ports(1)[0]
     script = "\n".join(SERVER).replace("8400", str(port)) + "\nstatus=$?; kill %1; wait %1; exit $status"
     done = run("bash", "-c", script, where=fresh)
     assert done.returncode == 0, done.stderr

@@ -292,14 +292,16 @@ def test_an_interrupt_hits_the_main_thread_only(path):
             return "mine"
         thread = threading.Thread(target=lambda: results.append(db.transact(other)))
         def slow(tx):  # alone in its group, while the main thread and the other queue up behind it
-            time.sleep(0.5)
-        first = threading.Thread(target=lambda: db.transact(slow)); first.start(); time.sleep(0.1)
-        threading.Timer(0.15, thread.start).start()
+            inside.set()
+            time.sleep(2)
+        inside = threading.Event()
+        first = threading.Thread(target=lambda: db.transact(slow)); first.start(); inside.wait()
+        threading.Timer(0.7, thread.start).start()
         try:
             db.transact(lambda tx: tx.add(b"n", 100))
         except KeyboardInterrupt:
             say("interrupted")
-        thread.join(5); first.join(5)
+        thread.join(60); first.join(60)
         say(runs, results, db.read(lambda r: r.get(COUNTERS, b"n"))[:8].hex())
         db.close()
         """,

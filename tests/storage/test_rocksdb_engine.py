@@ -558,10 +558,10 @@ def test_at_os_nobody_waits_and_syncs_come_by_themselves(path: Path) -> None:
     assert db.durable() is None, "a commit counts as soon as it is seen"
     for _ in range(200):
         db.transact(lambda tx: tx.append(JOURNAL, b"e"))
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not db._syncer.syncs and time.monotonic() < until:
         time.sleep(0.01)
-    assert 1 <= db._syncer.syncs < 100
+    assert 1 <= db._syncer.syncs < 200, "fewer than commits"
     db.close()
 
 

@@ -112,7 +112,7 @@ def test_a_waiting_claim_goes_on_with_the_next_owner(url: str):
     with Owner(url) as owner, leasehold.open(url, sweep=False) as store:
         queue = store.queue("other")
         claims: list[leasehold.Claim] = []
-        waiter = threading.Thread(target=lambda: claims.append(queue.claim(wait=30)))
+        waiter = threading.Thread(target=lambda: claims.append(queue.claim(wait=90)))
         waiter.start()
         time.sleep(0.2)
         owner.end("killed")
@@ -120,7 +120,7 @@ def test_a_waiting_claim_goes_on_with_the_next_owner(url: str):
         assert isinstance(backend, JoinedBackend)
         assert eventually(lambda: backend.owns), "a claim that waits notices, and takes over"
         job_id = queue.enqueue(b"x").id
-        waiter.join(20)
+        waiter.join(60)
         assert [d.id for claim in claims for d in claim] == [job_id]
 
 
@@ -155,7 +155,9 @@ def test_the_owner_killed_again_and_again_and_each_job_done_once(url: str, tmp_p
             workers.remove(victim)
             victim.__exit__()
             assert eventually(lambda gone=pid: _owner_of(url) not in (None, gone))  # type: ignore[misc]
-        time.sleep(0.2)
+        with leasehold.open(url, sweep=False) as store:  # those that are left go on
+            before = store.queue("work").counts().removed
+            assert eventually(lambda: store.queue("work").counts().removed > before + 100)
         stop.touch()
         done: list[str] = []
         added: list[str] = []

@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 import leasehold
+from tests.redis.servers import free_ports
 from tests.worker.conftest import until
 
 LEASEHOLD = [sys.executable, "-m", "leasehold"]
@@ -154,8 +154,7 @@ def test_enqueue_for_a_worker_and_wait(folder):
     looked = json.loads(run("top", "--once", "--json", "--store", "lmdb:data").stdout)
     assert (looked["queue"], looked["ready"], looked["in_per_second"]) == ("emails", 1, None)
     assert "emails" in run("top", "--once", "--store", "lmdb:data").stdout
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_ports(1)[0]
     with subprocess.Popen(
         [*LEASEHOLD, "worker", "tasks", "--metrics-port", str(port)], stderr=subprocess.PIPE
     ) as worker:
