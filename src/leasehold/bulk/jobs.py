@@ -285,6 +285,10 @@ class _Chunk:
         offsets = np.zeros(len(sizes) + 1, np.int32)
         names: list[str] = []
         values: list[str] = []
+        if not sizes.any():
+            return pa.MapArray.from_arrays(
+                pa.array(offsets), pa.array(names, pa.string()), pa.array(values, pa.string())
+            )
         starts = self._jobs.starts + layouts.JOB.itemsize + self._heads["key_bytes"].astype(np.int64)
         counts = np.zeros(len(sizes), np.int32)
         for at in np.flatnonzero(sizes).tolist():
@@ -364,6 +368,8 @@ class _Chunk:
         return self._noted("progress_note", pa.string())
 
     def column_result(self) -> pa.Array:
+        if not self._notes:
+            return pa.nulls(len(self._states), pa.binary())
         made: list[bytes | None] = [None] * len(self._states)
         for at, notes in self._notes.items():
             if notes.result is None:

@@ -41,7 +41,7 @@ OPTIONS = frozenset(
 )  # fmt: skip
 #: Options of streams, which Spark also asks a schema for.
 STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer"})
-ROWS = 200_000
+ROWS = 250_000
 TTL_SECONDS = 3600
 
 

@@ -19,8 +19,6 @@ from leasehold.storage.keyspace import LAST, NAMES
 
 #: Scans read each block once: a cache would only hold what is behind them.
 _CACHE_BYTES = 8 * 1024 * 1024
-#: What is read ahead should still be in the processor's cache when its rows are taken out.
-_READ_AHEAD = 256 * 1024
 #: A file's number, in the list that RocksDB makes of a space's files.
 _FILE = re.compile(r"^ (\d+):", re.MULTILINE)
 
@@ -165,6 +163,7 @@ def _nothing_follows(iterator: Any, begin: bytes) -> None:
 def _until(end: bytes) -> ReadOptions:
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
-    options.set_readahead_size(_READ_AHEAD)
+    # It reads ahead by itself, up to 256 KiB once it sees that blocks are read in a row: as much as the processor's cache
+    # holds until their rows are taken out.
     options.fill_cache(False)  # type: ignore[call-arg]  # its stub forgets the argument
     return options
