@@ -59,6 +59,7 @@ def test_it_is_known_again() -> None:
         request(BEGINNING + "Authorization: Bearer x\r\n"),
         request(name="a\r\nAuthorization: Bearer x"),
         request(name="a\r\nTransfer-Encoding: chunked"),
+        request(name="a\nTransfer-Encoding: chunked"),
         request(length="13\r\nTransfer-Encoding: chunked"),
         request(length="-13"),
         request(length="+13"),

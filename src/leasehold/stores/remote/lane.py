@@ -51,26 +51,14 @@ class Lane:
 
     def find(self, data: bytes) -> Found | None:
         """Of one whole request, and nothing besides. None: it has to go the long way."""
-        end = data.find(_END)
-        at = data.rfind(_NAME, 0, end) if end > 0 else -1
-        if at < 0:
-            return None
-        known = self._known.get(data[:at])
-        if known is None:
-            return None
-        name, _, length = data[at + len(_NAME) : end].partition(_LENGTH)
-        if b"\r" in name or not length.isdigit() or len(length) > 9 or len(data) != end + 4 + int(length):
-            return None
-        return Found(known, name.decode("latin-1"), end + 4)
+        split = _split(data)
+        known = None if split is None else self._known.get(data[: split[0]])
+        return None if split is None or known is None else Found(known, split[1].decode("latin-1"), split[2])
 
     def learn(self, data: bytes, prepared: Prepared, headers: Mapping[str, str]) -> None:
         """From a request that was answered the long way, if it is one of those."""
-        end = data.find(_END)
-        at = data.rfind(_NAME, 0, end) if end > 0 else -1
-        if not 0 < at < _LONGEST:
-            return
-        name, _, length = data[at + len(_NAME) : end].partition(_LENGTH)
-        if b"\r" in name or not length.isdigit() or len(length) > 9 or len(data) != end + 4 + int(length):
+        split = _split(data)
+        if split is None or not 0 < (at := split[0]) < _LONGEST:
             return
         beginning = data[:at]
         lower = beginning.lower()
@@ -80,3 +68,15 @@ class Lane:
         if len(self._known) >= _MANY:
             self._known.clear()
         self._known[beginning] = Known(prepared, headers)
+
+
+def _split(data: bytes) -> tuple[int, bytes, int] | None:
+    """Where the beginning ends, the request's id, and where the body begins; None: the head does not end as ours do."""
+    end = data.find(_END)
+    at = data.rfind(_NAME, 0, end) if end > 0 else -1
+    if at < 0:
+        return None
+    name, _, length = data[at + len(_NAME) : end].partition(_LENGTH)
+    if b"\r" in name or b"\n" in name or not length.isdigit() or len(length) > 9 or len(data) != end + 4 + int(length):
+        return None
+    return at, name, end + 4
