@@ -21,7 +21,7 @@ _AS_IT_IS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     _PARTITIONS: "2",
 }
-#: What is kept between two steps is read a few times and gone: making it small costs a third of making it.
+#: What is kept between two steps is read a few times and gone: making it small costs more than it saves.
 _LOOSE = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
 
 
