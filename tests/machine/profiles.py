@@ -1,4 +1,7 @@
-"""How long the property tests look. HYPOTHESIS_PROFILE=deep looks for an hour instead of a minute."""
+"""How long the property tests look. HYPOTHESIS_PROFILE=deep looks for an hour instead of a minute, elsewhere each time.
+
+Otherwise they look at the same cases in every run: a failure then is of what was changed, and deep runs find the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def looking(examples: int, steps: int = 40) -> settings:
         max_examples=examples * 40 if DEEP else examples,
         stateful_step_count=steps * 3 if DEEP else steps,
         deadline=None,
-        derandomize=False,
+        derandomize=not DEEP,
         print_blob=True,
         report_multiple_bugs=False,
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
