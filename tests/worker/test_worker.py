@@ -251,6 +251,10 @@ def test_what_was_claimed_ahead_is_given_back_when_slots_do_not_get_free(app):
     queue = app.store.queue("default")
     with app.worker(concurrency=1, lease=2) as blocked:
         until(lambda: len(ran) == 501)
+        until(lambda: queue.counts().leased == 1)  # at the next beat
+        for _ in range(20):
+            time.sleep(0.02)
+            assert queue.counts().leased == 1, "it takes none of them again"
         with app.worker(concurrency=1, lease=2) as helper:
             until(lambda: len(ran) == 1000)
             gate.set()

@@ -79,6 +79,7 @@ class Claimer:
 
     def given_back(self, count: int) -> None:
         self._returned += count  # by the keeper, or at the end by the runner: never by both at once
+        self._ahead = 0  # until jobs end again: or this worker would take at once what it has just left to others
         self.freed()
 
     def stuck_ms(self) -> int:
