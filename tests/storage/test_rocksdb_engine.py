@@ -439,6 +439,14 @@ def test_values_that_look_like_pickles_stay_bytes(db: RocksEngine, path: Path) -
     db.close()
 
 
+def damage_a_block(path: Path) -> None:
+    """In the middle of its largest file."""
+    table = max((path / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+
+
 def test_a_damaged_block_is_an_error_in_every_kind_of_read(path: Path) -> None:
     """The driver's convenient iterators end early there, silently."""
     db = opened(path)
@@ -446,10 +454,7 @@ def test_a_damaged_block_is_an_error_in_every_kind_of_read(path: Path) -> None:
     rows = [(b"%05d" % n, chance.randbytes(400)) for n in range(2000)]
     put(db, PAYLOAD, *rows)
     db.close()
-    table = max((path / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
-    data = bytearray(table.read_bytes())
-    data[len(data) // 2] ^= 1
-    table.write_bytes(data)
+    damage_a_block(path)
     db = opened(path)
 
     def all_values(reader: Any) -> Any:
@@ -480,10 +485,7 @@ def test_a_damaged_block_of_a_front_is_an_error_for_many_keys_too(path: Path) ->
     rows = [(keyspace.ready(1, 0, n, chance.randbytes(16)), b"") for n in range(5000)]
     put(db, READY, *rows)
     db.close()
-    table = max((path / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
-    data = bytearray(table.read_bytes())
-    data[len(data) // 2] ^= 1
-    table.write_bytes(data)
+    damage_a_block(path)
     db = opened(path)
     tier, end = keyspace.ready_prefix(1, 0), keyspace.ready_tier_end(1, 0)
     for _ in range(2):  # the second time, where the front begins is known

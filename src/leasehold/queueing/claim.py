@@ -211,29 +211,13 @@ def _grant(
     for job, due in zip(jobs, due_at, strict=True) if any(due_at) else ():
         if due:
             tx.delete(keyspace.DUE, keyspace.due(Due.TTL, due, number, job))
-    refs: list[int] = []
-    for begin, end, ref, text in ledger.room(count, request.worker):
-        part = slice(begin, end)
-        refs += range(ref, ref + end - begin)
-        ledger.put_events(
-            list(
-                map(
-                    records.pack_event,
-                    map(queue.claimed.__getitem__, priorities[part]),
-                    jobs[part],
-                    repeat(lease),
-                    tokens[part],
-                    attempts[part],
-                    max_attempts[part],
-                    repeat(expires),
-                    last[part],
-                    repeat(text),
-                )
-            )
-        )
+    leases = (lease,) * count
+    refs = ledger.events(
+        queue.claimed, priorities, jobs, leases, tokens, attempts, max_attempts, expires, last, request.worker
+    )
     states = records.seal_states(
         repeat(records.V1), repeat(_LEASED), priorities, reasons, flags, attempts, max_attempts, replays, tokens, visible,
-        ended, repeat(0), refs, repeat(lease),
+        ended, repeat(0), refs, leases,
     )  # fmt: skip
     created, _, keys, headers, _, payloads = zip(*taken.records, strict=True)
     columns = DeliveryColumns(

@@ -7,6 +7,7 @@ hand everything to the ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -100,6 +101,30 @@ class Ledger:
     def put_events(self, events: Sequence[bytes]) -> None:
         """Whole events, built by the caller for the places `room` gave."""
         self._events.extend(events)
+
+    def events(
+        self,
+        heads: Sequence[bytes],
+        priorities: Sequence[int],
+        jobs: Sequence[bytes],
+        leases: Sequence[bytes],
+        tokens: Sequence[int],
+        attempts: Sequence[int],
+        max_attempts: Sequence[int],
+        at_ms: int,
+        previous: Sequence[int],
+        text: str = "",
+    ) -> list[int]:
+        """Add one event for each of many jobs, given column by column, `heads` by priority; returns their refs."""
+        refs: list[int] = []
+        for begin, end, ref, said in self.room(len(jobs), text):
+            part = slice(begin, end)
+            refs += range(ref, ref + end - begin)
+            self._events += map(
+                records.pack_event, map(heads.__getitem__, priorities[part]), jobs[part], leases[part], tokens[part],
+                attempts[part], max_attempts[part], repeat(at_ms), previous[part], repeat(said),
+            )  # fmt: skip
+        return refs
 
     def event(
         self,

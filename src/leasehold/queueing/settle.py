@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import Counter as Counted
 from collections.abc import Sequence
-from itertools import repeat
 
 from leasehold.errors import AlreadySettled, Corrupt, LeaseholdError, LeaseLost
 from leasehold.model.ids import NO_ID
@@ -171,24 +170,7 @@ def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], state
     for job, each in zip(jobs, flags, strict=True) if any(flags) else ():
         if each:
             delete_extras(tx, number, job, each)
-    for begin, end, _, text in ledger.room(len(jobs)):
-        part = slice(begin, end)
-        ledger.put_events(
-            list(
-                map(
-                    records.pack_event,
-                    map(queue.done.__getitem__, priorities[part]),
-                    jobs[part],
-                    leases[part],
-                    tokens[part],
-                    attempts[part],
-                    max_attempts[part],
-                    repeat(0),
-                    last[part],
-                    repeat(text),
-                )
-            )
-        )
+    ledger.events(queue.done, priorities, jobs, leases, tokens, attempts, max_attempts, 0, last)
     keys = [prefix + job for job in jobs]
     tx.delete_many(keyspace.JOBS, keys)
     tx.delete_many(keyspace.STATE, keys)

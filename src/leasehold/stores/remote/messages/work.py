@@ -24,7 +24,7 @@ from leasehold.model.lease import (
     proofs_of,
 )
 from leasehold.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
-from leasehold.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request
+from leasehold.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request, payloads_of
 from leasehold.model.request import job_requests as plain_or_checked
 from leasehold.model.retry import MAX_ATTEMPTS
 from leasehold.stores.queue import MAX_CLAIM
@@ -109,7 +109,7 @@ def job_requests(jobs: Sequence[JobBody | bytes]) -> Sequence[JobRequest]:
 def job_bodies(jobs: Sequence[JobRequest]) -> Jobs:
     """As they travel."""
     if all_plain(jobs):
-        return [job[0] for job in jobs]
+        return list(payloads_of(jobs))
     return [job[0] if job[1:] == _PLAIN else JobBody.of(job) for job in jobs]
 
 
