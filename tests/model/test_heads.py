@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -107,6 +108,72 @@ def test_the_front_of_ready(engine: Any, story: list[Any]) -> None:
 @given(steps(due_keys, due_ranges))
 def test_the_front_of_due(engine: Any, story: list[Any]) -> None:
     follow(engine, keyspace.DUE, story)
+
+
+written = st.tuples(st.just("write"), st.lists(ready_keys, max_size=4), st.lists(ready_keys, max_size=2))
+cleared = st.tuples(st.just("clear"), ready_keys, ready_keys)
+added = st.tuples(st.just("add"), ready_keys, st.booleans())
+taken = st.tuples(st.just("take"), ready_ranges | whole_tiers, st.sampled_from(["look", "claim", "commit"]))
+
+
+@patient
+@given(st.lists(st.one_of(written, added, added, taken, taken, taken, cleared), max_size=40))
+def test_what_is_read_ahead(engine: Any, story: list[Any]) -> None:
+    """The first key of a front is the first there is, whoever wrote and deleted before, and by which way."""
+    space, straight = keyspace.READY, engine.straight
+    engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
+    rows: set[bytes] = set()
+    for what, *how in story:
+        if what == "write":
+            put, deleted = how
+            engine.transact(lambda tx, p=put, d=deleted: _write(tx, space, p, d, b""))
+            rows = rows.difference(deleted).union(put)
+        elif what == "clear":
+            begin, end = sorted(how)
+            engine.transact(lambda tx, b=begin, e=end: tx.delete_range(space, b, e))
+            rows = {key for key in rows if not begin <= key < end}
+        elif what == "add":
+            key, whole = how
+            with straight.lock:
+                if whole:
+                    straight.enqueued(key[:5], b"row", b"job", b"state", key, b"n", b"m", b"event")
+                else:
+                    straight.commit([(space, key, b"")], [], [], b"event")
+            rows.add(key)
+        else:
+            (prefix, end), then = how
+            with straight.lock:
+                found = straight.first(space, prefix, end)
+                assert found == min((key for key in rows if prefix <= key < end), default=None)
+                if found is None or then == "look":
+                    continue
+                if then == "claim":
+                    straight.claimed(
+                        prefix, b"row", b"state", found, b"held", b"lease", b"jobs", b"due", b"n", b"m", b"event"
+                    )
+                else:
+                    straight.commit([], [(space, found)], [], b"event")
+            rows.discard(found)
+    assert engine.read(lambda reader: reader.keys(space, b"", keyspace.LAST, 1000)) == sorted(rows)
+
+
+def test_a_long_front_is_read_ahead_in_growing_steps(engine: Any) -> None:
+    """And what is written behind it meanwhile comes last, however much that is."""
+    keys = [keyspace.ready(7, 0, at, bytes(16)) for at in range(1500)]
+    prefix, end = keyspace.ready_prefix(7, 0), keyspace.ready_tier_end(7, 0)
+    engine.transact(lambda tx: tx.put_many(keyspace.READY, [(key, b"") for key in keys[:500]]))
+    straight, later = engine.straight, iter(keys[500:])
+    found = []
+    while True:
+        with straight.lock:
+            key = straight.first(keyspace.READY, prefix, end)
+            if key is None:
+                break
+            found.append(key)
+            straight.claimed(prefix, b"row", b"state", key, b"held", b"lease", b"jobs", b"due", b"n", b"m", b"event")
+            for new in islice(later, 0 if len(found) < 400 else 3):
+                straight.enqueued(prefix, b"row", b"job", b"state", new, b"n", b"m", b"event")
+    assert found == keys
 
 
 @settings(max_examples=200)

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import accumulate, islice, repeat
 from struct import Struct
 
 from leasehold.errors import InvalidArgument
@@ -21,6 +21,11 @@ _FULL = 1 << 62
 _strides = Struct(">512I").unpack
 _odd = (1).__or__  # never 0
 _LOW_START = (1 << 61) - 1
+#: How many ids are got ready for those who ask one by one, and what they may be apart at most.
+_AHEAD = 64
+_STRIDE = 1 << 32
+
+_NONE_AHEAD: tuple[int, Iterator[bytes]] = (-1, iter(()))
 
 NO_ID = bytes(16)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}(\1[0-9a-fA-F]{4}){2}\1[0-9a-fA-F]{12}\Z")
@@ -39,32 +44,38 @@ class IdSource:
         self._at = 0
         self._high = 0
         self._low = 0
-        #: The millisecond of the last id, and what the next ones of it are apart.
-        self._until = -1
         self._strides: Iterator[int] = iter(())
+        #: For those who ask one by one: the ids that follow, and the millisecond they serve for. Taking the next is one
+        #: step of the interpreter, so that it needs no lock.
+        self._ahead: tuple[int, Iterator[bytes]] = _NONE_AHEAD
 
     def take(self, now_ms: int, count: int) -> Sequence[bytes]:
         with self._lock:
-            bits = self._bits()
-            high = now_ms << 16 | 0x7000 | bits & 0xFFF
-            if high >> 16 > self._high >> 16:
-                self._high = high
-                self._low = _VARIANT | bits >> 12 & _LOW_START
-            elif self._low & _FULL:  # the clock has stood still for half a billion ids: borrow the next millisecond
-                self._high += 1 << 16
-                self._low = _VARIANT | bits >> 12 & _LOW_START
-            stride = (bits >> 73) + 1
+            stride = self._begin(now_ms)
             first = self._low + stride
             self._low += stride * count
             high = self._high
-            self._until = high >> 16
+            self._ahead = _NONE_AHEAD
         return list(map(_pack, repeat(high), range(first, first + stride * count, stride)))
+
+    def _begin(self, now_ms: int) -> int:
+        """Where the next ids begin; returns a stride."""
+        bits = self._bits()
+        high = now_ms << 16 | 0x7000 | bits & 0xFFF
+        if high >> 16 > self._high >> 16:
+            self._high = high
+            self._low = _VARIANT | bits >> 12 & _LOW_START
+        elif self._low & _FULL:  # the clock has stood still for half a billion ids: borrow the next millisecond
+            self._high += 1 << 16
+            self._low = _VARIANT | bits >> 12 & _LOW_START
+        return (bits >> 73) + 1
 
     def renew(self) -> None:
         """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""
         self._lock = threading.Lock()
         self._pool = b""
         self._strides = iter(())
+        self._ahead = _NONE_AHEAD
 
     def _bits(self) -> int:
         """105 bits from the system, which is asked for many at a time: a call costs more than making an id."""
@@ -75,14 +86,21 @@ class IdSource:
 
     def one(self, now_ms: int) -> bytes:
         """As `take` of one, in fewer steps while the millisecond lasts."""
+        until, ahead = self._ahead
+        if now_ms <= until:
+            found = next(ahead, None)
+            if found is not None:
+                return found
         with self._lock:
-            stride = next(self._strides, 0)
-            if stride and now_ms <= self._until and not self._low & _FULL:
-                self._low = low = self._low + stride
-                return _pack(self._high, low)
-            if not stride:
+            stride = self._begin(now_ms)
+            first = self._low + stride
+            self._low = first + _AHEAD * _STRIDE  # all that they can come to
+            if next(self._strides, None) is None:
                 self._strides = map(_odd, _strides(os.urandom(4 * 512)))
-        return self.take(now_ms, 1)[0]
+            lows = accumulate(islice(self._strides, _AHEAD), initial=first)
+            ahead = map(_pack, repeat(self._high), lows)
+            self._ahead = self._high >> 16, ahead
+            return next(ahead)
 
 
 def job_id_bytes(job_id: object) -> bytes:

@@ -101,17 +101,20 @@ def enqueue(core: Core, name: QueueName, request: JobRequest, kept: Kept | None 
         event = pack_lone_event(
             1, 0, 1, first, at, queue.enqueued[priority], job, NO_ID, 0, 0, max_attempts, visible, 0, 0, 0
         )  # fmt: skip
-        puts = (
-            (JOBS, row, encode_plain_job(at, payload)),
-            (STATE, row, state + pack_crc(crc32(state))),
-            (READY, pack_ready(queue.number, 9 - priority, visible, job), b""),
-        )
-        version = straight.commit(
-            puts if kept is None else puts + _kept_rows(kept, at, job + b"\0"),
-            (),
-            ((queue.counters[_W], 1), (queue.counters[_E], 1)),
-            event + pack_crc(crc32(event)),
-        )
+        body = encode_plain_job(at, payload)
+        state += pack_crc(crc32(state))
+        event += pack_crc(crc32(event))
+        ready = pack_ready(queue.number, 9 - priority, visible, job)
+        waiting, enqueued = queue.counters[_W], queue.counters[_E]
+        if kept is None:
+            version = straight.enqueued(queue.tiers[9 - priority], row, body, state, ready, waiting, enqueued, event)
+        else:
+            version = straight.commit(
+                ((JOBS, row, body), (STATE, row, state), (READY, ready, b""), *_kept_rows(kept, at, job + b"\0")),
+                (),
+                ((waiting, 1), (enqueued, 1)),
+                event,
+            )
         core.tail = _new(Tail, (commit_number, first + 1, at))
         if queue.tiers[9 - priority] not in (core.tiers.known(queue.number) or ()):
             core.tiers.add(queue.number, (priority,))
@@ -191,23 +194,28 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
                 1, 0, 1, first, at, queue.claimed[priority], job, lease, token, attempt, max_attempts, expires, said,
                 0, len(worker),
             ) + worker  # fmt: skip
-            puts: tuple[tuple[int, bytes, bytes], ...] = (
-                (STATE, row, state + pack_crc(crc32(state))),
-                (LEASES, held, records.encode_new_lease(expires, at, 1, kept.key if kept else NO_ID, worker)),
-                (LEASE_JOBS, held, records.encode_lease_job(job, token)),
-                (DUE, due(_LEASE, expires, queue.number, lease), b""),
-            )
-            if kept is not None:
-                puts += (
-                    (CLAIMS, queue.prefix + kept.key, records.encode_claim(lease, kept.asked)),
-                    (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, queue.number, kept.key), b""),
+            state += pack_crc(crc32(state))
+            event += pack_crc(crc32(event))
+            granted = records.encode_new_lease(expires, at, 1, kept.key if kept else NO_ID, worker)
+            given = records.encode_lease_job(job, token)
+            expiry = due(_LEASE, expires, queue.number, lease)
+            waiting, leased = queue.counters[_W], queue.counters[_L]
+            if kept is None:
+                version = straight.claimed(tier, row, state, key, held, granted, given, expiry, waiting, leased, event)
+            else:
+                version = straight.commit(
+                    (
+                        (STATE, row, state),
+                        (LEASES, held, granted),
+                        (LEASE_JOBS, held, given),
+                        (DUE, expiry, b""),
+                        (CLAIMS, queue.prefix + kept.key, records.encode_claim(lease, kept.asked)),
+                        (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, queue.number, kept.key), b""),
+                    ),
+                    ((READY, key),),
+                    ((waiting, -1), (leased, 1)),
+                    event,
                 )
-            version = straight.commit(
-                puts,
-                ((READY, key),),
-                ((queue.counters[_W], -1), (queue.counters[_L], 1)),
-                event + pack_crc(crc32(event)),
-            )
             core.tail = _new(Tail, (commit_number, first + 1, at))
     except Corrupt:
         return UNUSUAL
@@ -248,18 +256,18 @@ def ack(core: Core, name: QueueName, proof: Proof, kept: Kept | None = None) -> 
             event = pack_lone_event(
                 1, 0, 1, first, at, queue.done[priority], job, lease, token, attempt, max_attempts, 0, said, 0, 0
             )
-            version = straight.commit(
-                () if kept is None else _kept_rows(kept, at, _ACKED),
-                (
-                    (JOBS, row),
-                    (STATE, row),
-                    (LEASES, held),
-                    (LEASE_JOBS, held),
-                    (DUE, due(_LEASE, expires, queue.number, lease)),
-                ),
-                ((queue.counters[_R], 1), (queue.counters[_L], -1)),
-                event + pack_crc(crc32(event)),
-            )
+            event += pack_crc(crc32(event))
+            expiry = due(_LEASE, expires, queue.number, lease)
+            leased, removed = queue.counters[_L], queue.counters[_R]
+            if kept is None:
+                version = straight.acked(row, held, expiry, leased, removed, event)
+            else:
+                version = straight.commit(
+                    _kept_rows(kept, at, _ACKED),
+                    ((JOBS, row), (STATE, row), (LEASES, held), (LEASE_JOBS, held), (DUE, expiry)),
+                    ((leased, -1), (removed, 1)),
+                    event,
+                )
             core.tail = _new(Tail, (commit_number, first + 1, at))
     except Corrupt:
         return UNUSUAL

@@ -93,7 +93,7 @@ class Transaction(Reader, Protocol):
     def delete_many(self, space: Space, keys: Sequence[bytes]) -> None: ...
 
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        """Not for jobs and state, of which an engine may keep copies by key."""
+        """Not for jobs, state and leases, of which an engine may keep copies by key."""
 
     def add(self, key: bytes, delta: int) -> None:
         """Add to a row of `counters` (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
@@ -134,6 +134,32 @@ class Straight(Protocol):
         journal: bytes,
     ) -> int:
         """Rows, counters and the journal's next row; returns what to `wait` for."""
+
+    # The three commonest commits, row by row: as `commit`, in fewer steps.
+
+    def enqueued(
+        self, tier: bytes, row: bytes, job: bytes, state: bytes, ready: bytes, one: bytes, two: bytes, journal: bytes
+    ) -> int:
+        """New rows of jobs, state and ready (which begins with `tier`); both counters go up."""
+
+    def claimed(
+        self,
+        tier: bytes,
+        row: bytes,
+        state: bytes,
+        ready: bytes,
+        held: bytes,
+        lease: bytes,
+        lease_jobs: bytes,
+        due: bytes,
+        down: bytes,
+        up: bytes,
+        journal: bytes,
+    ) -> int:
+        """The state changes, the ready row (which `first` found) goes, the rows of a lease come."""
+
+    def acked(self, row: bytes, held: bytes, due: bytes, down: bytes, up: bytes, journal: bytes) -> int:
+        """All rows of the job and of the lease go."""
 
     def wait(self, version: int) -> None:
         """Return once that commit is as durable as the engine promises."""

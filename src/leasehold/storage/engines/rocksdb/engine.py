@@ -275,8 +275,10 @@ class RocksEngine:
             if space == COUNTERS:
                 for key in keys:
                     self._counts.pop(key, None)
-            else:
+            elif space in RECENT_SPACES:
                 self._recent[space].delete(keys)
+            else:
+                self._heads.deleted(space, keys)
 
     def _sync(self) -> None:
         """Make everything written so far durable. Runs outside the lock, one at a time."""

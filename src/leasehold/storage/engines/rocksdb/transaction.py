@@ -18,15 +18,16 @@ from leasehold.storage.engines.rocksdb.iterators import (
     until,
 )
 from leasehold.storage.engines.rocksdb.opening import translated
-from leasehold.storage.keyspace import COUNTERS, FRONTS, JOBS, NAMES, STATE, commit
+from leasehold.storage.keyspace import COUNTERS, FRONTS, JOBS, LEASES, NAMES, READY, STATE, commit
 
 if TYPE_CHECKING:
     from leasehold.storage.engines.rocksdb.engine import RocksEngine
 
-#: Read again soon after they are written, by the claim and the ack of the job: the newest of them stay in memory.
-RECENT_SPACES = (JOBS, STATE)
-#: Of what there are copies in memory: recent rows, and counters (read once, then counted on). Where fronts begin is noted too.
-COPIED = frozenset({*RECENT_SPACES, COUNTERS})
+#: Read again soon after they are written, by the claim and the ack of a job: the newest of them stay in memory.
+RECENT_SPACES = (JOBS, STATE, LEASES)
+#: Of what there are copies in memory: recent rows, counters (read once, then counted on), keys read ahead. Where fronts
+#: begin is noted too.
+COPIED = frozenset({*RECENT_SPACES, COUNTERS, READY})
 #: As many rows are read by walking from one to the next, where they are likely to be neighbours.
 WORTH_WALKING = 8
 NOTED = frozenset({*FRONTS, *COPIED})
@@ -158,6 +159,8 @@ class RocksTransaction(Reader):
             return  # the driver counts such a commit, and forgets it: the log would seem to have lost one
         if space == COUNTERS:
             self.gone.append((space, [key for key in self._engine._counts if begin <= key < end]))
+        elif space == READY:
+            self.gone.append((space, list(self._engine._heads.fronts[space])))
         self.batch.delete_range(begin, end, self._handles[space])
 
     def forget(self) -> None:
