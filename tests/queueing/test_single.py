@@ -15,6 +15,9 @@ from leasehold.queueing import single
 from leasehold.storage import keyspace
 from leasehold.storage.engine import iterate
 
+#: What all ways to a straight-line verb come to.
+STRAIGHT = ("enqueue_plain", "claim_one", "ack_one")
+
 
 class Counted:
     """Ids that two stores hand out alike."""
@@ -59,9 +62,9 @@ def pair(tmp_path):
 
 
 def in_general(monkeypatch, work):
-    """Do it with every straight-line verb declining."""
+    """Do it with every straight-line verb declining. A queue's handle takes them when it is made: it must be made here."""
     with monkeypatch.context() as patch:
-        for verb in ("enqueue", "claim", "ack"):
+        for verb in STRAIGHT:
             patch.setattr(single, verb, lambda *args: single.UNUSUAL)
         return work()
 
@@ -160,13 +163,13 @@ def test_plain_jobs_do_go_the_straight_way(pair, monkeypatch):
     """Or else the test above compares the general verbs with themselves."""
     store, _ = pair
     taken = []
-    for verb in ("enqueue", "claim", "ack"):
+    for verb in STRAIGHT:
         real = getattr(single, verb)
 
         def watched(*args, real=real, verb=verb):
             answer = real(*args)
             if answer is not single.UNUSUAL:
-                taken.append(verb)
+                taken.append(verb.partition("_")[0])
             return answer
 
         monkeypatch.setattr(single, verb, watched)

@@ -41,7 +41,7 @@ from leasehold.storage.keyspace import (
     pack_ready,
 )  # fmt: skip
 from leasehold.storage.keyspace import request as request_row
-from leasehold.storage.records import PART_BYTES, encode_plain_job, pack_crc, pack_lone_event, pack_state
+from leasehold.storage.records import PART_BYTES, pack_crc, pack_job, pack_lone_event, pack_state
 
 
 class Unusual:
@@ -76,48 +76,64 @@ def _kept_rows(kept: Kept, now_ms: int, answer: bytes) -> tuple[tuple[int, bytes
 
 def enqueue(core: Core, name: QueueName, request: JobRequest, kept: Kept | None = None) -> Enqueued | Unusual:
     payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = request
-    queue, straight = core.registry.known(name), core.straight
-    if (
-        queue is None or straight is None or at_ms is not None or key or ttl_ms is not None or headers
-        or len(payload) > PART_BYTES or queue.policy.max_waiting is not None or queue.meter
-    ):  # fmt: skip
+    if at_ms is not None or key or ttl_ms is not None or headers:
+        return UNUSUAL
+    return enqueue_plain(core, name, payload, delay_ms, priority, attempts, kept)
+
+
+def enqueue_plain(
+    core: Core,
+    name: QueueName,
+    payload: bytes,
+    delay_ms: int = 0,
+    priority: int = 0,
+    attempts: int | None = None,
+    kept: Kept | None = None,
+) -> Enqueued | Unusual:
+    straight = core.straight
+    if straight is None or len(payload) > PART_BYTES:
         return UNUSUAL
     now = core.time.now_ms()
-    max_attempts = attempts or queue.policy.max_attempts
     with straight.lock:
+        queue = core.registry.known(name)
+        if queue is None:
+            return UNUSUAL
+        number, _, policy, _, _, _, _, _, _, tiers, prefix, counters, heads, _, _, _, _, meter = queue
         commit_number = straight.begin()
         last, first, time_ms = core.tail
-        if last + 1 != commit_number or core.registry.known(name) is not queue:
+        if last + 1 != commit_number or meter or policy.max_waiting is not None:
             return UNUSUAL
         if kept is not None and straight.get(REQUESTS, request_row(kept.key, 0)) is not None:
             return UNUSUAL
         at = now if now > time_ms else time_ms
         visible = at + delay_ms
+        max_attempts = attempts or policy.max_attempts
+        tier = tiers[9 - priority]
         job = core.ids.one(now)
-        row = queue.prefix + job
+        row = prefix + job
+        body = pack_job(1, at, 0, 0, 0, len(payload)) + payload
+        body += pack_crc(crc32(body))
         state = pack_state(
             1, _WAITING, priority, 0, 0, 0, max_attempts, 0, 0, visible, 0, 0, commit_number << 10, NO_ID
         )  # fmt: skip
-        event = pack_lone_event(
-            1, 0, 1, first, at, queue.enqueued[priority], job, NO_ID, 0, 0, max_attempts, visible, 0, 0, 0
-        )  # fmt: skip
-        body = encode_plain_job(at, payload)
         state += pack_crc(crc32(state))
+        event = pack_lone_event(
+            1, 0, 1, first, at, heads[priority], job, NO_ID, 0, 0, max_attempts, visible, 0, 0, 0
+        )  # fmt: skip
         event += pack_crc(crc32(event))
-        ready = pack_ready(queue.number, 9 - priority, visible, job)
-        waiting, enqueued = queue.counters[_W], queue.counters[_E]
+        ready = pack_ready(number, 9 - priority, visible, job)
         if kept is None:
-            version = straight.enqueued(queue.tiers[9 - priority], row, body, state, ready, waiting, enqueued, event)
+            version = straight.enqueued(tier, row, body, state, ready, counters[_W], counters[_E], event)
         else:
             version = straight.commit(
                 ((JOBS, row, body), (STATE, row, state), (READY, ready, b""), *_kept_rows(kept, at, job + b"\0")),
                 (),
-                ((waiting, 1), (enqueued, 1)),
+                ((counters[_W], 1), (counters[_E], 1)),
                 event,
             )
         core.tail = _new(Tail, (commit_number, first + 1, at))
-        if queue.tiers[9 - priority] not in (core.tiers.known(queue.number) or ()):
-            core.tiers.add(queue.number, (priority,))
+        if tier not in (core.tiers.known(number) or ()):
+            core.tiers.add(number, (priority,))
     if version:
         straight.wait(version)
     if core.waiters.anyone:
@@ -127,25 +143,31 @@ def enqueue(core: Core, name: QueueName, request: JobRequest, kept: Kept | None 
 
 
 def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None = None) -> Leased | Unusual | None:
-    queue, straight = core.registry.known(name), core.straight
-    if queue is None or straight is None or queue.paused or queue.limited:
+    return claim_one(core, name, request.lease_ms, request.worker.encode(), kept)
+
+
+def claim_one(
+    core: Core, name: QueueName, lease_ms: int | None = None, worker: bytes = b"", kept: Kept | None = None
+) -> Leased | Unusual | None:
+    straight = core.straight
+    if straight is None:
         return UNUSUAL
     now = core.time.now_ms()
-    worker = request.worker.encode()
     try:
         with straight.lock:
+            queue = core.registry.known(name)
+            if queue is None:
+                return UNUSUAL
+            number, _, _, paused, _, policy_ms, _, _, _, _, prefix, counters, _, heads, _, limited, _, _ = queue
             commit_number = straight.begin()
             last, first, time_ms = core.tail
             at = now if now > time_ms else time_ms
+            tiers = core.tiers.known(number)
             if (
-                last + 1 != commit_number
-                or core.registry.known(name) is not queue
+                last + 1 != commit_number or paused or limited or tiers is None
                 or straight.first(DUE, _EXPIRED, due_until(_LEASE, at)) is not None
-                or (kept is not None and straight.get(CLAIMS, queue.prefix + kept.key) is not None)
-            ):
-                return UNUSUAL
-            tiers = core.tiers.known(queue.number)
-            if tiers is None:
+                or (kept is not None and straight.get(CLAIMS, prefix + kept.key) is not None)
+            ):  # fmt: skip
                 return UNUSUAL
             until = commit(at + 1)
             for tier in tiers:
@@ -155,7 +177,7 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
             else:
                 return None
             job = key[13:]
-            row = queue.prefix + job
+            row = prefix + job
             raw, body = straight.get(STATE, row), straight.get(JOBS, row)
             if raw is None or body is None:
                 return UNUSUAL
@@ -178,28 +200,28 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
             created, parts, key_, headers, _, payload = records.job_fields(body, job)
             if (
                 kind != _WAITING or due_at or parts or headers or key_
-                or key != pack_ready(queue.number, 9 - priority, visible, job)
+                or key != pack_ready(number, 9 - priority, visible, job)
             ):  # fmt: skip
                 return UNUSUAL
             attempt += 1
             token += 1
-            expires = at + (request.lease_ms or queue.lease_ms)
+            expires = at + (lease_ms or policy_ms)
             lease = core.ids.one(now)
-            held = queue.prefix + lease
+            held = prefix + lease
             state = pack_state(
                 1, _LEASED, priority, reason, flags, attempt, max_attempts, replays, token, visible, ended, 0,
                 commit_number << 10, lease,
             )  # fmt: skip
             event = pack_lone_event(
-                1, 0, 1, first, at, queue.claimed[priority], job, lease, token, attempt, max_attempts, expires, said,
+                1, 0, 1, first, at, heads[priority], job, lease, token, attempt, max_attempts, expires, said,
                 0, len(worker),
             ) + worker  # fmt: skip
             state += pack_crc(crc32(state))
             event += pack_crc(crc32(event))
             granted = records.encode_new_lease(expires, at, 1, kept.key if kept else NO_ID, worker)
             given = records.encode_lease_job(job, token)
-            expiry = due(_LEASE, expires, queue.number, lease)
-            waiting, leased = queue.counters[_W], queue.counters[_L]
+            expiry = due(_LEASE, expires, number, lease)
+            waiting, leased = counters[_W], counters[_L]
             if kept is None:
                 version = straight.claimed(tier, row, state, key, held, granted, given, expiry, waiting, leased, event)
             else:
@@ -209,8 +231,8 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
                         (LEASES, held, granted),
                         (LEASE_JOBS, held, given),
                         (DUE, expiry, b""),
-                        (CLAIMS, queue.prefix + kept.key, records.encode_claim(lease, kept.asked)),
-                        (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, queue.number, kept.key), b""),
+                        (CLAIMS, prefix + kept.key, records.encode_claim(lease, kept.asked)),
+                        (DUE, due(_CLAIM, expires + CLAIM_MEMORY_MS, number, kept.key), b""),
                     ),
                     ((READY, key),),
                     ((waiting, -1), (leased, 1)),
@@ -229,19 +251,30 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
 
 
 def ack(core: Core, name: QueueName, proof: Proof, kept: Kept | None = None) -> Unusual | None:
-    queue, straight = core.registry.known(name), core.straight
-    if queue is None or straight is None or queue.retention_ms or queue.limited:
+    return ack_one(core, name, *proof, kept)
+
+
+def ack_one(
+    core: Core, name: QueueName, job: bytes, lease: bytes, token: int, kept: Kept | None = None
+) -> Unusual | None:
+    straight = core.straight
+    if straight is None:
         return UNUSUAL
     now = core.time.now_ms()
-    job, lease, token = proof
-    row, held = queue.prefix + job, queue.prefix + lease
     try:
         with straight.lock:
+            queue = core.registry.known(name)
+            if queue is None:
+                return UNUSUAL
+            queue_number, _, _, _, _, _, retention_ms, _, _, _, prefix, counters, _, _, heads, limited, _, _ = queue
+            if retention_ms or limited:
+                return UNUSUAL
+            row, held = prefix + job, prefix + lease
             commit_number = straight.begin()
             last, first, time_ms = core.tail
             at = now if now > time_ms else time_ms
             raw, given = straight.get(STATE, row), straight.get(LEASES, held)
-            if last + 1 != commit_number or core.registry.known(name) is not queue or raw is None or given is None:
+            if last + 1 != commit_number or raw is None or given is None:
                 return UNUSUAL
             if kept is not None and straight.get(REQUESTS, request_row(kept.key, 0)) is not None:
                 return UNUSUAL
@@ -254,11 +287,11 @@ def ack(core: Core, name: QueueName, proof: Proof, kept: Kept | None = None) -> 
             ):  # fmt: skip
                 return UNUSUAL
             event = pack_lone_event(
-                1, 0, 1, first, at, queue.done[priority], job, lease, token, attempt, max_attempts, 0, said, 0, 0
+                1, 0, 1, first, at, heads[priority], job, lease, token, attempt, max_attempts, 0, said, 0, 0
             )
             event += pack_crc(crc32(event))
-            expiry = due(_LEASE, expires, queue.number, lease)
-            leased, removed = queue.counters[_L], queue.counters[_R]
+            expiry = due(_LEASE, expires, queue_number, lease)
+            leased, removed = counters[_L], counters[_R]
             if kept is None:
                 version = straight.acked(row, held, expiry, leased, removed, event)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError, OpenError
@@ -41,6 +42,7 @@ from leasehold.storage.folder import expand
 from leasehold.storage.pieces import Pieces
 from leasehold.storage.syncing import Syncer
 from leasehold.stores.contract import (
+    Brief,
     Events,
     JobIds,
     Jobs,
@@ -91,6 +93,15 @@ class KvBackend:
 
     def clock_drift_ms(self) -> int:
         return self._core.time.drift_ms()
+
+    def brief(self) -> Brief | None:
+        core = self._core
+        if core.straight is None:
+            return None
+        # Bound to the core as its own methods would be: one call for a verb.
+        return Brief(
+            MethodType(single.enqueue_plain, core), MethodType(single.claim_one, core), MethodType(single.ack_one, core)
+        )
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         return enqueue.enqueue(self._core, name, jobs)
@@ -254,6 +265,9 @@ class KvOnce(OnceVerbs, KvBackend):
 
     _plain = KvBackend
     _remembering = OnceCore
+
+    def brief(self) -> None:
+        return None  # it remembers nothing
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         if len(jobs) == 1 and self._core.straight is not None:

@@ -20,7 +20,7 @@ from leasehold.model.names import MAX_WORKER_BYTES, QueueName, short_text
 from leasehold.model.request import checked_bytes, job_image, job_request, job_requests, number, replay_request
 from leasehold.model.retry import Policy, whole_number
 from leasehold.stores.claim import Claim
-from leasehold.stores.contract import Backend, Events, Progress
+from leasehold.stores.contract import Backend, Brief, Events, Progress
 from leasehold.stores.telemetry import Meter, Telemetry, wanted
 
 MAX_CLAIM = 10_000
@@ -39,6 +39,9 @@ class Queue:
         self._telemetry = telemetry
         self._span = telemetry.spans(name)
         self._enqueues, self._claims, self._acks = map(telemetry.meter, ("enqueue", "claim", "ack"))
+        # Asked of the class: a backend that passes on whatever it is asked for has none of its own.
+        brief = getattr(type(backend), "brief", None)
+        self._brief: Brief | None = None if brief is None else brief(backend)
         self.name = name
 
     @property
@@ -67,17 +70,29 @@ class Queue:
             if isinstance(payload, NewJob):
                 raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
+        elif self._brief is not None and type(payload) is bytes:
+            began = perf_counter()
+            try:
+                added = self._brief.enqueue(self.name, payload)
+            except BaseException as error:
+                self._enqueues.ended(began, type(error))
+                raise
+            if type(added) is Enqueued:
+                return self._enqueued(added, began)
         request = job_request(payload)
         began = perf_counter()
         try:
-            added = self._backend.enqueue(self.name, (request,))
+            added = self._backend.enqueue(self.name, (request,))[0]
         except BaseException as error:
             self._enqueues.ended(began, type(error))
             raise
+        return self._enqueued(added, began)
+
+    def _enqueued(self, added: Enqueued, began: float) -> Enqueued:
         self._enqueues.did(began, 1)
         if wanted(DEBUG):
-            self._telemetry.debug("enqueued", queue=str(self.name), ids=[added[0].id])
-        return added[0]
+            self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
+        return added
 
     def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
         """Add jobs in one transaction: all or none, answers in order."""
@@ -108,6 +123,15 @@ class Queue:
         With an `id`, a repeated claim gives the same jobs, those still open, instead of taking more.
         """
         if limit == 1 and (lease, wait, worker, max_bytes, id) == (None, 0, "", None, None) and type(limit) is int:
+            if self._brief is not None:
+                began = perf_counter()
+                try:
+                    found = self._brief.claim(self.name)
+                except BaseException as error:
+                    self._claims.ended(began, type(error))
+                    raise
+                if found is None or type(found) is Leased:
+                    return claimed(self._telemetry, (self,), found, began)
             request = _ONE  # the commonest, made already
         else:
             request = claim_request(limit, lease, wait, worker, max_bytes, id)
@@ -123,6 +147,16 @@ class Queue:
         """Done. Raises LeaseLost if the job is no longer this delivery's."""
         if result is not None:
             result = checked_bytes("result", result)
+        elif self._brief is not None and type(delivery) is Delivery and delivery.name is self.name:
+            began = perf_counter()
+            try:
+                left = self._brief.ack(self.name, delivery.job, delivery.lease, delivery.token)
+            except BaseException as error:
+                self._acks.ended(began, type(error))
+                raise
+            if left is None:
+                self._settled("ack", delivery.job, delivery.token, self._acks, began)
+                return
         self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery, self._acks)
 
     def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:
@@ -189,11 +223,12 @@ class Queue:
         except BaseException as error:
             meter.ended(began, type(error))
             raise
+        self._settled(verb, item.proof.job, item.proof.token, meter, began)
+
+    def _settled(self, verb: str, job: bytes, token: int, meter: Meter, began: float) -> None:
         meter.did(began, 1)
         if wanted(DEBUG):
-            self._telemetry.debug(
-                "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
-            )
+            self._telemetry.debug("settled", verb=verb, queue=str(self.name), id=job.hex(), token=token)
 
     def _settle_many(self, verb: str, deliveries: Iterable[Settleable]) -> Settled:
         given: list[Any] = list(deliveries)
