@@ -37,11 +37,21 @@ from leasehold.storage.keyspace import (
     commit,
     due,
     due_prefix,
-    due_until,
     pack_ready,
 )  # fmt: skip
 from leasehold.storage.keyspace import request as request_row
-from leasehold.storage.records import PART_BYTES, pack_crc, pack_job, pack_lone_event, pack_state
+from leasehold.storage.records import (
+    PART_BYTES,
+    STATE_BYTES,
+    pack_crc,
+    pack_job,
+    pack_lone_event,
+    pack_state,
+    unpack_crc,
+)
+from leasehold.storage.records.jobs import JOB_BYTES, unpack_job
+from leasehold.storage.records.leases import LEASE_BYTES, unpack_sealed_lease
+from leasehold.storage.records.states import unpack_sealed_state
 
 
 class Unusual:
@@ -136,7 +146,7 @@ def enqueue_plain(
             core.tiers.add(number, (priority,))
     if version:
         straight.wait(version)
-    if core.waiters.anyone:
+    if core.waiters.lines:
         core.waiters.wake(name, ALL if delay_ms else 1)
         core.waiters.wake(JOURNAL_LINE, ALL)
     return Enqueued(job.hex())
@@ -146,7 +156,7 @@ def claim(core: Core, name: QueueName, request: ClaimRequest, kept: Kept | None 
     return claim_one(core, name, request.lease_ms, request.worker.encode(), kept)
 
 
-def claim_one(
+def claim_one(  # noqa: C901 - straight lines are what it is for
     core: Core, name: QueueName, lease_ms: int | None = None, worker: bytes = b"", kept: Kept | None = None
 ) -> Leased | Unusual | None:
     straight = core.straight
@@ -162,14 +172,13 @@ def claim_one(
             commit_number = straight.begin()
             last, first, time_ms = core.tail
             at = now if now > time_ms else time_ms
-            tiers = core.tiers.known(number)
+            tiers, until = core.tiers.known(number), commit(at + 1)
             if (
                 last + 1 != commit_number or paused or limited or tiers is None
-                or straight.first(DUE, _EXPIRED, due_until(_LEASE, at)) is not None
+                or straight.first(DUE, _EXPIRED, _EXPIRED + until) is not None
                 or (kept is not None and straight.get(CLAIMS, prefix + kept.key) is not None)
             ):  # fmt: skip
                 return UNUSUAL
-            until = commit(at + 1)
             for tier in tiers:
                 key = straight.first(READY, tier, tier + until)
                 if key is not None:
@@ -181,25 +190,17 @@ def claim_one(
             raw, body = straight.get(STATE, row), straight.get(JOBS, row)
             if raw is None or body is None:
                 return UNUSUAL
+            end = len(body) - 4
+            if len(raw) != STATE_BYTES or end < JOB_BYTES:
+                return UNUSUAL
             (
-                _,
-                kind,
-                priority,
-                reason,
-                flags,
-                attempt,
-                max_attempts,
-                replays,
-                token,
-                visible,
-                ended,
-                due_at,
-                said,
-                _,
-            ) = records.state_fields(raw, job)
-            created, parts, key_, headers, _, payload = records.job_fields(body, job)
+                version, kind, priority, reason, flags, attempt, max_attempts, replays, token, visible, ended, due_at, said,
+                _, crc,
+            ) = unpack_sealed_state(raw)  # fmt: skip
+            body_version, created, parts, key_bytes, headers_bytes, _ = unpack_job(body)
             if (
-                kind != _WAITING or due_at or parts or headers or key_
+                version != 1 or crc != crc32(raw[:-4]) or kind != _WAITING or due_at
+                or body_version != 1 or unpack_crc(body, end)[0] != crc32(body[:end]) or parts or key_bytes or headers_bytes
                 or key != pack_ready(number, 9 - priority, visible, job)
             ):  # fmt: skip
                 return UNUSUAL
@@ -243,10 +244,10 @@ def claim_one(
         return UNUSUAL
     if version:
         straight.wait(version)
-    if core.waiters.anyone:
+    if core.waiters.lines:
         core.waiters.wake(name, 1)
         core.waiters.wake(JOURNAL_LINE, ALL)
-    delivery = Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, {})
+    delivery = Delivery(name, job, lease, token, body[JOB_BYTES:-4], attempt, max_attempts, priority, created, {})
     return Leased(name, lease, expires, [delivery])
 
 
@@ -278,12 +279,15 @@ def ack_one(
                 return UNUSUAL
             if kept is not None and straight.get(REQUESTS, request_row(kept.key, 0)) is not None:
                 return UNUSUAL
-            (_, kind, priority, _, flags, attempt, max_attempts, _, number, _, _, _, said, by) = records.state_fields(
-                raw, job
-            )
-            _, expires, _, _, still_open, lost, _, _ = records.lease_fields(given, lease)
+            if len(raw) != STATE_BYTES or len(given) != LEASE_BYTES:
+                return UNUSUAL
+            (
+                version, kind, priority, _, flags, attempt, max_attempts, _, number, _, _, _, said, by, crc,
+            ) = unpack_sealed_state(raw)  # fmt: skip
+            lease_version, expires, _, _, still_open, lost, _, _, lease_crc = unpack_sealed_lease(given)
             if (
-                kind != _LEASED or by != lease or number != token or flags or expires <= at or lost or still_open != 1
+                version != 1 or crc != crc32(raw[:-4]) or lease_version != 1 or lease_crc != crc32(given[:-4])
+                or kind != _LEASED or by != lease or number != token or flags or expires <= at or lost or still_open != 1
             ):  # fmt: skip
                 return UNUSUAL
             event = pack_lone_event(
@@ -306,7 +310,7 @@ def ack_one(
         return UNUSUAL
     if version:
         straight.wait(version)
-    if core.waiters.anyone:
+    if core.waiters.lines:
         core.waiters.wake(job, ALL)
         core.waiters.wake(JOURNAL_LINE, ALL)
     return None

@@ -6,7 +6,7 @@ queue after opening, never stored, and never forgotten while the store is open.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from leasehold.queueing.registry import Registered
 from leasehold.storage import keyspace
@@ -18,6 +18,8 @@ class Tiers:
         self._known = known
         self._used: dict[int, set[int]] = {}
         self._prefixes: dict[int, tuple[bytes, ...]] = {}
+        #: As `of`, by the queue's number, where nothing has to be read for it.
+        self.known: Callable[[int], tuple[bytes, ...] | None] = self._prefixes.get
 
     def of(self, reader: Reader, queue: Registered) -> tuple[bytes, ...]:
         """Where ready rows of this queue may be, highest priority first."""
@@ -32,10 +34,6 @@ class Tiers:
             }
             prefixes = self._use(queue.number, found)
         return prefixes
-
-    def known(self, queue: int) -> tuple[bytes, ...] | None:
-        """As `of`, where nothing has to be read for it."""
-        return self._prefixes.get(queue)
 
     def add(self, queue: int, priorities: Iterable[int]) -> None:
         used = self._used.get(queue)

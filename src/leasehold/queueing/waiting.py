@@ -35,17 +35,18 @@ class Waiter(Generic[S]):
 class Waiters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, dict[Waiter[Any], None]] = {}
+        #: Who waits, by topic. Without the lock it tells whether there is anyone: whoever joins now looks at the store after.
+        self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
     @property
     def anyone(self) -> bool:
-        """Whether there is anyone to wake. Without the lock: whoever joins now looks at the store after joining."""
-        return bool(self._lines)
+        """Whether there is anyone to wake."""
+        return bool(self.lines)
 
     def renew(self) -> None:
         """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""
         self._lock = threading.Lock()
-        self._lines = {}
+        self.lines = {}
 
     def join(self, topics: Sequence[Hashable]) -> Waiter[threading.Event]:
         return self.enter(Waiter(topics, threading.Event()))
@@ -54,30 +55,30 @@ class Waiters:
         topics = waiter.topics
         with self._lock:
             for topic in topics:
-                self._lines.setdefault(topic, {})[waiter] = None
+                self.lines.setdefault(topic, {})[waiter] = None
         return waiter
 
     def leads(self, waiter: Waiter[Any]) -> list[Hashable]:
         """The lines this waiter is first in: it watches the clock for those."""
         with self._lock:
-            return [topic for topic in waiter.topics if next(iter(self._lines.get(topic, ())), None) is waiter]
+            return [topic for topic in waiter.topics if next(iter(self.lines.get(topic, ())), None) is waiter]
 
     def leave(self, waiter: Waiter[Any]) -> None:
         with self._lock:
             for topic in waiter.topics:
-                line = self._lines[topic]
+                line = self.lines[topic]
                 del line[waiter]
                 if line:
                     next(iter(line)).signal.set()
                 else:
-                    del self._lines[topic]
+                    del self.lines[topic]
 
     def wake(self, topic: Hashable, count: int) -> None:
         """Wake the first `count` in line."""
-        if topic not in self._lines:
+        if topic not in self.lines:
             return
         with self._lock:
-            for waiter in self._lines.get(topic, ()):
+            for waiter in self.lines.get(topic, ()):
                 if count <= 0:
                     return
                 waiter.signal.set()
@@ -85,8 +86,8 @@ class Waiters:
 
     def wake_all(self, topics: Iterable[Hashable] | None = None) -> None:
         with self._lock:
-            for topic in list(self._lines) if topics is None else topics:
-                for waiter in self._lines.get(topic, ()):
+            for topic in list(self.lines) if topics is None else topics:
+                for waiter in self.lines.get(topic, ()):
                     waiter.signal.set()
 
 

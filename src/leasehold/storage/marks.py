@@ -22,7 +22,7 @@ from leasehold.storage.checksum import crc32
 
 _SLOT = Struct("<8sQQ")  # boot, written, durable; a CRC follows
 _BYTES = 72
-_WORD = 8  # the ninth word: `written` << 16 | check
+WORD = 8  # the ninth word: `written` << 16 | check
 _CRC = Struct("<I")
 
 
@@ -42,7 +42,7 @@ class Marks:
             if len(found) < _BYTES:  # written out whole: a mapped hole could meet a full disk later
                 os.pwrite(fd, found.ljust(_BYTES, b"\0"), 0)
             self._map = mmap.mmap(fd, _BYTES)
-            self._words = memoryview(self._map).cast("Q")
+            self.words = memoryview(self._map).cast("Q")
         finally:
             os.close(fd)
         self._load(found)
@@ -64,14 +64,14 @@ class Marks:
             self.durable = max(self.durable, durable)
             self.required = max(self.required, durable, written if boot == self._boot else 0)
         if any(boot == self._boot for boot, _, _ in good):
-            word = self._words[_WORD]
+            word = self.words[WORD]
             if word & 0xFFFF == _check(word >> 16):
                 self.required = max(self.required, word >> 16)
             else:
                 self.damaged = True
         else:
             # The word counts for the boot that a slot names: this one, from now on.
-            self._words[_WORD] = _check(0)
+            self.words[WORD] = _check(0)
             self.note(0, self.durable)
 
     def remarks(self) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ class Marks:
 
     def note_written(self, written: int) -> None:
         """As `note`, of what was written alone: one store, so that it cannot be torn."""
-        self._words[_WORD] = written << 16 | written * 40_503 + 12_345 & 0xFFFF
+        self.words[WORD] = written << 16 | written * 40_503 + 12_345 & 0xFFFF
 
     def close(self) -> None:
-        self._words.release()
+        self.words.release()
         self._map.close()
 
 

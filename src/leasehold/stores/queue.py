@@ -21,7 +21,7 @@ from leasehold.model.request import checked_bytes, job_image, job_request, job_r
 from leasehold.model.retry import Policy, whole_number
 from leasehold.stores.claim import Claim
 from leasehold.stores.contract import Backend, Brief, Events, Progress
-from leasehold.stores.telemetry import Meter, Telemetry, wanted
+from leasehold.stores.telemetry import NOTED, Meter, Telemetry, wanted
 
 MAX_CLAIM = 10_000
 MAX_RESTORE = 1_000
@@ -78,7 +78,13 @@ class Queue:
                 self._enqueues.ended(began, type(error))
                 raise
             if type(added) is Enqueued:
-                return self._enqueued(added, began)
+                noted = self._enqueues.noted
+                noted.append((perf_counter() - began, 1))
+                if len(noted) >= NOTED:
+                    self._enqueues.count()
+                if wanted(DEBUG):
+                    self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
+                return added
         request = job_request(payload)
         began = perf_counter()
         try:
@@ -86,9 +92,6 @@ class Queue:
         except BaseException as error:
             self._enqueues.ended(began, type(error))
             raise
-        return self._enqueued(added, began)
-
-    def _enqueued(self, added: Enqueued, began: float) -> Enqueued:
         self._enqueues.did(began, 1)
         if wanted(DEBUG):
             self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
@@ -130,8 +133,22 @@ class Queue:
                 except BaseException as error:
                     self._claims.ended(began, type(error))
                     raise
-                if found is None or type(found) is Leased:
-                    return claimed(self._telemetry, (self,), found, began)
+                if type(found) is Leased:
+                    noted = self._claims.noted
+                    noted.append((perf_counter() - began, 1))
+                    if len(noted) >= NOTED:
+                        self._claims.count()
+                    if wanted(DEBUG):
+                        self._telemetry.debug(
+                            "claimed",
+                            queue=str(self.name),
+                            lease=found.lease.hex(),
+                            ids=[d.id for d in found.deliveries],
+                        )
+                    return Claim(self, found)
+                if found is None:
+                    self._claims.ended(began, None)
+                    return Claim(self, None)
             request = _ONE  # the commonest, made already
         else:
             request = claim_request(limit, lease, wait, worker, max_bytes, id)
@@ -155,7 +172,14 @@ class Queue:
                 self._acks.ended(began, type(error))
                 raise
             if left is None:
-                self._settled("ack", delivery.job, delivery.token, self._acks, began)
+                noted = self._acks.noted
+                noted.append((perf_counter() - began, 1))
+                if len(noted) >= NOTED:
+                    self._acks.count()
+                if wanted(DEBUG):
+                    self._telemetry.debug(
+                        "settled", verb="ack", queue=str(self.name), id=delivery.id, token=delivery.token
+                    )
                 return
         self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery, self._acks)
 
@@ -223,12 +247,11 @@ class Queue:
         except BaseException as error:
             meter.ended(began, type(error))
             raise
-        self._settled(verb, item.proof.job, item.proof.token, meter, began)
-
-    def _settled(self, verb: str, job: bytes, token: int, meter: Meter, began: float) -> None:
         meter.did(began, 1)
         if wanted(DEBUG):
-            self._telemetry.debug("settled", verb=verb, queue=str(self.name), id=job.hex(), token=token)
+            self._telemetry.debug(
+                "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
+            )
 
     def _settle_many(self, verb: str, deliveries: Iterable[Settleable]) -> Settled:
         given: list[Any] = list(deliveries)

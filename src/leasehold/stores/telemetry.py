@@ -52,18 +52,18 @@ wanted = _standard.isEnabledFor
 
 
 #: Runs that are noted before they are counted.
-_NOTED = 256
+NOTED = 256
 
 
 class Meter:
     """The numbers of one verb. Its lock may be taken again by a signal handler that runs a verb while it is held."""
 
-    __slots__ = ("_noted", "counts", "errors", "jobs", "lock", "seconds")
+    __slots__ = ("counts", "errors", "jobs", "lock", "noted", "seconds")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         #: (seconds, jobs) of runs. Noting one is a single step, so it takes no lock, and counting is for many at once.
-        self._noted: deque[tuple[float, int]] = deque()
+        self.noted: deque[tuple[float, int]] = deque()
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
         self.jobs = 0
@@ -71,14 +71,14 @@ class Meter:
 
     def did(self, began: float, jobs: int) -> None:
         """A run that began then (by `perf_counter`) moved so many jobs."""
-        noted = self._noted
+        noted = self.noted
         noted.append((perf_counter() - began, jobs))
-        if len(noted) >= _NOTED:
+        if len(noted) >= NOTED:
             self.count()
 
     def count(self) -> None:
         """Bring the numbers up to date."""
-        counts, take = self.counts, self._noted.popleft
+        counts, take = self.counts, self.noted.popleft
         with self.lock, contextlib.suppress(IndexError):
             while True:
                 seconds, jobs = take()

@@ -73,8 +73,8 @@ def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -
     return body + crc32(body).to_bytes(4, "big"), parts
 
 
-_JOB_BYTES = _JOB.size
-_unpack_job = _JOB.unpack_from
+JOB_BYTES = _JOB_BYTES = _JOB.size
+unpack_job = _unpack_job = _JOB.unpack_from
 
 
 JobFields = tuple[Any, ...]

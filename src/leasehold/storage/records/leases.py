@@ -13,7 +13,9 @@ from leasehold.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, p
 _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack
 _unpack_lease = _LEASE.unpack_from
-_LEASE_BYTES = _LEASE.size + 4
+LEASE_BYTES = _LEASE_BYTES = _LEASE.size + 4
+#: As stored, with the checksum as one more field: for whoever has looked at the length, and compares it.
+unpack_sealed_lease = Struct(_LEASE.format + "I").unpack
 
 
 class LeaseRecord(NamedTuple):
