@@ -50,6 +50,37 @@ def test_ids_stay_valid_when_a_millisecond_is_used_up() -> None:
     assert source.one(1001) > after
 
 
+def test_ids_grow_however_they_are_asked_for() -> None:
+    """One by one and many at once, by a clock that moves, stands still and steps back."""
+    source = IdSource()
+    made: list[bytes] = []
+    for turn in range(3000):
+        now_ms = 1000 + turn // 100 - (5 if turn % 7 == 0 else 0)
+        made += source.take(now_ms, 3) if turn % 11 == 0 else [source.one(now_ms)]
+    assert made == sorted(set(made))
+    assert all(UUID(bytes=raw).variant == RFC_4122 for raw in made)
+
+
+def test_threads_never_get_the_same_id_one_by_one() -> None:
+    source = IdSource()
+    found: list[list[bytes]] = [[] for _ in range(8)]
+
+    def take(mine: list[bytes]) -> None:
+        for turn in range(2000):
+            mine.append(source.one(1000 + turn // 500))
+            if turn % 50 == 0:
+                mine.extend(source.take(1000, 2))
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(mine == sorted(mine) for mine in found)
+    every = [raw for mine in found for raw in mine]
+    assert len(set(every)) == len(every)
+
+
 def test_sources_do_not_share_ids() -> None:
     made = [raw for _ in range(200) for raw in IdSource().take(1000, 5)]
     assert len(set(made)) == 1000
