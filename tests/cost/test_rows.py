@@ -79,13 +79,13 @@ def test_extending_a_claim_of_1000_costs_what_extending_one_does(make: Made) -> 
 
 @engines
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "fail", "progress", "cancel"])
-def test_settling_one_job_of_1000_costs_what_settling_one_of_two_does(make: Made, verb: str) -> None:
-    """Of two, since the last job of a claim ends the lease as well."""
+def test_settling_one_job_of_1000_costs_what_settling_one_of_a_few_does(make: Made, engine: str, verb: str) -> None:
+    """Of sixteen, which are kept as a thousand are; and of two, which may have rows where those have none."""
     works = []
-    for size in (2, 1000):
+    for size in (2, 1000) if engine == "lmdb" else (16, 1000):
         made = make()
-        fill(made, size)
         queue = made.store.queue("work")
+        queue.enqueue_many([b"payload"] * size)
         claim = queue.claim(limit=size, lease=30)
         delivery = claim[size // 2]
         calls: dict[str, Callable[[], object]] = {
@@ -248,7 +248,8 @@ def test_a_claim_reads_the_same_after_100000_consumed_jobs_as_after_1000(make: M
         while consumed < target:
             fill(made, 1000)
             consumed += len(queue.ack_many(list(queue.claim(limit=1000, lease=60))).done)
-        fill(made, 50)
+        for _ in range(50):
+            queue.enqueue(b"one of them")  # each for itself: of a batch, the first claim of one would write out all
         works.append(cost(made, lambda: queue.claim(limit=1, lease=60)))
         for rest in queue.claim(limit=1000, lease=60):
             queue.ack(rest)

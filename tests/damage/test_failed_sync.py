@@ -13,7 +13,7 @@ import leasehold
 from leasehold.errors import StoreClosed, Unavailable
 from leasehold.stores.store import Store
 from leasehold.testing.conformance.world import assert_sound, eventually
-from leasehold.testing.harness import engine_of
+from leasehold.testing.harness import driver_of
 
 
 class Failing:
@@ -36,7 +36,7 @@ class Failing:
 
 def opened(tmp_path: Path, durability: Any) -> tuple[Store, Failing]:
     store = leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability=durability, sweep=False, sync_interval=0.02)
-    engine = engine_of(store)
+    engine = driver_of(store)
     engine._db = failing = Failing(engine._db)
     return store, failing
 
@@ -105,7 +105,7 @@ def test_fail_stop_at_os(tmp_path: Path) -> None:
     driver.failing = True
     with contextlib.suppress(Unavailable):  # on a slow machine the sync of the first has failed by now
         queue.enqueue(b"written too")
-    assert eventually(lambda: engine_of(store)._stopped is not None)
+    assert eventually(lambda: driver_of(store)._stopped is not None)
     must_have_stopped(store)
     store.close()
     with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:

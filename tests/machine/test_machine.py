@@ -32,6 +32,8 @@ from leasehold.model.job import NewJob, Where
 from leasehold.model.lease import Delivery as RealDelivery
 from leasehold.model.rate import Rate
 from leasehold.model.retry import Backoff, Policy
+from leasehold.storage.engines.memory import MemoryEngine
+from leasehold.storage.segmented import Habits, SegmentedTransaction
 from leasehold.stores.queue import Queue
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
@@ -511,6 +513,18 @@ def test_memory() -> None:
 @pytest.mark.parametrize("engine", [TwiceEngine, StaleEngine])
 def test_transactions_that_run_again(engine: type[TwiceEngine | StaleEngine]) -> None:
     run_state_machine_as_test(machine(lambda: MemoryPlace(engine)), settings=looking(30))
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize("engine", [MemoryEngine, TwiceEngine, StaleEngine, "rocksdb"])
+def test_every_plain_job_in_a_segment(parent: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentedTransaction, "LEAST", 1)
+    monkeypatch.setattr(Habits, "RESTS", 0)
+    if engine == "rocksdb":
+        made = machine(lambda: DiskPlace("rocksdb", parent, durability="os"))
+    else:
+        made = machine(lambda: MemoryPlace(engine))
+    run_state_machine_as_test(made, settings=looking(15 if engine == "rocksdb" else 30))
 
 
 @pytest.mark.timeout(PATIENCE)

@@ -15,7 +15,7 @@ import leasehold
 from leasehold.storage import keyspace
 from leasehold.storage.engine import Row
 from leasehold.storage.heads import Heads
-from leasehold.testing.harness import engine_of
+from leasehold.testing.harness import driver_of
 
 #: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.
 ready_keys = st.builds(
@@ -51,7 +51,7 @@ def steps(keys: Any, ranges: Any) -> Any:
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = tmp_path_factory.mktemp("heads") / "data"
     with leasehold.open(f"rocksdb:{path}", durability="os", sweep=False, mode=request.param) as store:
-        yield engine_of(store)
+        yield driver_of(store)
 
 
 def follow(engine: Any, space: int, story: list[Any]) -> None:

@@ -18,7 +18,7 @@ from leasehold.model.ids import NO_ID
 from leasehold.model.lease import ClaimRequest, Delivery, DeliveryColumns, Leased
 from leasehold.model.lifecycle import Change, State
 from leasehold.model.names import QueueName
-from leasehold.queueing import limits, meters, single, sweep
+from leasehold.queueing import limits, meters, single, sweep, together
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, held_jobs, whole_payload
 from leasehold.queueing.ledger import Ledger
@@ -28,6 +28,7 @@ from leasehold.queueing.removal import remove
 from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader
 from leasehold.storage.keyspace import Counter, Due
+from leasehold.storage.segmented import SegmentedTransaction
 
 _LEASED = int(State.LEASED)
 
@@ -153,11 +154,9 @@ def _claim(
     if request.id is not None:
         claim_key = keyspace.digest(request.id.encode())
         asked = _asked(request)
-        # A repeated claim over several queues may find jobs in one that had none: any of them may have served it.
-        for asked_of in (core.registry.find(tx, other) for other in names):
-            seen = None if asked_of is None else tx.get(keyspace.CLAIMS, keyspace.of_queue(asked_of.number, claim_key))
-            if asked_of is not None and seen is not None:
-                return _repeat(ledger, asked_of, records.decode_claim(seen), asked)
+        given = _given_before(core, ledger, names, claim_key, asked)
+        if given is not None:
+            return given
     queue = core.registry.find(tx, name)
     if queue is None or queue.paused:
         return None
@@ -169,7 +168,11 @@ def _claim(
         if not room:
             return None
         request = msgspec.structs.replace(request, limit=room)
-    taken = pick(ledger, queue, core.tiers.of(tx, queue), request)
+    tiers = core.tiers.of(tx, queue)
+    columns = _take_segments(ledger, queue, request, lease, tiers)
+    if columns is not None:
+        return _leased(ledger, queue, name, request, lease, claim_key, asked, columns)
+    taken = pick(ledger, queue, tiers, request)
     for key in taken.orphans:
         tx.delete(keyspace.READY, key)
     for job, state in taken.expired:
@@ -179,6 +182,31 @@ def _claim(
             raise taken.damaged[0]
         return _AGAIN if taken.damaged else None
     return _grant(ledger, queue, name, request, lease, claim_key, asked, taken)
+
+
+def _given_before(
+    core: Core, ledger: Ledger, names: Sequence[QueueName], claim_key: bytes, asked: bytes
+) -> Leased | None:
+    """What a claim with this id was given. Over several queues, it may find jobs in one that had none: any may have served it."""
+    for queue in (core.registry.find(ledger.tx, name) for name in names):
+        seen = None if queue is None else ledger.tx.get(keyspace.CLAIMS, keyspace.of_queue(queue.number, claim_key))
+        if queue is not None and seen is not None:
+            return _repeat(ledger, queue, records.decode_claim(seen), asked)
+    return None
+
+
+def _take_segments(
+    ledger: Ledger, queue: Registered, request: ClaimRequest, lease: bytes, tiers: Sequence[bytes]
+) -> DeliveryColumns | None:
+    """The next jobs, if they were enqueued together and can be given out so; None: pick them one by one."""
+    tx = ledger.tx
+    if not isinstance(tx, SegmentedTransaction) or request.max_bytes is not None or queue.meter:
+        return None
+    shares = together.first_in_line(tx, tiers, ledger.now, request.limit)
+    if shares is None:
+        return None
+    expires = ledger.now + (request.lease_ms or queue.lease_ms)
+    return together.lease(ledger, tx, queue, shares, lease, expires, request.worker)
 
 
 def _asked(request: ClaimRequest) -> bytes:
@@ -233,17 +261,33 @@ def _grant(
     )
     tx.delete_many(keyspace.READY, taken.keys)
     tx.put_many(keyspace.STATE, list(zip([queue.prefix + job for job in jobs], states, strict=True)))
+    if queue.meter:
+        meters.moved(ledger, queue.meter, -count, -taken.bytes)
+    return _leased(ledger, queue, name, request, lease, claim_key, asked, columns)
+
+
+def _leased(
+    ledger: Ledger,
+    queue: Registered,
+    name: QueueName,
+    request: ClaimRequest,
+    lease: bytes,
+    claim_key: bytes,
+    asked: bytes,
+    columns: DeliveryColumns,
+) -> Leased:
+    """The lease itself, over jobs that are given to it in this transaction."""
+    tx, now, number, count = ledger.tx, ledger.now, queue.number, len(columns.jobs)
+    expires = now + (request.lease_ms or queue.lease_ms)
     at = keyspace.of_queue(number, lease)
     tx.put(keyspace.LEASES, at, records.encode_lease(records.new_lease(expires, now, count, claim_key, request.worker)))
-    tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(zip(jobs, tokens, strict=True)))
+    tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(zip(columns.jobs, columns.tokens, strict=True)))
     tx.put(keyspace.DUE, keyspace.due(Due.LEASE, expires, number, lease), b"")
     if request.id is not None:
         tx.put(keyspace.CLAIMS, keyspace.of_queue(number, claim_key), records.encode_claim(lease, asked))
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, expires + CLAIM_MEMORY_MS, number, claim_key), b"")
     if queue.limited:
         limits.take(ledger, queue, count)
-        if queue.meter:
-            meters.moved(ledger, queue.meter, -count, -taken.bytes)
     ledger.count(number, Counter.WAITING, -count)
     ledger.count(number, Counter.LEASED, count)
     # Whoever leads the line plans for this lease's end too.

@@ -15,6 +15,7 @@ from leasehold.queueing.tiers import Tiers
 from leasehold.queueing.timekeeping import StoreTime
 from leasehold.queueing.waiting import Waiters
 from leasehold.storage.engine import Engine, Reader, Transaction
+from leasehold.storage.segmented import SegmentedEngine
 
 if TYPE_CHECKING:
     from leasehold.queueing.once import Answer
@@ -49,6 +50,8 @@ class Core:
         self.tail = Tail(-1, 0, 0)
         #: The short way for one job, where the engine has one.
         self.straight = engine.straight
+        #: Who knows whether there are segments, which the short way does not see; None where there are none.
+        self.segmented = engine if isinstance(engine, SegmentedEngine) else None
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
         _cores.add(self)

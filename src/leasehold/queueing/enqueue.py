@@ -17,10 +17,12 @@ from leasehold.queueing.leases import whole_payload
 from leasehold.queueing.ledger import ALL, Ledger
 from leasehold.queueing.once import ENQUEUED
 from leasehold.queueing.registry import Registered
+from leasehold.queueing.together import put_waiting
 from leasehold.storage import keyspace, records
 from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Row
 from leasehold.storage.keyspace import Counter, Due
+from leasehold.storage.segmented import SegmentedTransaction
 
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
@@ -85,28 +87,36 @@ def planned(
 
 def _write_plain(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes]) -> None:
     """As `_write`, of jobs that differ in nothing but their payload: what they share is made once."""
-    now, prefix, max_attempts = ledger.now, queue.prefix, queue.policy.max_attempts
-    pack_crc, pack_u64 = records.pack_crc, keyspace.commit
-    alike = records.pack_state(1, _WAITING, 0, 0, 0, 0, max_attempts, 0, 0, now, 0, 0, 0, NO_ID)[: records.STATE_ALIKE]
-    so_far = crc32(alike)
-    place = keyspace.ready_from(queue.number, 0, now)
-    rows = [prefix + job for job in ids]
-    states: list[bytes] = []
+    tx, now, max_attempts = ledger.tx, ledger.now, queue.policy.max_attempts
+    head = queue.enqueued[0]
+    tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0) + records.NO_TEXT
     for begin, end, ref, _ in ledger.room(len(ids)):
-        rests = [pack_u64(each) + NO_ID for each in range(ref, ref + end - begin)]
-        states += [alike + rest + pack_crc(crc32(rest, so_far)) for rest in rests]
-        head = queue.enqueued[0]
-        tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0) + records.NO_TEXT
-        ledger.put_events([head + job + tail for job in ids[begin:end]])
-    tx, count = ledger.tx, len(ids)
-    jobs = records.encode_plain_jobs(now, payloads)
-    tx.put_many(keyspace.JOBS, list(zip(rows, jobs, strict=True)))
-    tx.put_many(keyspace.STATE, list(zip(rows, states, strict=True)))
-    tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])
+        jobs, bodies = (ids, payloads) if end - begin == len(ids) else (ids[begin:end], payloads[begin:end])
+        ledger.put_events([head + job + tail for job in jobs])
+        if not isinstance(tx, SegmentedTransaction) or not put_waiting(tx, queue, now, jobs, bodies, ref):
+            _write_rows(ledger, queue, bodies, jobs, ref)
+    count = len(ids)
     ledger.count(queue.number, Counter.WAITING, count)
     ledger.count(queue.number, Counter.ENQUEUED, count)
     ledger.woken[queue.name] = count
     ledger.in_use(queue.number, (0,))
+
+
+def _write_rows(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes], ref: int) -> None:
+    """Of plain jobs, each its own; the event of the first stands at `ref`, and the others' behind it."""
+    tx, now = ledger.tx, ledger.now
+    pack_crc, pack_u64 = records.pack_crc, keyspace.commit
+    alike = records.pack_state(
+        1, _WAITING, 0, 0, 0, 0, queue.policy.max_attempts, 0, 0, now, 0, 0, 0, NO_ID
+    )[: records.STATE_ALIKE]  # fmt: skip
+    so_far = crc32(alike)
+    place = keyspace.ready_from(queue.number, 0, now)
+    rows = [queue.prefix + job for job in ids]
+    rests = [pack_u64(each) + NO_ID for each in range(ref, ref + len(ids))]
+    states = [alike + rest + pack_crc(crc32(rest, so_far)) for rest in rests]
+    tx.put_many(keyspace.JOBS, list(zip(rows, records.encode_plain_jobs(now, payloads), strict=True)))
+    tx.put_many(keyspace.STATE, list(zip(rows, states, strict=True)))
+    tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])
 
 
 def _write(

@@ -89,6 +89,10 @@ class Ledger:
             return ((0, wanted, self.next_ref, self._text(text) if text else NO_TEXT),)
         return self._room(wanted, text)
 
+    def fits(self, wanted: int) -> bool:
+        """Whether so many events will stand side by side, in one row of the journal."""
+        return wanted <= EVENTS_A_ROW - len(self._events)
+
     def _room(self, wanted: int, text: str) -> Iterator[tuple[int, int, int, bytes]]:
         done = 0
         while done < wanted:

@@ -16,7 +16,7 @@ from leasehold.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from leasehold.model.lifecycle import Change, Reason, State
 from leasehold.model.names import QueueName
 from leasehold.model.retry import after_failure
-from leasehold.queueing import meters, single
+from leasehold.queueing import meters, single, together
 from leasehold.queueing.core import Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from leasehold.queueing.ledger import Ledger
@@ -28,6 +28,7 @@ from leasehold.storage import keyspace, records
 from leasehold.storage.engine import get_each
 from leasehold.storage.keyspace import Counter, Due
 from leasehold.storage.records import LeaseRecord, Notes, StateFields, StateRecord
+from leasehold.storage.segmented import SegmentedTransaction
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -92,23 +93,41 @@ def _end_together(ledger: Ledger, queue: Registered, items: Sequence[Settle]) ->
     same = alike(items)
     if same is None or same.verb != "ack":
         return False
-    tx, prefix, lease, count = ledger.tx, queue.prefix, same.lease, len(items)
-    jobs, tokens = same.jobs, tuple(same.tokens)
-    if len(set(jobs)) != count:
-        return False
-    states = records.state_rows(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]))
-    if states is None:
-        return False
-    _, kinds, _, _, _, _, _, _, held_at, _, _, _, _, held_by = zip(*states, strict=True)
-    if kinds.count(_LEASED) != count or held_by.count(lease) != count or held_at != tokens:
+    tx, lease, count = ledger.tx, same.lease, len(items)
+    if len(set(same.jobs)) != count:
         return False
     record = read_lease(tx, queue.number, lease)
     if record is None or record.expires_at_ms <= ledger.now:
         return False
-    _remove_done(ledger, queue, jobs, states)
+    if not _end_segments(ledger, queue, same) and not _end_rows(ledger, queue, same):
+        return False
     close_jobs(tx, queue.number, lease, record, count)
     ledger.count(queue.number, Counter.LEASED, -count)
     ledger.freed(queue, count)
+    return True
+
+
+def _end_segments(ledger: Ledger, queue: Registered, same: AlikeSettles) -> bool:
+    tx = ledger.tx
+    if not isinstance(tx, SegmentedTransaction) or not ledger.fits(len(same.jobs)):
+        return False
+    segments = together.held(tx, queue, same.lease, same.jobs, tuple(same.tokens))
+    if segments is None:
+        return False
+    together.remove_done(ledger, tx, queue, segments, same.lease)
+    _count_done(ledger, queue, same.jobs)
+    return True
+
+
+def _end_rows(ledger: Ledger, queue: Registered, same: AlikeSettles) -> bool:
+    jobs, count = same.jobs, len(same.jobs)
+    states = records.state_rows(get_each(ledger.tx, keyspace.STATE, [queue.prefix + job for job in jobs]))
+    if states is None:
+        return False
+    _, kinds, _, _, _, _, _, _, held_at, _, _, _, _, held_by = zip(*states, strict=True)
+    if kinds.count(_LEASED) != count or held_by.count(same.lease) != count or held_at != tuple(same.tokens):
+        return False
+    _remove_done(ledger, queue, jobs, states)
     return True
 
 
@@ -174,7 +193,11 @@ def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], state
     keys = [prefix + job for job in jobs]
     tx.delete_many(keyspace.JOBS, keys)
     tx.delete_many(keyspace.STATE, keys)
-    ledger.count(number, Counter.REMOVED, len(jobs))
+    _count_done(ledger, queue, jobs)
+
+
+def _count_done(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> None:
+    ledger.count(queue.number, Counter.REMOVED, len(jobs))
     ledger.ended.extend(jobs)
 
 

@@ -31,6 +31,7 @@ from leasehold.storage.keyspace import (
     LEASES,
     READY,
     REQUESTS,
+    SEGMENT_READY,
     STATE,
     Counter,
     Due,
@@ -179,8 +180,13 @@ def claim_one(  # noqa: C901 - straight lines are what it is for
                 or (kept is not None and straight.get(CLAIMS, prefix + kept.key) is not None)
             ):  # fmt: skip
                 return UNUSUAL
+            segmented = core.segmented
             for tier in tiers:
                 key = straight.first(READY, tier, tier + until)
+                if segmented is not None and segmented.there:
+                    other = straight.first(SEGMENT_READY, tier, tier + until)
+                    if other is not None and (key is None or other < key):
+                        return UNUSUAL
                 if key is not None:
                     break
             else:

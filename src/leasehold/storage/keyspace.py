@@ -21,6 +21,9 @@
     journal      commit u64                                      the events of one transaction
     requests     digest of the request's id 16, part u16         its outcome, for ten minutes; further parts (1…)
     limits       kind u8, queue or meter u32                     a bucket: when it is full again
+    segments     queue u32, last job 16                          ids and payloads of jobs that were enqueued together
+    segment_state  queue u32, last job 16                        what changes about them, the same for all
+    segment_ready  as ready, of its first job                    its last job, while it waits
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -52,16 +55,20 @@ COUNTERS: Space = 14
 JOURNAL: Space = 15
 REQUESTS: Space = 16
 LIMITS: Space = 17
+SEGMENTS: Space = 18
+SEGMENT_STATE: Space = 19
+SEGMENT_READY: Space = 20
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
+    "segments", "segment_state", "segment_ready",
 )  # fmt: skip
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
-FRONTS = {READY: 5, DUE: 1, JOURNAL: 0}
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5}
 
 FORMAT = 1
 LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes

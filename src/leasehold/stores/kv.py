@@ -40,6 +40,7 @@ from leasehold.queueing.once import OnceCore, asked_to_enqueue, asked_to_settle,
 from leasehold.storage.engine import Engine, Snapshot, Traits
 from leasehold.storage.folder import expand
 from leasehold.storage.pieces import Pieces
+from leasehold.storage.segmented import SegmentedEngine
 from leasehold.storage.syncing import Syncer
 from leasehold.stores.contract import (
     Brief,
@@ -61,6 +62,9 @@ class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
 
     def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
+        if engine.traits.scope == "process":
+            # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
+            engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)
         loads.roll_forward(self._core)

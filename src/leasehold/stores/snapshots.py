@@ -23,6 +23,7 @@ import msgspec
 from leasehold.errors import OpenError, SnapshotExpired
 from leasehold.model.snapshot import SnapshotInfo
 from leasehold.storage.engine import Engine, Snapshot
+from leasehold.storage.segmented import SegmentedSnapshot, has_segments
 
 FOLDER = "snapshots"
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,100}\Z")
@@ -195,7 +196,8 @@ def open_copy(folder: Path, id: str = "") -> Snapshot:
     else:
         raise OpenError(f"{folder} holds a copy of kind {engine!r}, which this Leasehold does not read")
     try:
-        return Copy(folder / "db")
+        copy = Copy(folder / "db")
+        return SegmentedSnapshot(copy, True) if has_segments(copy) else copy
     except OpenError:
         if id and not (folder / "SNAPSHOT").exists():
             raise SnapshotExpired(id) from None  # it went while it was being opened

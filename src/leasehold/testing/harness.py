@@ -96,3 +96,9 @@ def backend_of(store: Store) -> Backend:
 def engine_of(store: Store) -> Any:
     """The engine under an embedded store: for tests that reach below the contract."""
     return store._backend._engine  # type: ignore[attr-defined]
+
+
+def driver_of(store: Store) -> Any:
+    """The engine itself, without what makes rows of segments: for tests that reach below that."""
+    engine = engine_of(store)
+    return getattr(engine, "inner", engine)

@@ -14,7 +14,18 @@
 from __future__ import annotations
 
 from leasehold.model.report import Finding, Report
-from leasehold.queueing.checking import jobs, journal, leases, limits, meters, numbers, requests, small, strays
+from leasehold.queueing.checking import (
+    jobs,
+    journal,
+    leases,
+    limits,
+    meters,
+    numbers,
+    requests,
+    segments,
+    small,
+    strays,
+)
 from leasehold.queueing.checking.repair import mend
 from leasehold.queueing.checking.survey import Fault, Progress, Survey
 from leasehold.queueing.core import Core
@@ -57,6 +68,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
     with core.engine.snapshot() as reader:
         survey = Survey(reader, progress)
         small.check_queues(survey)
+        segments.check(survey)
         jobs.check(survey)
         leases.check(survey)
         requests.check(survey)

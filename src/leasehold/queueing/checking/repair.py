@@ -29,6 +29,7 @@ from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, iterate, iterate_keys
 from leasehold.storage.keyspace import Counter, Due
 from leasehold.storage.records import StateRecord
+from leasehold.storage.segmented import SegmentedTransaction
 
 
 def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
@@ -77,6 +78,14 @@ def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> st
         ready = keyspace.split_ready(fault.key)
         ledger.ready(queue, ready.priority, ready.visible_at_ms)
     return f"put the row back into {keyspace.NAMES[fault.space]}"
+
+
+def _break_up(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    """What can be read of a segment becomes rows, which the next look sets right one by one."""
+    if not isinstance(ledger.tx, SegmentedTransaction):
+        return ""
+    ledger.tx.break_up(fault.key)
+    return "took the jobs apart: their states are made again from the journal"
 
 
 def _forget_request(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
@@ -278,6 +287,7 @@ MENDERS: dict[str, Mender] = {
     "queue_row": _queue_row,
     "set_meter": _set_meter,
     "next_queue": _next_queue,
+    "break_up": _break_up,
     "rebuild_state": rebuild_state,
     "delete_row": _delete_row,
     "forget_request": _forget_request,

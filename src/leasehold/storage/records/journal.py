@@ -27,6 +27,8 @@ pack_event = Struct(
     ">8s16s16sQIIQQ8s"
 ).pack  # head, job, lease, token, attempt, max_attempts, at, previous, text reference
 
+#: Of jobs that are alike: head, job, lease to at, previous, text reference.
+pack_alike_event = Struct(">8s16s40sQ8s").pack
 
 #: A journal row of one event: the row's header, the event's head, and its other fields; a tail of text and a CRC follow.
 pack_lone_event = Struct(">BBHQQ8s16s16sQIIQQII").pack

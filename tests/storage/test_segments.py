@@ -1,0 +1,384 @@
+"""Segments: whoever reads finds the rows there would be without them; whoever writes one of them takes its segment apart."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+from leasehold import NewJob
+from leasehold.errors import Corrupt
+from leasehold.storage import keyspace, records
+from leasehold.storage.engine import Reader, Transaction
+from leasehold.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
+from leasehold.storage.segmented import Habits
+from leasehold.stores.store import Store
+from leasehold.testing.harness import engine_of
+
+SPACES = (JOBS, STATE, READY)
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def store(request: Any, tmp_path: Path) -> Any:
+    where = "memory:" if request.param == "memory" else f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(where, sweep=False, durability=None if request.param == "memory" else "os") as opened:
+        yield opened
+        assert opened.check().clean
+
+
+def rows(store: Store, space: int) -> list[tuple[bytes, bytes]]:
+    """As everybody sees them."""
+    found: list[tuple[bytes, bytes]] = engine_of(store).read(lambda reader: reader.scan(space, b"", LAST, 1 << 20))
+    return found
+
+
+def stored(store: Store, space: int) -> int:
+    """How many there really are."""
+    count: int = engine_of(store).inner.read(lambda reader: len(reader.keys(space, b"", LAST, 1 << 20)))
+    return count
+
+
+def test_many_are_one_record_and_seen_as_rows(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(100)])]
+    assert [stored(store, space) for space in SPACES] == [0, 0, 0]
+    assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)] == [1, 1, 1]
+    assert [len(rows(store, space)) for space in SPACES] == [100, 100, 100]
+    job = queue.get(ids[41])
+    assert job is not None
+    assert job.payload == b"41"
+    assert job.state == "ready"
+    assert [job.id for job in queue.list("ready", limit=1000).jobs] == ids
+    assert [event.type for event in queue.timeline(ids[7])] == ["enqueued"]
+
+
+def test_taken_apart_it_is_the_rows_it_was_seen_as(store: Store) -> None:
+    queue = store.queue("work")
+    sizes = [0, 1, 128, 0, 300] * 8
+    ids = [added.id for added in queue.enqueue_many([bytes(size) for size in sizes])]
+    before = [rows(store, space) for space in SPACES]
+    queue.claim()
+    assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)] == [0, 0, 0]
+    gone = bytes.fromhex(ids[0])
+    without = [[row for row in was if row[0][-16:] != gone] for was in before]
+    assert [[row for row in rows(store, space) if row[0][-16:] != gone] for space in SPACES] == without
+
+
+def test_one_job_leaves_and_the_others_stay(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(20)])]
+    before = [rows(store, space) for space in SPACES]
+    gone = set()
+    for at in (10, 0, 19, 1, 5):  # in the midst, the first, the last, the new first
+        assert queue.cancel(ids[at])
+        gone.add(bytes.fromhex(ids[at]))
+        assert [stored(store, space) for space in (*SPACES, SEGMENTS, SEGMENT_READY)] == [0, 0, 0, 1, 1]
+        without = [[row for row in was if row[0][-16:] not in gone] for was in before]
+        assert [rows(store, space) for space in SPACES] == without
+        assert store.check().clean
+    left = [at for at in range(20) if at not in (10, 0, 19, 1, 5)]
+    claim = list(queue.claim(limit=12))
+    assert [delivery.payload for delivery in claim] == [b"%d" % at for at in left[:12]]
+    for delivery in claim[::3]:
+        queue.ack(delivery)
+        assert store.check().clean
+    assert stored(store, STATE) == 0
+    queue.nack(claim[1], "no", delay=0)
+    assert [event.type for event in queue.timeline(claim[1].id)] == ["enqueued", "claimed", "retried"]
+    open_ones = [delivery for at, delivery in enumerate(claim) if at % 3 and at != 1]
+    assert len(queue.ack_many(open_ones).done) == len(open_ones)
+    assert [delivery.id for delivery in queue.claim(limit=100)] == [*(ids[at] for at in left[12:]), claim[1].id]
+
+
+def test_a_leased_one_too(store: Store) -> None:
+    queue = store.queue("work")
+    queue.enqueue_many([b"x" * 50] * 40)
+    claim = list(queue.claim(limit=40, worker="w"))
+    assert stored(store, SEGMENTS) == 1
+    assert stored(store, SEGMENT_READY) == 0
+    before = [rows(store, space) for space in (JOBS, STATE)]
+    queue.fail(claim[5], "no")
+    gone = bytes.fromhex(claim[5].id)
+    for was, space in zip(before, (JOBS, STATE), strict=True):
+        now = [row for row in rows(store, space) if row[0][-16:] != gone]
+        assert now == [row for row in was if row[0][-16:] != gone]
+    assert store.check().clean
+    assert len(queue.ack_many(claim[:5] + claim[6:]).done) == 39
+
+
+def test_a_part_is_taken_from_the_beginning(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(100)])]
+    taken = []
+    for limit in (30, 8, 50):
+        claim = list(queue.claim(limit=limit))
+        taken += [delivery.id for delivery in claim]
+        assert [delivery.payload for delivery in claim] == [b"%d" % ids.index(delivery.id) for delivery in claim]
+        assert store.check().clean
+    assert taken == ids[:88]
+    assert stored(store, STATE) == 0
+    assert stored(store, SEGMENTS) == 4
+    assert [job.id for job in queue.list("ready", limit=100).jobs] == ids[88:]
+    assert [event.type for event in queue.timeline(ids[31])] == ["enqueued", "claimed"]
+    rest = list(queue.claim(limit=1000))
+    assert [delivery.id for delivery in rest] == ids[88:]
+    assert len(queue.ack_many(rest).done) == 12
+
+
+def test_one_claim_of_several_and_one_ack(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for _ in range(3) for added in queue.enqueue_many([b"x"] * 20)]
+    claim = list(queue.claim(limit=60))
+    assert [delivery.id for delivery in claim] == ids
+    assert stored(store, STATE) == 0
+    assert len(queue.ack_many(claim).done) == 60
+    assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, JOBS, STATE)] == [0] * 5
+    assert [event.type for event in queue.timeline(ids[33])] == ["enqueued", "claimed", "done"]
+    assert queue.counts().removed == 60
+
+
+def test_what_is_between_comes_first(store: Store) -> None:
+    """A job of higher priority, one that was there before, one that came between two batches: in their order."""
+    queue = store.queue("work")
+    first = queue.enqueue(b"first").id
+    some = [added.id for added in queue.enqueue_many([b"x"] * 10)]
+    between = queue.enqueue(b"between").id
+    more = [added.id for added in queue.enqueue_many([b"x"] * 10)]
+    urgent = queue.enqueue(b"urgent", priority=9).id
+    order = [delivery.id for limit in (9, 9, 9) for delivery in queue.claim(limit=limit)]
+    assert order == [urgent, first, *some, between, *more]
+
+
+def test_single_claims_take_it_apart_once(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"x"] * 20)]
+    seen = []
+    for _ in range(20):
+        delivery = queue.claim()[0]
+        seen.append(delivery.id)
+        queue.ack(delivery)
+    assert seen == ids
+
+
+def test_a_queue_that_takes_its_batches_apart_is_given_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Habits, "RESTS", 3)
+    queue, other = store.queue("work"), store.queue("other")
+    made = []
+    for _ in range(6):
+        queue.enqueue_many([b"x"] * 10)
+        made.append(stored(store, SEGMENTS))
+        for delivery in queue.claim(limit=10):
+            queue.ack(delivery)
+    assert made == [1, 0, 0, 0, 1, 0]
+    other.enqueue_many([b"x"] * 10)
+    assert stored(store, SEGMENTS) == 1
+
+
+def test_a_failed_job_now_and_then_changes_nothing(store: Store) -> None:
+    queue = store.queue("work")
+    for turn in range(40):
+        queue.enqueue_many([b"x"] * 10)
+        assert stored(store, SEGMENTS) == 1, turn
+        claim = list(queue.claim(limit=10))
+        if turn % 10 == 9:
+            queue.fail(claim.pop(), "no")
+        queue.ack_many(claim)
+
+
+@pytest.mark.parametrize("plain", [NewJob(b"x", priority=1), NewJob(b"x", delay=5), NewJob(b"x", key="k"), b"x" * 9000])
+def test_what_is_not_plain_or_too_large_has_rows(store: Store, plain: Any) -> None:
+    queue = store.queue("work")
+    queue.enqueue_many([b"x"] * 10 + [plain])
+    assert stored(store, SEGMENTS) == 0
+    assert stored(store, JOBS) >= 10
+
+
+def test_a_large_batch_is_several(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(2500)])]
+    assert stored(store, JOBS) == 0
+    assert stored(store, SEGMENTS) == 20
+    claim = list(queue.claim(limit=2000))
+    assert [delivery.id for delivery in claim] == ids[:2000]
+    assert len(queue.ack_many(claim).done) == 2000
+
+
+def test_it_outlives_the_process(tmp_path: Path) -> None:
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("work")
+        ids = [added.id for added in queue.enqueue_many([b"x"] * 30)]
+        held = [delivery.receipt for delivery in queue.claim(limit=10, lease=600)]
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("work")
+        assert store.check().clean
+        assert queue.counts().leased == 10
+        assert queue.counts().ready == 20
+        assert queue.ack_many(held).done == ids[:10]
+        assert [delivery.id for delivery in queue.claim(limit=100)] == ids[10:]
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mixed(store: Store, chance: random.Random) -> None:
+    """Two queues with segments whole, begun and leased, and jobs of their own between them."""
+    for name in ("one", "two"):
+        queue = store.queue(name)
+        for _ in range(6):
+            queue.enqueue_many([b"x" * chance.randrange(40) for _ in range(chance.randrange(8, 40))])
+            if chance.random() < 0.6:
+                queue.enqueue(b"alone")
+            if chance.random() < 0.4:
+                for delivery in queue.claim(limit=chance.randrange(1, 30)):
+                    if chance.random() < 0.2:
+                        queue.ack(delivery)
+            for job in queue.list("ready", limit=50).jobs:
+                if chance.random() < 0.1:
+                    queue.cancel(job.id)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_way_of_reading_sees_the_same(store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    _mixed(store, chance)
+    engine = engine_of(store)
+    for space in SPACES:
+        whole = rows(store, space)
+        assert whole == sorted(set(whole))
+        ends = [
+            b"",
+            LAST,
+            *(key for key, _ in whole),
+            *(key + b"\0" for key, _ in whole),
+            *(key[:9] for key, _ in whole),
+        ]
+
+        def compare(reader: Reader, space: int = space, whole: Any = whole, ends: list[bytes] = ends) -> None:
+            for _ in range(150):
+                begin, end, limit = chance.choice(ends), chance.choice(ends), chance.choice((1, 2, 7, 30, 1000))
+                for reverse in (False, True):
+                    inside = [row for row in whole if begin <= row[0] < end]
+                    wanted = (inside[::-1] if reverse else inside)[:limit]
+                    assert reader.scan(space, begin, end, limit, reverse=reverse) == wanted
+                    assert reader.keys(space, begin, end, limit, reverse=reverse) == [key for key, _ in wanted]
+            keys = [chance.choice(whole)[0] for _ in range(60)] + [
+                whole[0][0][:-1] + b"\xff",
+                b"\0\0\0\1" + b"\xff" * 16,
+            ]
+            chance.shuffle(keys)
+            values = dict(whole)
+            assert reader.get_many(space, keys) == [values.get(key) for key in keys]
+            assert [reader.get(space, key) for key in keys] == [values.get(key) for key in keys]
+
+        engine.read(compare)
+        with engine.snapshot(SPACES) as moment:
+            compare(moment)
+            for begin, end, step in (
+                (b"", LAST, 13),
+                (whole[5][0], whole[-3][0], 1000),
+                (whole[9][0] + b"\0", LAST, 1),
+            ):
+                walk = moment.walk(space, begin, end)
+                found = []
+                while taken := walk.take(step):
+                    found += taken
+                assert found == [row for row in whole if begin <= row[0] < end]
+            salvaged, begin = [], b""
+            while True:
+                some, damage = moment.salvage(space, begin, 17)
+                assert not damage
+                salvaged += some
+                if len(some) < 17:
+                    break
+                begin = some[-1][0] + b"\0"
+            assert salvaged == whole
+
+
+# ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plant(store: Store, space: int, change: Any) -> bytes:
+    """Change the first row of a space, below everything that would notice."""
+    engine = engine_of(store)
+    ((key, value),) = engine.inner.read(lambda reader: reader.scan(space, b"", LAST, 1))
+
+    def write(tx: Transaction) -> None:
+        changed = change(value)
+        if changed is None:
+            tx.delete(space, key)
+        else:
+            tx.put(space, key, changed)
+
+    engine.inner.transact(write)
+    engine._recent.delete(key)
+    return bytes(key)
+
+
+def _flip(at: int) -> Any:
+    def change(value: bytes) -> bytes:
+        changed = bytearray(value)
+        changed[at] ^= 0x20
+        return bytes(changed)
+
+    return change
+
+
+def test_a_damaged_payload_is_that_of_one_job(store: Store) -> None:
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"payload %02d" % index for index in range(20)])]
+    _plant(store, SEGMENTS, _flip(-5 - 10))  # in the last but one
+    with pytest.raises(Corrupt, match=ids[18]):
+        queue.get(ids[18])
+    report = store.check()
+    assert [(finding.rule, finding.job_id) for finding in report.findings] == [("damaged", ids[18])]
+    assert [delivery.id for delivery in queue.claim(limit=100)] == ids[:18] + ids[19:]
+    assert not store.check(repair=True).clean
+
+
+@pytest.mark.parametrize("change", [_flip(30), lambda value: None, lambda value: b"", lambda value: value[:40]])
+@pytest.mark.parametrize("space", [SEGMENTS, SEGMENT_STATE, SEGMENT_READY])
+@pytest.mark.parametrize("leased", [False, True])
+def test_damage_is_found_and_mended_and_the_rest_goes_on(store: Store, space: int, change: Any, leased: bool) -> None:
+    queue = store.queue("work")
+    lost = [added.id for added in queue.enqueue_many([b"x"] * 12)]
+    if leased:
+        if space == SEGMENT_READY:
+            pytest.skip("a leased segment has none")
+        list(queue.claim(limit=12, lease=600))
+    ids = [added.id for added in queue.enqueue_many([b"y"] * 12)]
+    if space == SEGMENT_READY:
+        change = _flip(3) if change(b"x" * 50) not in (None, b"") else change
+    _plant(store, space, change)
+    assert not store.check().clean
+    claimed = [delivery.id for delivery in queue.claim(limit=100, lease=600)]
+    assert claimed[-12:] == ids
+    assert set(claimed) <= {*ids, *lost}
+    store.check(repair=True)
+    assert store.check().clean
+    counts = queue.counts()
+    assert counts.enqueued == 24 == counts.ready + counts.scheduled + counts.leased + counts.removed
+    if space != SEGMENTS:
+        assert counts.removed == 0, "payloads that can be read are not lost"
+
+
+def test_records_refuse_what_is_not_theirs() -> None:
+    value = records.encode_segment(5, [b"a" * 16, b"b" * 16], [b"1", b"22"])
+    segment = records.Segment(value)
+    assert segment.whole
+    assert segment.jobs == [b"a" * 16, b"b" * 16]
+    assert segment.payloads(0, 2) == [b"1", b"22"]
+    assert segment.job_rows(0, 2) == records.encode_plain_jobs(5, [b"1", b"22"])
+    for broken in (b"", b"\1", value[:20], value[:-1], value + b"\0", b"\2" + value[1:]):
+        with pytest.raises(Corrupt):
+            records.Segment(broken)
+    state = records.encode_segment_state(1, 0, 2, 5, 7, 1000, 2048, 0, b"a" * 16, keyspace.digest(b""), bytes(16))
+    assert records.decode_segment_state(state).token == 7
+    for broken in (b"", state[:-1], state + b"\0", b"\2" + state[1:]):
+        with pytest.raises(Corrupt):
+            records.decode_segment_state(broken)
+        with pytest.raises(Corrupt):
+            records.decode_segment_mark(broken)
