@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from leasehold.bulk import arrays, sums
+from leasehold.bulk import arrays, blocks, sums
 from leasehold.errors import Corrupt
 from leasehold.storage.engine import Row
 
@@ -40,11 +40,11 @@ def _damage(at: int) -> None:
 def test_whichever_bit_is_turned_its_value_is_found(seed: int, mixed: bool) -> None:
     chance = random.Random(seed)
     made = values(chance, 300, 60) + (values(chance, 3, 61) if mixed else [])
-    arrays.check(arrays.block(_rows(made), 20, "a table"), 10, _damage)
+    arrays.check(blocks.block(_rows(made), 20, "a table"), 10, _damage)
     bad = chance.randrange(len(made))
     bit = chance.randrange(8 * len(made[bad]))
     number = int.from_bytes(made[bad], "big") ^ (1 << bit)
     made[bad] = number.to_bytes(len(made[bad]), "big")
     with pytest.raises(Corrupt) as told:
-        arrays.check(arrays.block(_rows(made), 20, "a table"), 10, _damage)
+        arrays.check(blocks.block(_rows(made), 20, "a table"), 10, _damage)
     assert told.value.key == bad.to_bytes(20, "big")

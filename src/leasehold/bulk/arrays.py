@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leasehold.bulk import sums
-from leasehold.bulk.sums import Sums
+from leasehold.bulk.blocks import Block
 from leasehold.errors import Corrupt
 from leasehold.storage.checksum import crc32
-from leasehold.storage.engine import Row, Walk
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -27,101 +26,6 @@ _US = np.int64(1000)
 _LAST_MS = np.uint64(2**63 // 1000 - 1)
 TIME = pa.timestamp("us", tz="UTC")
 _TRAILER, _PREFIX, _BYTE = np.dtype(">u4"), np.dtype("<i4"), np.dtype("u1")
-#: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are joined.
-_STEP = 512
-
-
-class Block:
-    """Rows side by side: keys and values joined; where each value starts and how long it is.
-
-    Most blocks are of values of one width, and then nothing is known of any single one: `width` is 0 where they differ.
-    """
-
-    def __init__(self, keys: bytes, data: bytes, lengths: Ints, width: int, sums: Sums | None = None) -> None:
-        self.keys = keys
-        self.data = data
-        self.lengths = lengths
-        self.width = width
-        self.starts: Ints = np.arange(len(lengths)) * width if width else np.cumsum(lengths) - lengths
-        self._sums = sums
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def key(self, at: int) -> bytes:
-        width = len(self.keys) // len(self)
-        return self.keys[at * width : (at + 1) * width]
-
-    def value(self, at: int) -> bytes:
-        return self.data[self.starts[at] : self.starts[at] + self.lengths[at]]
-
-    def sums(self) -> Sums:
-        """The CRC-32 of each value."""
-        if self._sums is None:
-            view, ends = memoryview(self.data), (self.starts + self.lengths).tolist()
-            found = [crc32(view[start:end]) for start, end in zip(self.starts.tolist(), ends, strict=True)]
-            self._sums = np.array(found, np.uint32)
-        return self._sums
-
-    def chosen(self, keep: Bools) -> Block:
-        """Some of the rows; the others' values are only passed over."""
-        width = len(self.keys) // len(self)
-        made = Block(np.frombuffer(self.keys, f"V{width}")[keep].tobytes(), self.data, self.lengths[keep], 0)
-        made.starts = self.starts[keep]
-        return made
-
-
-def block(rows: Sequence[Row], width: int, what: str) -> Block:
-    """These rows, whose keys must all have that width."""
-    return _joined([_piece(rows, width, what)] if rows else [])
-
-
-def gather(walk: Walk, limit: int, width: int, what: str) -> Block:
-    """The next rows of a walk; fewer than `limit` only at its end."""
-    pieces: list[Block] = []
-    while limit > 0:
-        step = min(limit, _STEP)
-        rows = walk.take(step)
-        if rows:
-            pieces.append(_piece(rows, width, what))
-        if len(rows) < step:
-            break
-        limit -= step
-    return _joined(pieces)
-
-
-def _piece(rows: Sequence[Row], width: int, what: str) -> Block:
-    keys, values = zip(*rows, strict=True)
-    joined, data = joined_keys(keys, width, what), b"".join(values)
-    widths = set(map(len, values))
-    if len(widths) == 1:
-        one = widths.pop()
-        return Block(joined, data, np.full(len(values), one), one)
-    lengths = np.fromiter(map(len, values), np.int64, len(values))
-    return Block(joined, data, lengths, 0, np.array(list(map(crc32, values)), np.uint32))
-
-
-def _joined(pieces: Sequence[Block]) -> Block:
-    if not pieces:
-        return Block(b"", b"", np.zeros(0, np.int64), 0)
-    if len(pieces) == 1:
-        return pieces[0]
-    widths = {piece.width for piece in pieces}
-    width = widths.pop() if len(widths) == 1 else 0
-    return Block(
-        b"".join([piece.keys for piece in pieces]),
-        b"".join([piece.data for piece in pieces]),
-        np.concatenate([piece.lengths for piece in pieces]),
-        width,
-        None if width else np.concatenate([piece.sums() for piece in pieces]),
-    )
-
-
-def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
-    if not set(map(len, keys)) <= {width}:
-        odd = next(key for key in keys if len(key) != width)
-        raise Corrupt(f"{what} has a key of {len(odd)} bytes: {odd.hex()}", key=odd)
-    return b"".join(keys)
 
 
 # ── checksums ────────────────────────────────────────────────────────────────────────────────────────────────────────

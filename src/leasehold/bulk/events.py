@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from leasehold.bulk import arrays, layouts
-from leasehold.bulk.arrays import Block, Bools, Fields, Ints
+from leasehold.bulk import arrays, blocks, layouts
+from leasehold.bulk.arrays import Bools, Fields, Ints
+from leasehold.bulk.blocks import Block
 from leasehold.bulk.extents import even
 from leasehold.bulk.query import Moment, Names, Query
 from leasehold.errors import Corrupt, InvalidArgument, JournalTrimmed
@@ -54,7 +55,7 @@ def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.
     stop = keyspace.split_commit(end) if len(end) == 8 else None
     walk = moment.reader.walk(keyspace.JOURNAL, begin, end)
     while True:
-        rows = arrays.gather(walk, size, layouts.COMMIT.itemsize, "journal")
+        rows = blocks.gather(walk, size, layouts.COMMIT.itemsize, "journal")
         if at is None and len(rows):
             at = keyspace.split_commit(rows.key(0))
         made = 0
@@ -85,7 +86,7 @@ def queue_numbers(rows: Sequence[Row]) -> Ints:
 
 
 def _block(rows: Sequence[Row]) -> Block:
-    return arrays.block(rows, layouts.COMMIT.itemsize, "journal")
+    return blocks.block(rows, layouts.COMMIT.itemsize, "journal")
 
 
 class _Chunk:

@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from leasehold.bulk import arrays, layouts
-from leasehold.bulk.arrays import Block, Bools, Fields
+from leasehold.bulk import arrays, blocks, layouts
+from leasehold.bulk.arrays import Bools, Fields
+from leasehold.bulk.blocks import Block
 from leasehold.bulk.query import Moment, Query
 from leasehold.errors import Corrupt
 from leasehold.model.lifecycle import State
@@ -34,7 +35,7 @@ def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.
     size = _FIRST_ROWS
     states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
     while True:
-        rows = arrays.gather(states, size, _KEY, "state")
+        rows = blocks.gather(states, size, _KEY, "state")
         seen = len(rows.data)
         if len(rows):
             chunk = _Chunk(moment, query, rows, begin, jobs)
@@ -58,7 +59,7 @@ class _Jobs:
 
     def following(self, begin: bytes, keys: bytes) -> Block:
         """Those from `begin` on, which must have these keys."""
-        found = arrays.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs")
+        found = blocks.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs")
         self._at = keys[-_KEY:] + b"\0"
         return _matched(found, keys)
 
@@ -66,7 +67,7 @@ class _Jobs:
         """Those at these keys, wherever they are."""
         wanted = [keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]
         found = zip(wanted, self._reader.get_many(keyspace.JOBS, wanted), strict=True)
-        return _matched(arrays.block([(key, value) for key, value in found if value is not None], _KEY, "jobs"), keys)
+        return _matched(blocks.block([(key, value) for key, value in found if value is not None], _KEY, "jobs"), keys)
 
     def none_left(self, begin: bytes) -> None:
         """No state from there on: then there must be no job either."""
@@ -231,7 +232,7 @@ class _Chunk:
                 raise Corrupt(
                     f"its lease {keys[at][4:].hex()} is missing", self._keys["id"][job].tobytes().hex(), key=keys[at]
                 )
-        rows = arrays.block([(key, value or b"") for key, value in zip(keys, values, strict=True)], _KEY, "leases")
+        rows = blocks.block([(key, value or b"") for key, value in zip(keys, values, strict=True)], _KEY, "leases")
         arrays.check(
             rows, layouts.LEASE.itemsize - 4, lambda at: _ignore(records.decode_lease(rows.value(at), keys[at][4:]))
         )

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from leasehold.bulk import arrays, layouts
+from leasehold.bulk import arrays, blocks, layouts
 from leasehold.bulk.arrays import Bools, Fields
 from leasehold.bulk.jobs import worker
 from leasehold.bulk.query import Moment, Query
@@ -173,7 +173,7 @@ def _batch(
 
 
 def _keys_of(keys: Sequence[bytes], layout: np.dtype[np.void], what: str) -> Fields:
-    return arrays.keys_as(arrays.joined_keys(keys, layout.itemsize, what), layout)
+    return arrays.keys_as(blocks.joined_keys(keys, layout.itemsize, what), layout)
 
 
 def _fixed(rows: Sequence[Row], layout: np.dtype[np.void], decode: Callable[[bytes, bytes], object]) -> Fields:
@@ -182,7 +182,7 @@ def _fixed(rows: Sequence[Row], layout: np.dtype[np.void], decode: Callable[[byt
     def damage(at: int) -> None:
         decode(*rows[at])
 
-    block = arrays.block(rows, len(rows[0][0]), "a table")
+    block = blocks.block(rows, len(rows[0][0]), "a table")
     arrays.check(block, layout.itemsize - 4, damage)
     if block.lengths.max() != layout.itemsize:
         damage(int(block.lengths.argmax()))

@@ -7,6 +7,7 @@ of them as one array; the offsets are in `docs/keyspace.md`. Decoders raise `Cor
 from __future__ import annotations
 
 from leasehold.storage.records.jobs import (
+    JOB_BYTES,
     JobFields,
     JobRecord,
     decode_headers,
@@ -79,6 +80,7 @@ from leasehold.storage.records.segments import (
     encode_segment,
     encode_segment_mark,
     encode_segment_state,
+    event_sums,
     segment_state_rows,
 )
 from leasehold.storage.records.small import (
@@ -136,6 +138,7 @@ __all__ = [
     "HAS_NOTES",
     "HAS_PARTS",
     "HAS_RESULT_PARTS",
+    "JOB_BYTES",
     "LOAD_RUN_BYTES",
     "NO_TEXT",
     "PART_BYTES",
@@ -210,6 +213,7 @@ __all__ = [
     "encode_state",
     "encode_struct",
     "event_ref",
+    "event_sums",
     "job_fields",
     "job_rows",
     "join_parts",

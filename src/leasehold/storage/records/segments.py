@@ -10,11 +10,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
+from operator import xor
 from struct import Struct
 from typing import NamedTuple
 
 from leasehold.storage.checksum import crc32
 from leasehold.storage.records.jobs import JOB_BYTES, encode_plain_jobs, pack_job
+from leasehold.storage.records.journal import REF_BITS
 from leasehold.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
 from leasehold.storage.records.states import STATE_ALIKE, pack_state
 
@@ -24,6 +26,7 @@ _JOB = 16 + 4 + 4  # id, payload bytes, CRC of its row in `jobs`
 _SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
 #: A state ends with these two and its CRC; what is before them is the same for all.
 _pack_rest = Struct(">Q16s").pack
+_INDEX = (1 << REF_BITS) - 1
 _pack_row = Struct(f">{STATE_ALIKE}sQ16sI").pack
 
 
@@ -99,16 +102,25 @@ def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence
 class NewSegment:
     """What never changes about the jobs of a segment, as whoever makes it knows it."""
 
-    __slots__ = ("_payloads", "count", "created_at_ms", "jobs")
+    __slots__ = ("_jobs", "_payloads", "count", "created_at_ms")
 
     #: Whether every payload is as it was written.
     whole = True
 
     def __init__(self, created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        self.count, self.created_at_ms, self.jobs, self._payloads = len(jobs), created_at_ms, list(jobs), list(payloads)
+        self.count, self.created_at_ms = len(jobs), created_at_ms
+        self._jobs: list[bytes] | None = list(jobs)
+        self._payloads = list(payloads)
 
     def encode(self) -> bytes:
         return encode_segment(self.created_at_ms, self.jobs, self._payloads)
+
+    @property
+    def jobs(self) -> list[bytes]:
+        return self._jobs or []
+
+    def job(self, place: int) -> bytes:
+        return self.jobs[place]
 
     def payloads(self, first: int, end: int) -> list[bytes]:
         return self._payloads[first:end]
@@ -119,14 +131,15 @@ class NewSegment:
 
     def place(self, job: bytes) -> int:
         """Where a job is; -1 if it is not here."""
-        at = bisect_left(self.jobs, job)
-        return at if at < self.count and self.jobs[at] == job else -1
+        jobs = self.jobs
+        at = bisect_left(jobs, job)
+        return at if at < self.count and jobs[at] == job else -1
 
 
 class Segment(NewSegment):
-    """The same, as it is stored."""
+    """The same, as it is stored: what is not asked for is not taken apart."""
 
-    __slots__ = ("_at", "_sums", "_value", "sizes", "whole")
+    __slots__ = ("_sums", "ids", "sizes", "sums_at", "value", "whole")
 
     def __init__(self, value: bytes) -> None:
         """Raises if it cannot be told which jobs these are. A damaged payload is that of one job alone (`whole` is False)."""
@@ -139,27 +152,52 @@ class Segment(NewSegment):
             raise damaged("a segment", value)
         self.count: int = count
         self.created_at_ms: int = created
-        self.jobs = [value[place : place + 16] for place in range(_HEAD, _HEAD + count * 16, 16)]
+        self._jobs = None
+        self.value = value
+        #: Where the ids are, and the checksums.
+        self.ids = _HEAD
+        self.sums_at = _HEAD + count * 20
         numbers = _numbers(2 * count).unpack_from(value, _HEAD + count * 16)
         self.sizes: Sequence[int] = numbers[:count]
         self._sums = numbers[count:]
-        self._at, self._value = at + 4, value
         if at + 8 + sum(self.sizes) != len(value):
             raise damaged("a segment", value)
 
+    @property
+    def jobs(self) -> list[bytes]:
+        jobs = self._jobs
+        if jobs is None:
+            value, end = self.value, _HEAD + self.count * 16
+            jobs = self._jobs = [value[place : place + 16] for place in range(_HEAD, end, 16)]
+        return jobs
+
+    def job(self, place: int) -> bytes:
+        return self.value[_HEAD + place * 16 : _HEAD + place * 16 + 16]
+
+    @property
+    def size(self) -> int | None:
+        """Of each payload; None if they differ."""
+        size = self.sizes[0]
+        return size if self.sizes.count(size) == self.count else None
+
+    @property
+    def payloads_at(self) -> int:
+        """Where the first payload is."""
+        return _HEAD + self.count * _JOB + 4
+
     def payloads(self, first: int, end: int) -> list[bytes]:
-        value, sizes, size = self._value, self.sizes, self.sizes[0]
-        if sizes.count(size) == self.count:
+        value, start, size = self.value, self.payloads_at, self.size
+        if size is not None:
             if not size:
                 return [b""] * (end - first)
-            return [value[at : at + size] for at in range(self._at + first * size, self._at + end * size, size)]
-        places = list(accumulate(sizes[:end], initial=self._at))[first:]
+            return [value[at : at + size] for at in range(start + first * size, start + end * size, size)]
+        places = list(accumulate(self.sizes[:end], initial=start))[first:]
         return [value[at:until] for at, until in pairwise(places)]
 
     def job_rows(self, first: int, end: int) -> list[bytes]:
         """Their rows in `jobs`, with the checksums they were given at first: a payload damaged since does not fit its own."""
-        payloads, sums, size = self.payloads(first, end), self._sums[first:end], self.sizes[0]
-        if self.sizes.count(size) == self.count:
+        payloads, sums, size = self.payloads(first, end), self._sums[first:end], self.size
+        if size is not None:
             return list(map(_job_row(size), repeat(self._head(size)), payloads, sums))
         heads = {size: (_job_row(size), self._head(size)) for size in set(self.sizes)}
         return [
@@ -178,5 +216,24 @@ def segment_state_rows(state: SegmentStateRecord, first: int, end: int) -> list[
         state.visible_at_ms, 0, 0, 0, state.lease,
     )[:STATE_ALIKE]  # fmt: skip
     refs = range(state.last_event + first, state.last_event + end)
-    rests = map(_pack_rest, refs, repeat(state.lease))
-    return list(map(_pack_row, repeat(alike), refs, repeat(state.lease), map(crc32, rests, repeat(crc32(alike)))))
+    sums = event_sums(alike, state.lease, refs)
+    return list(map(_pack_row, repeat(alike), refs, repeat(state.lease), sums))
+
+
+def event_sums(alike: bytes, lease: bytes, refs: range) -> Sequence[int]:
+    """The checksums of states that differ in their last event only, whose places in the journal are these.
+
+    A CRC is linear: what a bit of the event's index changes in it is the same whatever else there is.
+    """
+    low = refs.start & _INDEX
+    base = crc32(alike + _pack_rest(refs.start - low, lease))
+    changes = _index_sums()[low : low + len(refs)]
+    if len(changes) < len(refs):  # over more than one row of the journal
+        return [crc32(alike + _pack_rest(ref, lease)) for ref in refs]
+    return list(map(xor, changes, repeat(base)))
+
+
+@lru_cache(1)
+def _index_sums() -> Sequence[int]:
+    nothing = crc32(_pack_rest(0, bytes(16)))
+    return [crc32(_pack_rest(index, bytes(16))) ^ nothing for index in range(_INDEX + 1)]

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from leasehold.storage.segmented.engine import SegmentedEngine, has_segments
 from leasehold.storage.segmented.reader import Kept
-from leasehold.storage.segmented.snapshot import SegmentedSnapshot
+from leasehold.storage.segmented.snapshot import SegmentedSnapshot, SegmentedWalk
 from leasehold.storage.segmented.transaction import Habits, SegmentedTransaction
 
-__all__ = ["Habits", "Kept", "SegmentedEngine", "SegmentedSnapshot", "SegmentedTransaction", "has_segments"]
+__all__ = [
+    "Habits",
+    "Kept",
+    "SegmentedEngine",
+    "SegmentedSnapshot",
+    "SegmentedTransaction",
+    "SegmentedWalk",
+    "has_segments",
+]

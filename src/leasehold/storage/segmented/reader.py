@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
@@ -125,10 +126,19 @@ class Kept:
 
     def rows(self, space: Space, begin: bytes, end: bytes) -> list[Row]:
         """Its rows between two keys."""
-        keys = self.keys(space, self.places)
-        low = bisect_left(keys, begin) if keys[0] < begin else 0
-        high = bisect_left(keys, end) if keys[-1] >= end else len(keys)
-        return list(zip(keys[low:high], self.values(space, self.places[low:high]), strict=True))
+        return self.rows_at(space, self.between(begin, end, before=self.ready_place if space == READY else None))
+
+    def between(
+        self, begin: bytes, end: bytes, places: Sequence[int] | None = None, before: bytes | None = None
+    ) -> Sequence[int]:
+        """Which of its places lie between two keys, that begin with the queue, or with `before`."""
+        places = self.places if places is None else places
+        before = self.prefix if before is None else before
+        first, last = before + self.body.job(places[0]), before + self.body.job(places[-1])
+        if begin <= first and last < end:
+            return places
+        keys = [before + job for job in self.jobs_at(places)]
+        return places[bisect_left(keys, begin) : bisect_left(keys, end)]
 
 
 class SegmentedReader:
@@ -145,6 +155,7 @@ class SegmentedReader:
         self.there = there
         self._recent = recent
         self._known: dict[bytes, Kept] = {}
+        self._fetched: dict[bytes, bytes | None] = {}
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -241,15 +252,21 @@ class SegmentedReader:
         state = _decoded(key, raw)
         body = (None if self._recent is None else self._recent.get(key)) or self._stored_body(key)
         kept = Kept(key, state, body)
-        if body.jobs[-1] != key[4:] or not kept.places or body.jobs[kept.places[0]] != state.first_job:
+        if body.job(body.count - 1) != key[4:] or not kept.places or body.job(kept.places[0]) != state.first_job:
             raise Corrupt("a segment's jobs and its state do not fit", key=key)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[key] = kept
         return kept
 
+    def _fetch(self, keys: Sequence[bytes]) -> None:
+        """These will be asked for: one look for all of them is cheaper."""
+        keys = [key for key in keys if key not in self._known]
+        with suppress(Corrupt):  # then each is looked for by itself
+            self._fetched = dict(zip(keys, self.inner.get_many(SEGMENTS, keys), strict=True))
+
     def _stored_body(self, key: bytes) -> NewSegment:
-        value = self.inner.get(SEGMENTS, key)
+        value = self._fetched.pop(key, None) or self.inner.get(SEGMENTS, key)
         if value is None:
             raise Corrupt("the jobs of a segment are missing", key=key)
         try:
@@ -299,6 +316,8 @@ class SegmentedReader:
             return
         while True:
             found = self.inner.scan(SEGMENT_STATE, begin, LAST, min(limit, _AHEAD))
+            if len(found) == _AHEAD:
+                self._fetch([key for key, _ in found])
             for key, raw in found:
                 if _begins_behind(key, raw, end):
                     return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from leasehold.errors import Corrupt
@@ -21,7 +22,7 @@ class SegmentedSnapshot(SegmentedReader):
             return self.inner.walk(space, begin, end)
         if space == READY:
             return Steps(self, space, begin, end)
-        return _Merged(self, self.inner.walk(space, begin, end), space, begin, end)
+        return SegmentedWalk(self, self.inner.walk(space, begin, end), space, begin, end)
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         """Segments that cannot be read are passed over: they are not rows, and looked for as what they are (`segments`)."""
@@ -76,42 +77,70 @@ class SegmentedSnapshot(SegmentedReader):
         self.inner.close()
 
 
-class _Merged:
-    """Stored rows and made ones, in one order."""
+Piece = list[Row] | tuple[Kept, Sequence[int]]
+"""Rows as they are stored, or the places of a segment that stand for some."""
+
+
+class SegmentedWalk:
+    """Stored rows and those that a segment stands for, in one order."""
 
     def __init__(self, reader: SegmentedReader, stored: Walk, space: Space, begin: bytes, end: bytes) -> None:
-        self._stored, self._space, self._begin, self._end = stored, space, begin, end
-        self._segments = reader._lying(begin, end, 1 << 20, False)
-        #: Taken from either side, and not yet given; and whether there is more to take.
+        self._stored, self.space, self._begin, self._end = stored, space, begin, end
+        self._segments: Iterator[Kept | Corrupt] | None = reader._lying(begin, end, 1 << 20, False)
+        #: Stored rows that were taken and not yet given, and whether there are more.
         self._rows: list[Row] = []
-        self._made: list[Row] = []
-        self._more_rows = self._more_made = True
+        self._more = True
+        #: The next segment, and which of its places are not yet given.
+        self._next: tuple[Kept, Sequence[int]] | None = None
 
     def take(self, limit: int) -> list[Row]:
-        while self._more_made and len(self._made) < limit:
-            kept = next(self._segments, None)
-            if kept is None:
-                self._more_made = False
-            elif isinstance(kept, Corrupt):
-                raise kept
-            else:
-                self._made += kept.rows(self._space, self._begin, self._end)
-        if self._more_rows and len(self._rows) < limit:
-            wanted = limit - len(self._rows)
-            taken = self._stored.take(wanted)
-            self._more_rows = len(taken) == wanted
-            self._rows = self._rows + taken if self._rows else taken
-        if not self._made:
-            given, self._rows = self._rows[:limit], self._rows[limit:]
-            return given
-        if not self._rows:
-            given, self._made = self._made[:limit], self._made[limit:]
-            return given
-        given = sorted(self._rows[:limit] + self._made[:limit])[:limit]
-        last = given[-1][0] if given else b""
-        self._rows = self._rows[bisect_right(self._rows, last, key=_key) :]
-        self._made = self._made[bisect_right(self._made, last, key=_key) :]
+        rows: list[Row] = []
+        for piece in self.pieces(limit):
+            rows += piece if isinstance(piece, list) else piece[0].rows_at(self.space, piece[1])
+        return rows
+
+    def pieces(self, limit: int) -> list[Piece]:
+        """As `take`, for who can do something with a segment as such."""
+        given: list[Piece] = []
+        while limit > 0:
+            if self._next is None and self._segments is not None:
+                self._look_on()
+            if not self._rows and self._more:
+                self._rows = self._stored.take(limit)
+                self._more = len(self._rows) == limit
+            piece = self._piece(limit)
+            if not piece:
+                break
+            given.append(piece)
+            limit -= len(piece) if isinstance(piece, list) else len(piece[1])
         return given
+
+    def _look_on(self) -> None:
+        assert self._segments is not None
+        for kept in self._segments:
+            if isinstance(kept, Corrupt):
+                raise kept
+            places = kept.between(self._begin, self._end)
+            if places:
+                self._next = kept, places
+                return
+        self._segments = None
+
+    def _piece(self, limit: int) -> Piece | None:
+        """What comes next, of one kind; nothing at the end."""
+        if self._next is None:
+            rows, self._rows = self._rows[:limit], self._rows[limit:]
+            return rows
+        kept, places = self._next
+        if self._rows:
+            before = bisect_left(self._rows, kept.prefix + kept.body.job(places[0]), key=_key)
+            if before:
+                rows, self._rows = self._rows[: min(limit, before)], self._rows[min(limit, before) :]
+                return rows
+            limit = min(limit, len(kept.between(b"", self._rows[0][0], places)))
+        taken, left = places[:limit], places[limit:]
+        self._next = (kept, left) if left else None
+        return kept, taken
 
 
 def _key(row: Row) -> bytes:

@@ -85,6 +85,7 @@ class SegmentedTransaction(SegmentedReader):
         self._recent: RecentBodies = recent
         self._habits = habits
         self._known = {}
+        self._fetched = {}
         self._alone: set[bytes] = set()
         self.add, self.append, self.next_append = inner.add, inner.append, inner.next_append
         self._work: _Work | None = None
