@@ -99,6 +99,13 @@ def lives(store, seen):
     claim = queue.claim(worker="late")
     seen.append([(d.id, d.attempt, d.token) for d in claim])
     queue.ack(claim[0])
+    for number in range(3):
+        queue.enqueue(b"%d" % number)
+    several = queue.claim(limit=3, worker="several")
+    for delivery in several:  # of one lease, each by itself
+        seen.append(queue.ack(delivery))
+        with pytest.raises(LeaseLost):
+            queue.ack(delivery)
     queue.configure(Policy(retention=60, backoff=Backoff.fixed(1)))
     claim = queue.claim()
     queue.ack(claim[0])
@@ -138,6 +145,10 @@ def requests(store, seen):
         item = Settle("ack", leased.deliveries[0].proof)
         twice(lambda once, item=item: once.settle(name, [item]))
         assert isinstance(backend.once(next(ids)).settle(name, [item])[0], LeaseLost)
+    backend.enqueue(name, [JobRequest(b"one"), JobRequest(b"two")])
+    several = twice(lambda once: once.claim([name], ClaimRequest(2)))
+    for item in [Settle("ack", delivery.proof) for delivery in several.deliveries]:
+        twice(lambda once, item=item: once.settle(name, [item]))
     clock.advance(2)
     leased = backend.once(next(ids)).claim([name], ClaimRequest(1))
     clock.advance(40)
@@ -184,3 +195,8 @@ def test_plain_jobs_do_go_the_straight_way(pair, monkeypatch):
     assert leased.deliveries[0].id == added.id
     assert backend.once(b"c" * 16).settle(queue.name, [Settle("ack", leased.deliveries[0].proof)]) == [None]
     assert taken == ["ack", *["enqueue", "claim", "ack"] * 3]
+    taken.clear()
+    queue.enqueue_many([b"x"] * 3)
+    for delivery in queue.claim(limit=3):
+        queue.ack(delivery)
+    assert taken == ["ack"] * 3

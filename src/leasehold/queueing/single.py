@@ -261,7 +261,7 @@ def ack(core: Core, name: QueueName, proof: Proof, kept: Kept | None = None) -> 
     return ack_one(core, name, *proof, kept)
 
 
-def ack_one(
+def ack_one(  # noqa: C901 - straight lines are what it is for
     core: Core, name: QueueName, job: bytes, lease: bytes, token: int, kept: Kept | None = None
 ) -> Unusual | None:
     straight = core.straight
@@ -293,7 +293,7 @@ def ack_one(
             lease_version, expires, _, _, still_open, lost, _, _, lease_crc = unpack_sealed_lease(given)
             if (
                 version != 1 or crc != crc32(raw[:-4]) or lease_version != 1 or lease_crc != crc32(given[:-4])
-                or kind != _LEASED or by != lease or number != token or flags or expires <= at or lost or still_open != 1
+                or kind != _LEASED or by != lease or number != token or flags or expires <= at or lost or still_open < 1
             ):  # fmt: skip
                 return UNUSUAL
             event = pack_lone_event(
@@ -302,7 +302,15 @@ def ack_one(
             event += pack_crc(crc32(event))
             expiry = due(_LEASE, expires, queue_number, lease)
             leased, removed = counters[_L], counters[_R]
-            if kept is None:
+            if still_open > 1:
+                puts = ((LEASES, held, records.with_one_less(given)),)
+                version = straight.commit(
+                    puts if kept is None else puts + _kept_rows(kept, at, _ACKED),
+                    ((JOBS, row), (STATE, row)),
+                    ((leased, -1), (removed, 1)),
+                    event,
+                )
+            elif kept is None:
                 version = straight.acked(row, held, expiry, leased, removed, event)
             else:
                 version = straight.commit(

@@ -57,6 +57,7 @@ from leasehold.storage.records.leases import (
     encode_new_lease,
     lease_fields,
     new_lease,
+    with_one_less,
 )
 from leasehold.storage.records.loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
 from leasehold.storage.records.sealing import (
@@ -239,4 +240,5 @@ __all__ = [
     "state_rows",
     "unpack_crc",
     "unseal",
+    "with_one_less",
 ]
