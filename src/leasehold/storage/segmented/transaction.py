@@ -59,8 +59,9 @@ class _Work:
     def __init__(self) -> None:
         #: Segments of which jobs are taken out, and of which places rows were written.
         self.apart: dict[bytes, tuple[Kept, dict[Space, set[int]]]] = {}
-        #: Of those, the ones that are written out whole.
+        #: Of those, the ones that are written out whole; and queues whose jobs do not stay together.
         self.whole: set[bytes] = set()
+        self.queues: set[bytes] = set()
         #: Damaged ones, of which only what can be read is written out, and the jobs whose rows were written instead.
         self.broken: dict[bytes, set[bytes]] = {}
         self.bodies: list[tuple[bytes, NewSegment]] = []
@@ -147,8 +148,11 @@ class SegmentedTransaction(SegmentedReader):
                 written[space].add(place)
             else:
                 stored.append(key)  # another row of it, not one that the segment stands for
-            if put and space == STATE and waiting:
-                self._todo.whole.add(kept.key)
+            if space == STATE and put == waiting:
+                # Claimed by a few, or settled one by one: rows are quicker at both.
+                self._todo.queues.add(kept.prefix)
+                if waiting:
+                    self._todo.whole.add(kept.key)
         return stored
 
     def _holding_or_broken(self, job: bytes) -> tuple[Kept, int] | None:
@@ -245,7 +249,8 @@ class SegmentedTransaction(SegmentedReader):
             return False
         for key, (kept, written) in work.apart.items():
             self._take_out(kept, written, whole=key in work.whole)
-            self._habits.taken_apart(kept.prefix)
+        for prefix in work.queues:
+            self._habits.taken_apart(prefix)
         for key, written_jobs in work.broken.items():
             self._write_remains(key, written_jobs)
         inner, recent = self.inner, self._recent
