@@ -119,7 +119,7 @@ def _empty_lease(grown: Garden) -> None:
     at = keyspace.of_queue(grown.number, NOBODY)
     until = grown.lease(grown.claim)[2].expires_at_ms
     grown.put(LEASES, at, records.encode_lease(records.new_lease(until, 1, 1, bytes(16), "w3")))
-    grown.put(LEASE_JOBS, at, records.encode_lease_jobs([(grown.job("ready"), 99)]))
+    grown.put(LEASE_JOBS, at, records.encode_lease_jobs([grown.job("ready")], [99]))
     grown.put(DUE, keyspace.due(Due.LEASE, until, grown.number, NOBODY))
 
 

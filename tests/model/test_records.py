@@ -145,7 +145,14 @@ def test_leases(until: int, granted: int, given_: int, open_: int, lost: int, cl
 
 @given(st.lists(st.tuples(ids, u64), max_size=20))
 def test_the_jobs_of_a_lease(jobs: list[tuple[bytes, int]]) -> None:
-    assert records.decode_lease_jobs(records.encode_lease_jobs(jobs), LEASE) == jobs
+    row = records.encode_lease_jobs([job for job, _ in jobs], [token for _, token in jobs])
+    assert records.decode_lease_jobs(row, LEASE) == jobs
+
+
+@given(st.lists(ids, max_size=20), u64)
+def test_the_jobs_of_a_lease_with_one_token(jobs: list[bytes], token: int) -> None:
+    row = records.encode_lease_jobs(jobs, [token] * len(jobs))
+    assert records.decode_lease_jobs(row, LEASE) == [(job, token) for job in jobs]
 
 
 @given(ids, ids, st.booleans())
@@ -238,7 +245,7 @@ KINDS = {
         records.encode_lease(records.new_lease(2, 1, 3, JOB, "w1")), lambda value: records.decode_lease(value, LEASE)
     ),
     "lease jobs": Kind(
-        records.encode_lease_jobs([(JOB, 1), (LEASE, 2)]), lambda value: records.decode_lease_jobs(value, LEASE)
+        records.encode_lease_jobs([JOB, LEASE], [1, 2]), lambda value: records.decode_lease_jobs(value, LEASE)
     ),
     "claim": Kind(records.encode_claim(LEASE, JOB), records.decode_claim),
     "dedup": Kind(records.encode_dedup(JOB, LEASE, 17), records.decode_dedup),

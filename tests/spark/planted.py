@@ -113,7 +113,7 @@ class Planter:
         lease = bytes(reversed(held.lease))
         at = keyspace.of_queue(number, lease)
         self._put(keyspace.LEASES, at, records.encode_lease(record._replace(open=0)))
-        self._put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs([]))
+        self._put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs([], []))
         self._put(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, number, lease))
 
     def _counters(self, queue: Queue, number: int) -> None:

@@ -281,7 +281,7 @@ def _leased(
     expires = now + (request.lease_ms or queue.lease_ms)
     at = keyspace.of_queue(number, lease)
     tx.put(keyspace.LEASES, at, records.encode_lease(records.new_lease(expires, now, count, claim_key, request.worker)))
-    tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(zip(columns.jobs, columns.tokens, strict=True)))
+    tx.put(keyspace.LEASE_JOBS, at, records.encode_lease_jobs(columns.jobs, columns.tokens))
     tx.put(keyspace.DUE, keyspace.due(Due.LEASE, expires, number, lease), b"")
     if request.id is not None:
         tx.put(keyspace.CLAIMS, keyspace.of_queue(number, claim_key), records.encode_claim(lease, asked))

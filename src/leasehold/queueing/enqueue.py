@@ -76,7 +76,7 @@ def planned(
         if keyed:
             hold_keys(ledger, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in first_jobs])
         if not first_jobs:
-            return [Enqueued(job.hex()) for job in ids]
+            return list(map(Enqueued, map(bytes.hex, ids)))
         return [
             Enqueued(first_jobs[index].hex(), True) if index in first_jobs else Enqueued(job.hex())
             for index, job in enumerate(ids)

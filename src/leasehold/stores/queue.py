@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from logging import DEBUG
+from operator import attrgetter
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,7 @@ MAX_CLAIM = 10_000
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
 _ONE = ClaimRequest(1)
+_job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
 Settleable = Delivery | str
 """A delivery, or its receipt."""
 
@@ -257,20 +259,19 @@ class Queue:
         given: list[Any] = list(deliveries)
         if not given:
             return Settled([], [])
-        name, lease = self.name, getattr(given[0], "lease", None)
         items: Sequence[Settle]
-        if [None for one in given if type(one) is not Delivery or one.name is not name or one.lease is not lease]:
+        if self._of_one_claim(given):  # made here: nothing to check
+            jobs = list(map(_job, given))
+            items = AlikeSettles(verb, given[0].lease, jobs, list(map(_token, given)))
+        else:
             for delivery in given:
                 self._own(delivery)
             items = [Settle(verb, proof_of(delivery)) for delivery in given]
             jobs = [item.proof[0] for item in items]
-        else:  # of one claim, made here: nothing to check
-            jobs = [one.job for one in given]
-            items = AlikeSettles(verb, given[0].lease, jobs, [one.token for one in given])
         with self._span(verb + "_many") as span:
             outcomes = self._backend.settle(self.name, items)
             span.jobs(len(items))
-        done = [job.hex() for job in jobs]
+        done = list(map(bytes.hex, jobs))
         lost: list[str] = []
         if any(outcomes):
             lost = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is not None]
@@ -278,6 +279,13 @@ class Queue:
         if self._telemetry.debugging:
             self._telemetry.debug("settled", verb=verb, queue=str(self.name), ids=done, lost=lost)
         return Settled(done, lost)
+
+    def _of_one_claim(self, given: list[Any]) -> bool:
+        return (
+            set(map(type, given)) == {Delivery}
+            and set(map(id, map(_name, given))) == {id(self.name)}
+            and len(set(map(id, map(_lease, given)))) == 1
+        )
 
     def _own(self, delivery: Settleable) -> None:
         if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
