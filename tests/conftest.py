@@ -1,7 +1,10 @@
-"""For every test: a busy machine is slow, which is no failure of a property; and the same cases in every run, unless deep."""
+"""For every test: a busy machine is slow, which is no failure of a property; the same cases in every run, unless deep; and no log of another test."""
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +14,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """What a command line sets for its process does not outlive the test that ran it in this one."""
+    root, own = logging.getLogger(), logging.getLogger("leasehold")
+    handlers, level = list(root.handlers), own.level
+    yield
+    own.setLevel(level)
+    for handler in root.handlers[:]:
+        if handler not in handlers and type(handler).__module__.startswith("leasehold."):
+            root.removeHandler(handler)

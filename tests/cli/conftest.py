@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,16 +67,11 @@ class Shell:
 
 
 @pytest.fixture(autouse=True)
-def _own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings but the test's, and no log handler left behind."""
+def _own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings but the test's."""
     for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    root, own = logging.getLogger(), logging.getLogger("leasehold")
-    handlers, level = list(root.handlers), own.level
-    yield
-    root.handlers[:] = handlers
-    own.setLevel(level)
 
 
 @pytest.fixture
