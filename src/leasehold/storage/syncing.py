@@ -25,6 +25,8 @@ T = TypeVar("T")
 _CROWD = 4
 _PATIENCE = 0.002
 _MOMENT = 0.00005
+#: Work on large commits, since the last sync, that is worth doing while the next one runs: to what a sync takes.
+_WORTH_OVERLAPPING = 0.5
 
 
 class _Deferred(threading.local):
@@ -63,6 +65,8 @@ class Syncer:
         self._leading = False
         self._crowd = 0
         self._took = 0.0
+        #: Seconds of work on commits that are not small, since the last sync; added to under the writer's lock.
+        self.worked = 0.0
         self._failed: LeaseholdError | None = None
         self._lock = threading.Lock()
         self._waiting: list[_Waiter] = []
@@ -174,10 +178,14 @@ class Syncer:
             everyone = self._failed is not None
             served = [waiter for waiter in self._waiting if everyone or waiter.version <= durable]
             self._waiting = [] if everyone else [waiter for waiter in self._waiting if waiter.version > durable]
-            self._crowd = len(served)
+            at_work, self.worked = self.worked, 0.0
+            beside = at_work > self._took * _WORTH_OVERLAPPING
+            self._crowd = 0 if beside else len(served)
             self._leading = bool(self._waiting)
             if self._waiting:
-                served.append(self._waiting.pop(0))  # last: what the others commit as they wake is in its sync
+                # Last: what the others commit as they wake is in its sync. Unless that is so much work that it is done
+                # while the disk is busy: then the next sync does not wait for it.
+                served.insert(0 if beside else len(served), self._waiting.pop(0))
             for waiter, following in pairwise(served):
                 waiter.next = following
         if served:

@@ -6,9 +6,9 @@ import atexit
 import contextlib
 import ctypes
 import os
-import threading
 import weakref
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, TypeVar
 
 from rocksdict import Checkpoint
@@ -28,6 +28,7 @@ from leasehold.storage.marks import Marks
 from leasehold.storage.recent import RecentRows
 from leasehold.storage.records import decode_count, encode_count
 from leasehold.storage.syncing import Syncer
+from leasehold.storage.turns import Turns
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ _open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
 def _disown_in_child() -> None:
     """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
     for engine in list(_open_engines):
-        engine._lock = engine.straight.lock = threading.Lock()
+        engine._lock = engine.straight.lock = Turns()
         # Taken down in the child, the driver would wait for threads that a fork does not have: there they are never.
         for held in engine._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
@@ -103,7 +104,7 @@ class RocksEngine:
         self._heads = Heads()
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         self._recent = {space: RecentRows() for space in RECENT_SPACES}
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._version = 0
         self._owner = os.getpid()
         self._stopped: LeaseholdError | None = None
@@ -131,9 +132,11 @@ class RocksEngine:
         with self._lock:
             if self._stopped is not None:
                 self._refuse()
+            began = perf_counter()
             transaction = RocksTransaction(self)
             result = fn(transaction)
             version = self._apply(transaction) if transaction.batch.len() or transaction.adds else 0
+            self._syncer.worked += perf_counter() - began
         if version:
             self._syncer.wait(version)
         return result
