@@ -22,7 +22,7 @@ from leasehold.queueing.core import JOURNAL_LINE, Core
 from leasehold.queueing.leases import CLAIM_MEMORY_MS
 from leasehold.queueing.ledger import ALL, Tail
 from leasehold.storage import records
-from leasehold.storage.checksum import crc32
+from leasehold.storage.checksum import LONG, crc32, crc32_held
 from leasehold.storage.keyspace import (
     CLAIMS,
     DUE,
@@ -123,7 +123,7 @@ def enqueue_plain(
         job = core.ids.one(now)
         row = prefix + job
         body = pack_job(1, at, 0, 0, 0, len(payload)) + payload
-        body += pack_crc(crc32(body))
+        body += pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
         state = pack_state(
             1, _WAITING, priority, 0, 0, 0, max_attempts, 0, 0, visible, 0, 0, commit_number << 10, NO_ID
         )  # fmt: skip
@@ -206,7 +206,7 @@ def claim_one(  # noqa: C901 - straight lines are what it is for
             body_version, created, parts, key_bytes, headers_bytes, _ = unpack_job(body)
             if (
                 version != 1 or crc != crc32(raw[:-4]) or kind != _WAITING or due_at
-                or body_version != 1 or unpack_crc(body, end)[0] != crc32(body[:end]) or parts or key_bytes or headers_bytes
+                or body_version != 1 or unpack_crc(body, end)[0] != crc32_held(body[:end]) or parts or key_bytes or headers_bytes
                 or key != pack_ready(number, 9 - priority, visible, job)
             ):  # fmt: skip
                 return UNUSUAL

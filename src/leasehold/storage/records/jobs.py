@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from leasehold.errors import Corrupt
-from leasehold.storage.checksum import crc32
+from leasehold.storage.checksum import LONG, crc32, crc32_held
 from leasehold.storage.records.sealing import (
     PART_BYTES,
     V1,
@@ -44,7 +44,7 @@ class JobRecord(NamedTuple):
 def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
     """As `encode_job`, of a job that has a payload of one part and nothing else."""
     body = _pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
-    return body + pack_crc(crc32(body))
+    return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
 def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[bytes]:
@@ -53,11 +53,12 @@ def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[byt
     for size in set(map(len, payloads)):
         head = _pack_job(V1, created_at_ms, 0, 0, 0, size)
         shared[size] = (Struct(f">{len(head)}s{size}sI").pack, head, crc32(head))
+    summed = crc32 if max(shared, default=0) <= LONG else crc32_held
     if len(shared) == 1:
         pack, head, crc = next(iter(shared.values()))
-        return [pack(head, payload, crc32(payload, crc)) for payload in payloads]
+        return [pack(head, payload, summed(payload, crc)) for payload in payloads]
     return [
-        (of_size := shared[len(payload)])[0](of_size[1], payload, crc32(payload, of_size[2])) for payload in payloads
+        (of_size := shared[len(payload)])[0](of_size[1], payload, summed(payload, of_size[2])) for payload in payloads
     ]
 
 
@@ -70,7 +71,7 @@ def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -
         first = payload[:PART_BYTES]
         parts = split_parts(payload, PART_BYTES)
     body = _JOB.pack(V1, created_at_ms, len(parts), len(key), len(headers), size) + key + headers + first
-    return body + crc32(body).to_bytes(4, "big"), parts
+    return body + crc32_held(body).to_bytes(4, "big"), parts
 
 
 JOB_BYTES = _JOB_BYTES = _JOB.size
@@ -84,7 +85,7 @@ JobFields = tuple[Any, ...]
 def job_fields(value: bytes, job: bytes) -> JobFields:
     """As `decode_job`, as a plain tuple: for whoever takes it apart at once."""
     body = value[:-4]
-    if len(body) < _JOB_BYTES or crc32(body) != unpack_crc(value, len(body))[0]:
+    if len(body) < _JOB_BYTES or crc32_held(body) != unpack_crc(value, len(body))[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
     if version != V1:
@@ -112,7 +113,8 @@ def job_rows(values: Sequence[Any]) -> list[JobFields] | None:
         rows = list(map(unpack, values))
     except (TypeError, StructError):
         return None
-    if list(map(unpack_sum, values)) != list(zip(map(crc32, map(body_of, values)))):
+    summed = crc32 if size <= LONG else crc32_held
+    if list(map(unpack_sum, values)) != list(zip(map(summed, map(body_of, values)))):
         return None
     versions, created, parts, keys, headers, sizes, payloads = zip(*rows, strict=True)
     if any(keys) or any(headers) or versions.count(V1) != len(rows):

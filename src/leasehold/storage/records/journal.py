@@ -8,7 +8,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from leasehold.errors import Corrupt
-from leasehold.storage.checksum import crc32
+from leasehold.storage.checksum import crc32_held
 from leasehold.storage.records.sealing import V1, damaged, unseal
 
 _JOURNAL = Struct(">BBHQQ")  # version, reserved, events, first event's number, time
@@ -73,7 +73,7 @@ def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tai
 def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes) -> bytes:
     """As `encode_journal`, of events that are one piece of bytes already."""
     body = _JOURNAL.pack(V1, 0, events, first_number, time_ms) + rest
-    return body + crc32(body).to_bytes(4, "big")
+    return body + crc32_held(body).to_bytes(4, "big")
 
 
 def decode_journal_header(value: bytes) -> JournalHeader:

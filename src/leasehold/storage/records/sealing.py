@@ -7,7 +7,7 @@ from struct import Struct
 import msgspec
 
 from leasehold.errors import Corrupt
-from leasehold.storage.checksum import crc32
+from leasehold.storage.checksum import crc32_held
 
 V1 = 1
 V1_BYTE = b"\x01"
@@ -17,20 +17,20 @@ PART_BYTES = 64 * 1024
 
 
 def seal(body: bytes) -> bytes:
-    return body + crc32(body).to_bytes(4, "big")
+    return body + crc32_held(body).to_bytes(4, "big")
 
 
 def unseal(what: str, value: bytes) -> bytes:
     """The body of a sealed value of this version."""
     body = value[:-4]
-    if crc32(body) != int.from_bytes(value[-4:], "big") or value[:1] != V1_BYTE:
+    if crc32_held(body) != int.from_bytes(value[-4:], "big") or value[:1] != V1_BYTE:
         raise damaged(what, value)
     return body
 
 
 def damaged(what: str, value: bytes) -> Corrupt:
     body = value[:-4]
-    if len(value) > 4 and crc32(body) == int.from_bytes(value[-4:], "big"):
+    if len(value) > 4 and crc32_held(body) == int.from_bytes(value[-4:], "big"):
         return Corrupt(f"{what} has version {value[0]}, which this Leasehold does not read")
     return Corrupt(f"{what} is damaged: its checksum does not fit its {len(value)} bytes")
 

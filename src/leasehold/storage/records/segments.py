@@ -14,7 +14,7 @@ from operator import xor
 from struct import Struct
 from typing import NamedTuple
 
-from leasehold.storage.checksum import crc32
+from leasehold.storage.checksum import LONG, crc32, crc32_held
 from leasehold.storage.records.jobs import JOB_BYTES, encode_plain_jobs, pack_job
 from leasehold.storage.records.journal import REF_BITS
 from leasehold.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
@@ -89,14 +89,15 @@ def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence
     """Ids in ascending order; each payload goes with the checksum that its row in `jobs` would have."""
     sizes = list(map(len, payloads))
     begins = {size: crc32(pack_job(V1, created_at_ms, 0, 0, 0, size)) for size in set(sizes)}
+    summed = crc32 if max(sizes) <= LONG else crc32_held
     if len(begins) == 1:
-        sums = map(crc32, payloads, repeat(begins[sizes[0]]))
+        sums = map(summed, payloads, repeat(begins[sizes[0]]))
     else:
-        sums = map(crc32, payloads, map(begins.__getitem__, sizes))
+        sums = map(summed, payloads, map(begins.__getitem__, sizes))
     pack = _numbers(len(jobs)).pack
     head = b"".join((_SEGMENT.pack(V1, len(jobs), created_at_ms), *jobs, pack(*sizes), pack(*sums)))
     body = b"".join((head, pack_crc(crc32(head)), *payloads))
-    return body + pack_crc(crc32(body))
+    return body + pack_crc(crc32_held(body))
 
 
 class NewSegment:
@@ -143,7 +144,7 @@ class Segment(NewSegment):
 
     def __init__(self, value: bytes) -> None:
         """Raises if it cannot be told which jobs these are. A damaged payload is that of one job alone (`whole` is False)."""
-        self.whole = len(value) > _HEAD + 8 and crc32(memoryview(value)[:-4]) == unpack_crc(value, len(value) - 4)[0]
+        self.whole = len(value) > _HEAD + 8 and crc32_held(value[:-4]) == unpack_crc(value, len(value) - 4)[0]
         version, count, created = _SEGMENT.unpack_from(value) if len(value) > _HEAD else (0, 0, 0)
         at = _HEAD + count * _JOB
         if not self.whole and (len(value) < at + 8 or crc32(value[:at]) != unpack_crc(value, at)[0]):

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -28,7 +29,6 @@ from leasehold.storage.marks import Marks
 from leasehold.storage.recent import RecentRows
 from leasehold.storage.records import decode_count, encode_count
 from leasehold.storage.syncing import Syncer
-from leasehold.storage.turns import Turns
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
 def _disown_in_child() -> None:
     """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
     for engine in list(_open_engines):
-        engine._lock = engine.straight.lock = Turns()
+        engine._lock = engine.straight.lock = threading.Lock()
         # Taken down in the child, the driver would wait for threads that a fork does not have: there they are never.
         for held in engine._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
@@ -104,7 +104,7 @@ class RocksEngine:
         self._heads = Heads()
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         self._recent = {space: RecentRows() for space in RECENT_SPACES}
-        self._lock = Turns()
+        self._lock = threading.Lock()
         self._version = 0
         self._owner = os.getpid()
         self._stopped: LeaseholdError | None = None
