@@ -27,6 +27,7 @@ import leasehold.stores.kv
 from leasehold import NewJob
 from leasehold.errors import LeaseLost
 from leasehold.model.lease import Delivery
+from leasehold.storage.segmented import Habits, SegmentedTransaction
 from leasehold.stores.queue import Queue
 from leasehold.stores.store import Store
 
@@ -109,7 +110,11 @@ class Worker:
         self._enqueue_jobs("enqueue", [self._job()])
 
     def _enqueue_many(self) -> None:
-        self._enqueue_jobs("enqueue_many", [self._job() for _ in range(self._random.randint(2, 20))])
+        count = self._random.randint(2, 20)
+        if self._random.random() < 0.5:  # plain ones, which may be kept as one record
+            self._enqueue_jobs("enqueue_many", [{"size": self._random.randint(20, 300)} for _ in range(count)])
+        else:
+            self._enqueue_jobs("enqueue_many", [self._job() for _ in range(count)])
 
     def _enqueue_jobs(self, verb: str, jobs: list[dict[str, Any]]) -> None:
         if self._shared.waiting > PLENTY:
@@ -276,4 +281,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
+    # Jobs enqueued together stay together where they can, whatever the queue is used to.
+    SegmentedTransaction.LEAST, Habits.RESTS = 2, 0
     serve()

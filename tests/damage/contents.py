@@ -17,7 +17,7 @@ from leasehold.stores.store import Store
 from leasehold.testing.harness import backend_of
 
 START_MS = 1_800_000_000_000
-QUEUES = (("work", "default"), ("paused", "default"), ("work", "acme"))
+QUEUES = (("work", "default"), ("paused", "default"), ("work", "acme"), ("together", "default"))
 Known = dict[str, Any]
 """What the asker knows beforehand: ids, keys, claim ids."""
 
@@ -47,6 +47,9 @@ def fill(store: Store, phase: int, known: Known) -> None:
         store.queue("paused").pause()
     for name, tenant in QUEUES:
         queue = store.queue(name, tenant=tenant)
+        if name == "together":
+            ids.extend([name, tenant, answer.id] for answer in queue.enqueue_many(_alike(phase)))
+            continue
         jobs = _jobs(name, tenant, phase)
         known.setdefault("keys", []).extend([name, tenant, job.key] for job in jobs if job.key is not None)
         ids.extend([name, tenant, answer.id] for answer in queue.enqueue_many(jobs))
@@ -69,6 +72,11 @@ def _jobs(name: str, tenant: str, phase: int) -> list[NewJob]:
     return jobs
 
 
+def _alike(phase: int) -> list[bytes]:
+    """Plain ones: kept as one record, of which claims take the beginning."""
+    return [b"alike %d/%d" % (phase, n) for n in range(40)]
+
+
 def _work(store: Store, phase: int, known: Known) -> None:
     claims: list[list[str]] = known.setdefault("claims", [])
     for name, tenant in QUEUES:
@@ -87,7 +95,8 @@ def _work(store: Store, phase: int, known: Known) -> None:
         queue.cancel(deliveries[6].id)
         queue.extend(claim, 9000)
         queue.progress(deliveries[7], 0.5, "half way")
-        queue.claim(limit=2, lease=3600, worker="w2")
+        if name != "together":  # or else the rest would not be any longer
+            queue.claim(limit=2, lease=3600, worker="w2")
         queue.replay(where=Where(error="Timeout"))
     store.events(limit=10, consumer="reader")
 
