@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import Options, Rdict
 
 import leasehold
 from leasehold import NewJob
@@ -15,6 +17,7 @@ from leasehold.storage import keyspace, records
 from leasehold.storage.engine import Reader, Transaction
 from leasehold.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
 from leasehold.storage.segmented import Habits
+from leasehold.stores.snapshots import open_copy
 from leasehold.stores.store import Store
 from leasehold.testing.harness import engine_of
 
@@ -219,6 +222,29 @@ def test_it_outlives_the_process(tmp_path: Path) -> None:
         assert queue.counts().ready == 20
         assert queue.ack_many(held).done == ids[:10]
         assert [delivery.id for delivery in queue.claim(limit=100)] == ids[10:]
+
+
+def test_a_store_that_was_made_before_there_were_any(tmp_path: Path) -> None:
+    """It lacks their spaces, and is opened as it is; so is a copy of it."""
+    url, path = f"rocksdb:{tmp_path / 'data'}", tmp_path / "data" / "db"
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("work")
+        for _ in range(10):
+            queue.enqueue(b"x")
+    new = keyspace.NAMES[len(keyspace.EVERYWHERE) :]
+    raw = Rdict(str(path), Options(raw_mode=True), {name: Options(raw_mode=True) for name in keyspace.NAMES})
+    for name in new:
+        raw.drop_column_family(name)
+    raw.close()
+    shutil.copytree(path.parent, tmp_path / "copy")
+    with open_copy(tmp_path / "copy") as copy:
+        assert len(copy.scan(STATE, b"", LAST, 100)) == 10
+    with leasehold.open(url, sweep=False) as store:
+        queue = store.queue("work")
+        queue.enqueue_many([b"x"] * 20)
+        assert store.check().clean
+        assert stored(store, SEGMENTS) == 1
+        assert len(queue.claim(limit=30)) == 30
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────

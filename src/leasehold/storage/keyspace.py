@@ -66,6 +66,9 @@ NAMES = (
     "segments", "segment_state", "segment_ready",
 )  # fmt: skip
 
+#: Those that every engine keeps. Segments are for engines with one writer (`storage.segmented`): the others have no such spaces.
+EVERYWHERE = NAMES[:SEGMENTS]
+
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
 FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5}

@@ -197,7 +197,7 @@ def open_copy(folder: Path, id: str = "") -> Snapshot:
         raise OpenError(f"{folder} holds a copy of kind {engine!r}, which this Leasehold does not read")
     try:
         copy = Copy(folder / "db")
-        return SegmentedSnapshot(copy, True) if has_segments(copy) else copy
+        return SegmentedSnapshot(copy, True) if engine == "rocksdb" and has_segments(copy) else copy
     except OpenError:
         if id and not (folder / "SNAPSHOT").exists():
             raise SnapshotExpired(id) from None  # it went while it was being opened

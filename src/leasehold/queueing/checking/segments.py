@@ -10,18 +10,20 @@ from leasehold.storage.segmented import SegmentedSnapshot
 
 
 def check(survey: Survey) -> None:
+    reader = survey.reader
+    if not isinstance(reader, SegmentedSnapshot):
+        return
     for rows in survey.rows(keyspace.SEGMENTS, 100):
         keys = [key for key, _ in rows]
-        states = get_each(survey.reader, keyspace.SEGMENT_STATE, keys)
+        states = get_each(reader, keyspace.SEGMENT_STATE, keys)
         for (key, value), state in zip(rows, states, strict=True):
             if state is None:
                 _broken(survey, key, value, "orphan", "jobs that were enqueued together have no state")
     for space in (keyspace.SEGMENT_STATE, keyspace.SEGMENT_READY):
         for _ in survey.rows(space):
             pass  # for the engine's own count of rows, and for damage that keeps them from being read
-    reader = survey.reader
     begin = b""
-    while isinstance(reader, SegmentedSnapshot) and (found := reader.segments(begin, 100)):
+    while found := reader.segments(begin, 100):
         for key, kept in found:
             if isinstance(kept, Corrupt):
                 _broken(survey, key, get_each(reader, keyspace.SEGMENTS, [key])[0], "damaged", kept.detail)

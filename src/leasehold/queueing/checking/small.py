@@ -45,7 +45,7 @@ def check(survey: Survey) -> None:
 
 def check_entries(survey: Survey) -> None:
     """An engine that counts its rows apart from them may have lost some without a trace in any one."""
-    for space, name in enumerate(keyspace.NAMES):
+    for space, name in enumerate(keyspace.EVERYWHERE):
         try:
             entries = survey.reader.entries(space)
         except Corrupt as exc:

@@ -13,7 +13,7 @@ from leasehold.errors import Corrupt, OpenError
 from leasehold.storage.engine import Extent, Row, Space
 from leasehold.storage.engines.lmdb.opening import databases
 from leasehold.storage.engines.lmdb.rows import Rows, translated
-from leasehold.storage.keyspace import NAMES
+from leasehold.storage.keyspace import EVERYWHERE
 
 #: One environment a path and process: LMDB refuses to map a file twice.
 _shared: dict[str, tuple[lmdb.Environment, list[int]]] = {}
@@ -80,7 +80,7 @@ class LmdbCopy(Rows):
 
 def _open(path: str) -> lmdb.Environment:
     try:
-        return lmdb.open(path, readonly=True, lock=False, max_dbs=len(NAMES), create=False)
+        return lmdb.open(path, readonly=True, lock=False, max_dbs=len(EVERYWHERE), create=False)
     except lmdb.Error as exc:
         found = translated(exc)
         raise found if isinstance(found, Corrupt) else OpenError(f"the copy at {path} cannot be opened: {exc}") from exc

@@ -20,7 +20,7 @@ from leasehold.storage.engines.lmdb.opening import SharedMarks, databases, open_
 from leasehold.storage.engines.lmdb.rows import KEY_BYTES, Rows, translated
 from leasehold.storage.engines.lmdb.writes import Writes
 from leasehold.storage.folder import Folder, sync_folder
-from leasehold.storage.keyspace import NAMES
+from leasehold.storage.keyspace import EVERYWHERE
 from leasehold.storage.marks import Marks
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ class LmdbEngine:
         with (target.db / "data.mdb").open("rb+") as data:
             os.fsync(data.fileno())
         sync_folder(target.db)
-        with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(NAMES)) as copy:
+        with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(EVERYWHERE)) as copy:
             last = copy.info()["last_txnid"]
         marks = Marks(target.path / "DURABLE", "")
         marks.note(last, last)

@@ -12,7 +12,7 @@ import lmdb
 from leasehold.errors import Corrupt, FormatError, OpenError, StoreLocked
 from leasehold.storage.engines.lmdb.rows import translated
 from leasehold.storage.folder import Folder
-from leasehold.storage.keyspace import NAMES
+from leasehold.storage.keyspace import EVERYWHERE
 from leasehold.storage.marks import Marks
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
             return lmdb.open(
                 str(folder.db),
                 map_size=-(-size // mmap.PAGESIZE) * mmap.PAGESIZE,
-                max_dbs=len(NAMES),
+                max_dbs=len(EVERYWHERE),
                 max_readers=READERS,
                 mode=0o700,
             )
@@ -79,7 +79,7 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
 def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
     """One a space. In a store that exists none is made: a name that is missing was damaged."""
     try:
-        return [env.open_db(name.encode(), txn, create=not existed) for name in NAMES]
+        return [env.open_db(name.encode(), txn, create=not existed) for name in EVERYWHERE]
     except lmdb.NotFoundError as exc:
         raise Corrupt(f"the store is damaged: one of its databases is missing ({exc})") from exc
     except lmdb.Error as exc:
