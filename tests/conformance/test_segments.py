@@ -1,4 +1,6 @@
-"""The conformance suite where every plain job is a segment, be it alone in it: on the engines that keep segments."""
+"""The conformance suite where every plain job is a segment, be it alone in it: in memory always, on RocksDB with LH_TESTS=full."""
+
+import os
 
 import pytest
 
@@ -6,8 +8,10 @@ from leasehold.storage.segmented import Habits, SegmentedTransaction
 from leasehold.testing.conformance import *  # noqa: F403 - the tests
 from leasehold.testing.harness import EngineHarness
 
+_ENGINES = ["memory", "rocksdb"] if os.environ.get("LH_TESTS") == "full" else ["memory"]
 
-@pytest.fixture(params=["memory", "rocksdb"])
+
+@pytest.fixture(params=_ENGINES)
 def harness(request, tmp_path, monkeypatch):
     monkeypatch.setattr(SegmentedTransaction, "LEAST", 1)
     monkeypatch.setattr(Habits, "RESTS", 0)

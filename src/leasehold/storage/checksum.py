@@ -15,7 +15,7 @@ except ImportError:  # no wheel for this platform
 LONG = 5 * 1024
 
 
-def crc32_held(data: bytes, value: int = 0) -> int:
+def crc32_held(data: bytes | memoryview, value: int = 0) -> int:
     """The same, of whatever length, without giving up the interpreter.
 
     Whoever does so while it has the writer's lock gives it to a thread that waits for that lock; both then wait for each

@@ -36,6 +36,12 @@ def _numbers(count: int) -> Struct:
 
 
 @lru_cache(256)
+def _pieces(count: int, size: int) -> Struct:
+    """Cuts so many of that size in one step."""
+    return Struct(f"{size}s" * count)
+
+
+@lru_cache(256)
 def _job_row(size: int) -> Callable[..., bytes]:
     return Struct(f">{JOB_BYTES}s{size}sI").pack
 
@@ -140,14 +146,15 @@ class NewSegment:
 class Segment(NewSegment):
     """The same, as it is stored: what is not asked for is not taken apart."""
 
-    __slots__ = ("_sums", "ids", "sizes", "sums_at", "value", "whole")
+    __slots__ = ("ids", "payloads_at", "size", "sums_at", "value", "whole")
 
     def __init__(self, value: bytes) -> None:
         """Raises if it cannot be told which jobs these are. A damaged payload is that of one job alone (`whole` is False)."""
-        self.whole = len(value) > _HEAD + 8 and crc32_held(value[:-4]) == unpack_crc(value, len(value) - 4)[0]
-        version, count, created = _SEGMENT.unpack_from(value) if len(value) > _HEAD else (0, 0, 0)
+        end = len(value) - 4
+        self.whole = end > _HEAD + 4 and crc32_held(memoryview(value)[:end]) == unpack_crc(value, end)[0]
+        version, count, created = _SEGMENT.unpack_from(value) if end > _HEAD else (0, 0, 0)
         at = _HEAD + count * _JOB
-        if not self.whole and (len(value) < at + 8 or crc32(value[:at]) != unpack_crc(value, at)[0]):
+        if not self.whole and (end < at + 4 or crc32(value[:at]) != unpack_crc(value, at)[0]):
             raise damaged("a segment", value)
         if version != V1 or not count:
             raise damaged("a segment", value)
@@ -155,49 +162,41 @@ class Segment(NewSegment):
         self.created_at_ms: int = created
         self._jobs = None
         self.value = value
-        #: Where the ids are, and the checksums.
+        #: Where the ids are, the checksums and the payloads.
         self.ids = _HEAD
         self.sums_at = _HEAD + count * 20
-        numbers = _numbers(2 * count).unpack_from(value, _HEAD + count * 16)
-        self.sizes: Sequence[int] = numbers[:count]
-        self._sums = numbers[count:]
-        if at + 8 + sum(self.sizes) != len(value):
+        self.payloads_at = at + 4
+        sizes = value[_HEAD + count * 16 : self.sums_at]
+        #: Of each payload; None if they differ.
+        self.size = int.from_bytes(sizes[:4], "big") if sizes == sizes[:4] * count else None
+        if at + 4 + (sum(self.sizes) if self.size is None else self.size * count) != end:
             raise damaged("a segment", value)
 
     @property
     def jobs(self) -> list[bytes]:
         jobs = self._jobs
         if jobs is None:
-            value, end = self.value, _HEAD + self.count * 16
-            jobs = self._jobs = [value[place : place + 16] for place in range(_HEAD, end, 16)]
+            jobs = self._jobs = list(_pieces(self.count, 16).unpack_from(self.value, _HEAD))
         return jobs
 
     def job(self, place: int) -> bytes:
         return self.value[_HEAD + place * 16 : _HEAD + place * 16 + 16]
 
     @property
-    def size(self) -> int | None:
-        """Of each payload; None if they differ."""
-        size = self.sizes[0]
-        return size if self.sizes.count(size) == self.count else None
-
-    @property
-    def payloads_at(self) -> int:
-        """Where the first payload is."""
-        return _HEAD + self.count * _JOB + 4
+    def sizes(self) -> Sequence[int]:
+        return _numbers(self.count).unpack_from(self.value, _HEAD + self.count * 16)
 
     def payloads(self, first: int, end: int) -> list[bytes]:
         value, start, size = self.value, self.payloads_at, self.size
         if size is not None:
-            if not size:
-                return [b""] * (end - first)
-            return [value[at : at + size] for at in range(start + first * size, start + end * size, size)]
+            return list(_pieces(end - first, size).unpack_from(value, start + first * size))
         places = list(accumulate(self.sizes[:end], initial=start))[first:]
         return [value[at:until] for at, until in pairwise(places)]
 
     def job_rows(self, first: int, end: int) -> list[bytes]:
         """Their rows in `jobs`, with the checksums they were given at first: a payload damaged since does not fit its own."""
-        payloads, sums, size = self.payloads(first, end), self._sums[first:end], self.size
+        payloads, size = self.payloads(first, end), self.size
+        sums = _numbers(end - first).unpack_from(self.value, self.sums_at + first * 4)
         if size is not None:
             return list(map(_job_row(size), repeat(self._head(size)), payloads, sums))
         heads = {size: (_job_row(size), self._head(size)) for size in set(self.sizes)}
