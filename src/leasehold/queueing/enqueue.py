@@ -19,7 +19,6 @@ from leasehold.queueing.once import ENQUEUED
 from leasehold.queueing.registry import Registered
 from leasehold.queueing.together import put_waiting
 from leasehold.storage import keyspace, records
-from leasehold.storage.checksum import crc32
 from leasehold.storage.engine import Row
 from leasehold.storage.keyspace import Counter, Due
 from leasehold.storage.segmented import SegmentedTransaction
@@ -105,15 +104,12 @@ def _write_plain(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], i
 def _write_rows(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes], ref: int) -> None:
     """Of plain jobs, each its own; the event of the first stands at `ref`, and the others' behind it."""
     tx, now = ledger.tx, ledger.now
-    pack_crc, pack_u64 = records.pack_crc, keyspace.commit
     alike = records.pack_state(
         1, _WAITING, 0, 0, 0, 0, queue.policy.max_attempts, 0, 0, now, 0, 0, 0, NO_ID
     )[: records.STATE_ALIKE]  # fmt: skip
-    so_far = crc32(alike)
     place = keyspace.ready_from(queue.number, 0, now)
     rows = [queue.prefix + job for job in ids]
-    rests = [pack_u64(each) + NO_ID for each in range(ref, ref + len(ids))]
-    states = [alike + rest + pack_crc(crc32(rest, so_far)) for rest in rests]
+    states = records.alike_states(alike, NO_ID, range(ref, ref + len(ids)))
     tx.put_many(keyspace.JOBS, list(zip(rows, records.encode_plain_jobs(now, payloads), strict=True)))
     tx.put_many(keyspace.STATE, list(zip(rows, states, strict=True)))
     tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from struct import Struct
 
@@ -36,8 +35,6 @@ from leasehold.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, Load
 #: Spaces that come as files; `state` is made here.
 GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE)
 _WAITING = int(State.WAITING)
-_STATE = Struct(f">{records.STATE_ALIKE}sQ16sI").pack  # what is alike, its event, no lease, a CRC
-_TAIL = Struct(">Q16s").pack
 _COUNT = Struct(">I")
 _KEY = Struct("20s")
 STAGING = "staging"
@@ -193,12 +190,8 @@ class _Load:
         self._priorities.setdefault(queue.number, set()).add(priority)
         head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
         head = head[: records.STATE_ALIKE]
-        at, ref = self._filled, self._commit << records.REF_BITS
-        crc = crc32(_TAIL(ref, NO_ID), crc32(head))
-        refs = range(ref + at, ref + at + len(keys))
-        states = [
-            _STATE(head, event, NO_ID, crc ^ change) for event, change in zip(refs, _changes()[at:], strict=False)
-        ]
+        first = (self._commit << records.REF_BITS) + self._filled
+        states = records.alike_states(head, NO_ID, range(first, first + len(keys)))
         # An event's head ends with the queue's number, and a key begins with it.
         begin = queue.enqueued[priority].removesuffix(queue.prefix)
         end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
@@ -213,18 +206,6 @@ class _Load:
             self._number += self._filled
             self._commit += 1
             self._filled, self._events = 0, []
-
-
-@cache
-def _changes() -> list[int]:
-    """How a state's checksum changes with the place of its event in a journal row.
-
-    Of values of one length, a CRC of the difference is the difference of the CRCs: so it is worked out once a place, not
-    once a job.
-    """
-    alike = crc32(bytes(records.STATE_ALIKE))
-    first = crc32(_TAIL(0, NO_ID), alike)
-    return [first ^ crc32(_TAIL(place, NO_ID), alike) for place in range(EVENTS_A_ROW)]
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────

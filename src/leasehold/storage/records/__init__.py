@@ -81,7 +81,6 @@ from leasehold.storage.records.segments import (
     encode_segment,
     encode_segment_mark,
     encode_segment_state,
-    event_sums,
     segment_state_rows,
 )
 from leasehold.storage.records.small import (
@@ -107,9 +106,11 @@ from leasehold.storage.records.states import (
     STATE_BYTES,
     StateFields,
     StateRecord,
+    alike_states,
     decode_state,
     decode_states,
     encode_state,
+    event_sums,
     pack_state,
     seal_state,
     seal_states,
@@ -172,6 +173,7 @@ __all__ = [
     "StateFields",
     "StateRecord",
     "WriteRecord",
+    "alike_states",
     "damaged",
     "decode_bucket",
     "decode_claim",

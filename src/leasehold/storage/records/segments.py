@@ -10,24 +10,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
-from operator import xor
 from struct import Struct
 from typing import NamedTuple
 
 from leasehold.storage.checksum import LONG, crc32, crc32_held
 from leasehold.storage.records.jobs import JOB_BYTES, encode_plain_jobs, pack_job
-from leasehold.storage.records.journal import REF_BITS
 from leasehold.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
-from leasehold.storage.records.states import STATE_ALIKE, pack_state
+from leasehold.storage.records.states import STATE_ALIKE, alike_states, pack_state
 
 _SEGMENT = Struct(">BHQ")  # version, jobs, created
 _HEAD = _SEGMENT.size
 _JOB = 16 + 4 + 4  # id, payload bytes, CRC of its row in `jobs`
 _SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
-#: A state ends with these two and its CRC; what is before them is the same for all.
-_pack_rest = Struct(">Q16s").pack
-_INDEX = (1 << REF_BITS) - 1
-_pack_row = Struct(f">{STATE_ALIKE}sQ16sI").pack
 
 
 @lru_cache(256)
@@ -215,25 +209,4 @@ def segment_state_rows(state: SegmentStateRecord, first: int, end: int) -> list[
         V1, state.state, state.priority, 0, 0, state.attempt, state.max_attempts, 0, state.token,
         state.visible_at_ms, 0, 0, 0, state.lease,
     )[:STATE_ALIKE]  # fmt: skip
-    refs = range(state.last_event + first, state.last_event + end)
-    sums = event_sums(alike, state.lease, refs)
-    return list(map(_pack_row, repeat(alike), refs, repeat(state.lease), sums))
-
-
-def event_sums(alike: bytes, lease: bytes, refs: range) -> Sequence[int]:
-    """The checksums of states that differ in their last event only, whose places in the journal are these.
-
-    A CRC is linear: what a bit of the event's index changes in it is the same whatever else there is.
-    """
-    low = refs.start & _INDEX
-    base = crc32(alike + _pack_rest(refs.start - low, lease))
-    changes = _index_sums()[low : low + len(refs)]
-    if len(changes) < len(refs):  # over more than one row of the journal
-        return [crc32(alike + _pack_rest(ref, lease)) for ref in refs]
-    return list(map(xor, changes, repeat(base)))
-
-
-@lru_cache(1)
-def _index_sums() -> Sequence[int]:
-    nothing = crc32(_pack_rest(0, bytes(16)))
-    return [crc32(_pack_rest(index, bytes(16))) ^ nothing for index in range(_INDEX + 1)]
+    return alike_states(alike, state.lease, range(state.last_event + first, state.last_event + end))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
-from operator import add, itemgetter
+from operator import add, itemgetter, xor
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
 
 from leasehold.errors import Corrupt
 from leasehold.storage.checksum import crc32
+from leasehold.storage.records.journal import REF_BITS
 from leasehold.storage.records.sealing import V1, new_tuple, pack_crc, unpack_crc
 
 _STATE = Struct(">BBBBBIIIQQQQQ16s")
@@ -117,3 +119,35 @@ def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> StateRecord 
         return decode_state(value, job)
     except Corrupt as exc:
         return exc
+
+
+# ── states that differ in their last event only ──────────────────────────────────────────────────────────────────────
+
+#: They end with the event, the lease and the CRC.
+_pack_rest = Struct(">Q16s").pack
+_pack_alike = Struct(f">{STATE_ALIKE}sQ16sI").pack
+_INDEX = (1 << REF_BITS) - 1
+
+
+def alike_states(alike: bytes, lease: bytes, refs: range) -> list[bytes]:
+    """Their bytes: `alike` is what all begin with, and their last events stand side by side."""
+    return list(map(_pack_alike, repeat(alike), refs, repeat(lease), event_sums(alike, lease, refs)))
+
+
+def event_sums(alike: bytes, lease: bytes, refs: range) -> Sequence[int]:
+    """The checksums of such states.
+
+    A CRC is linear: what a bit of the event's index changes in it is the same whatever else there is.
+    """
+    low = refs.start & _INDEX
+    base = crc32(alike + _pack_rest(refs.start - low, lease))
+    changes = _index_sums()[low : low + len(refs)]
+    if len(changes) < len(refs):  # over more than one row of the journal
+        return [crc32(alike + _pack_rest(ref, lease)) for ref in refs]
+    return list(map(xor, changes, repeat(base)))
+
+
+@lru_cache(1)
+def _index_sums() -> Sequence[int]:
+    nothing = crc32(_pack_rest(0, bytes(16)))
+    return [crc32(_pack_rest(index, bytes(16))) ^ nothing for index in range(_INDEX + 1)]

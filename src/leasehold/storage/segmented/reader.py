@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from leasehold.errors import Corrupt
 from leasehold.model.ids import NO_ID
+from leasehold.model.lifecycle import State
 from leasehold.storage.engine import Reader, Row, Space
 from leasehold.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, ready_from
 from leasehold.storage.records import (
@@ -22,7 +23,7 @@ from leasehold.storage.records import (
 
 #: Spaces whose rows may stand for a job of a segment.
 MADE = frozenset({JOBS, STATE, READY})
-_WAITING = 1
+WAITING = int(State.WAITING)
 #: Segments read ahead by a scan.
 _AHEAD = 16
 #: So few rows are looked for as such before it is asked whether they are made of a segment.
@@ -284,7 +285,7 @@ class SegmentedReader:
         return kept.value(space, place)
 
     def _waits_at(self, kept: Kept, key: bytes) -> bool:
-        if kept.state.state != _WAITING or key[:-16] != kept.ready_place:
+        if kept.state.state != WAITING or key[:-16] != kept.ready_place:
             return False
         return self.inner.get(SEGMENT_READY, kept.mark) == encode_segment_mark(kept.key[4:])
 
@@ -355,7 +356,7 @@ class SegmentedReader:
             kept = self.segment(mark[:4] + decode_segment_mark(value))
         except Corrupt:
             return mark
-        return mark if kept is None or kept.state.state != _WAITING or kept.mark != mark else kept
+        return mark if kept is None or kept.state.state != WAITING or kept.mark != mark else kept
 
 
 def _begins_behind(key: bytes, raw: bytes, end: bytes) -> bool:

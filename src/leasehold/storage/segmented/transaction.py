@@ -20,7 +20,7 @@ from leasehold.storage.records import (
     encode_segment_mark,
     encode_segment_state,
 )
-from leasehold.storage.segmented.reader import _WAITING, MADE, Kept, RecentBodies, SegmentedReader
+from leasehold.storage.segmented.reader import MADE, WAITING, Kept, RecentBodies, SegmentedReader
 
 
 class Habits:
@@ -144,7 +144,7 @@ class SegmentedTransaction(SegmentedReader):
                 continue
             kept, place = found
             _, written = self._todo.apart.setdefault(kept.key, (kept, {each: set() for each in MADE}))
-            waiting = kept.state.state == _WAITING
+            waiting = kept.state.state == WAITING
             if space != READY or (waiting and key[:-16] == kept.ready_place):
                 written[space].add(place)
             else:
@@ -186,7 +186,7 @@ class SegmentedTransaction(SegmentedReader):
     ) -> None:
         """New jobs that wait from now on; `last_event` is the first's, and the others' follow it."""
         key = prefix + jobs[-1]
-        state = encode_segment_state(_WAITING, 0, 0, max_attempts, 0, now_ms, last_event, 0, jobs[0], NO_ID, NO_ID)
+        state = encode_segment_state(WAITING, 0, 0, max_attempts, 0, now_ms, last_event, 0, jobs[0], NO_ID, NO_ID)
         self._todo.bodies.append((key, NewSegment(now_ms, jobs, payloads)))
         self._todo.puts += (
             (SEGMENT_STATE, key, state),
@@ -268,7 +268,7 @@ class SegmentedTransaction(SegmentedReader):
         return bool(work.bodies)
 
     def _take_out(self, kept: Kept, written: dict[Space, set[int]], *, whole: bool) -> None:
-        waiting = kept.state.state == _WAITING
+        waiting = kept.state.state == WAITING
         leaving = set(kept.places) if whole else set().union(*written.values())
         for space in (JOBS, STATE, READY) if waiting else (JOBS, STATE):
             # What the transaction wrote of a job stands; what it deleted stays gone.
