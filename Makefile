@@ -1,4 +1,4 @@
-# Leasehold's commands. `make help` lists them.
+# Tenure's commands. `make help` lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -82,7 +82,7 @@ define find_python
 		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$${python:-}" ]; then \
-		echo "make setup: Leasehold needs Python 3.11 or newer, and none was found$(if $(PYTHON), at $(PYTHON)). Install one, or say where it is: make setup PYTHON=/path/to/python3" >&2; \
+		echo "make setup: Tenure needs Python 3.11 or newer, and none was found$(if $(PYTHON), at $(PYTHON)). Install one, or say where it is: make setup PYTHON=/path/to/python3" >&2; \
 		exit 1; \
 	fi
 endef

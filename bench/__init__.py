@@ -1,1 +1,1 @@
-"""Leasehold's benchmarks: `make bench`. What each part measures is in docs/performance.md."""
+"""Tenure's benchmarks: `make bench`. What each part measures is in docs/performance.md."""

@@ -1,6 +1,6 @@
 """The bare layout: the rows of a life, written, read and deleted through rocksdict with the least Python that can.
 
-It is the engine's own limit as Python reaches it, and what a life of Leasehold is measured against. It does
+It is the engine's own limit as Python reaches it, and what a life of Tenure is measured against. It does
 
     enqueue   put jobs, state, ready for each job; journal, 2 counters
     claim     scan ready; read state and jobs; put state, delete ready for each job; lease, lease_jobs, due, journal, 2 counters
@@ -25,14 +25,14 @@ from typing import Any
 from rocksdict import ReadOptions, WriteBatch
 
 from bench.lives import Client
-from leasehold.model.job import Enqueued
-from leasehold.model.lease import Delivery, Settled
-from leasehold.model.lifecycle import Change, State
-from leasehold.model.names import QueueName
-from leasehold.storage import keyspace
-from leasehold.storage.checksum import crc32
-from leasehold.storage.engines.rocksdb.opening import open_db
-from leasehold.storage.keyspace import Counter, Due
+from tenure.model.job import Enqueued
+from tenure.model.lease import Delivery, Settled
+from tenure.model.lifecycle import Change, State
+from tenure.model.names import QueueName
+from tenure.storage import keyspace
+from tenure.storage.checksum import crc32
+from tenure.storage.engines.rocksdb.opening import open_db
+from tenure.storage.keyspace import Counter, Due
 
 _NUMBER = 1
 _PREFIX = keyspace.queue_prefix(_NUMBER)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import leasehold
+import tenure
 from bench.lives import live, payloads_of
 from bench.ours import Ours
 from bench.rows import Row, Setting, paired_ratio, spread
@@ -22,7 +22,7 @@ _THREADS = (1, 8, 64)
 
 def group_commit(run: Run) -> Iterator[Row]:
     """Enqueues of one job by 1, 8 and 64 threads, a store each, in turn."""
-    stores = {count: leasehold.open(f"rocksdb:{run.new_folder(f't{count}')}", durability="disk") for count in _THREADS}
+    stores = {count: tenure.open(f"rocksdb:{run.new_folder(f't{count}')}", durability="disk") for count in _THREADS}
     rates: dict[int, list[float]] = {count: [] for count in _THREADS}
     grouped: dict[int, list[float]] = {count: [] for count in _THREADS}
     try:
@@ -51,7 +51,7 @@ def group_commit(run: Run) -> Iterator[Row]:
         yield row
 
 
-def _commit(store: leasehold.Store, threads: int, seconds: float) -> tuple[float, float]:
+def _commit(store: tenure.Store, threads: int, seconds: float) -> tuple[float, float]:
     """Commits a second, and commits a sync."""
     queue = store.queue("bench")
     syncer: Any = store._backend._engine._syncer  # type: ignore[attr-defined]  # the only place that counts syncs
@@ -96,7 +96,7 @@ def lmdb_processes(run: Run) -> Iterator[Row]:
         middle, low, high = spread(rates[count])
         row = Row(
             "lmdb",
-            "Leasehold (lmdb)",
+            "Tenure (lmdb)",
             Setting("disk", 100, clients=count, kind="process"),
             middle,
             "lives/s",

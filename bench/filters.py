@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import leasehold
+import tenure
 from bench.peers.serving import Missing
 from bench.peers.valkey import Valkey
 from bench.remote import Owned
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
-from leasehold import NewJob, Policy
-from leasehold.queueing import enqueue as embedded
+from tenure import NewJob, Policy
+from tenure.queueing import enqueue as embedded
 
 _NAME = "filters"
 _BATCH = 100
@@ -75,9 +75,9 @@ def _timed(count: int, work: Callable[[], object]) -> float:
     return (time.perf_counter() - began) / count * 1e6
 
 
-def _open(socket: Path, **options: object) -> leasehold.Store:
+def _open(socket: Path, **options: object) -> tenure.Store:
     query = "&".join(f"{name}={value}" for name, value in options.items())
-    return leasehold.open(f"redis+unix://{socket}?{query}", sweep=False)
+    return tenure.open(f"redis+unix://{socket}?{query}", sweep=False)
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,8 +126,8 @@ def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
 
 def _in_the_process(run: Run, rounds: int) -> Iterator[Row]:
     """RocksDB has filters of its own; one more in front of them spares the call. All keys are new."""
-    from leasehold.clock import SystemClock
-    from leasehold.stores.redis.filters import RotatingFilter
+    from tenure.clock import SystemClock
+    from tenure.stores.redis.filters import RotatingFilter
 
     known = run.pick(2_000, 20_000, 100_000)
     look_up = embedded.holders
@@ -139,7 +139,7 @@ def _in_the_process(run: Run, rounds: int) -> Iterator[Row]:
             seen.add(key)
         return look_up(ledger, queue, maybe) if maybe else {}
 
-    with leasehold.open(f"rocksdb:{run.new_folder('keys')}/data", durability="os") as store:
+    with tenure.open(f"rocksdb:{run.new_folder('keys')}/data", durability="os") as store:
         queue = store.queue("bench")
         made = 0
 
@@ -179,7 +179,7 @@ def _ghosts(server: Valkey, jobs: int, rounds: int) -> Iterator[Row]:
             yield from _pair(f"ghosts, redis: get of jobs {what}", Setting("os", 1), without, with_it)
 
 
-def _looked(store: leasehold.Store, ids: Sequence[str]) -> float:
+def _looked(store: tenure.Store, ids: Sequence[str]) -> float:
     queue = store.queue("bench")
     return _timed(len(ids), lambda: [queue.get(job) for job in ids])
 
@@ -199,7 +199,7 @@ def _cleanup(server: Valkey, level: str, rounds: int) -> Iterator[Row]:
             queue.ack_many(claim)
             return {d.id: d.token for d in claim}
 
-        def first(store: leasehold.Store) -> float:
+        def first(store: tenure.Store) -> float:
             tokens = done()
             return _timed(_BATCH, lambda: store.queue("bench").discard(tokens, "done"))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 
-import leasehold
+import tenure
 from bench.rows import Row, Setting, percentile
 from bench.runner import Run
 
@@ -16,12 +16,12 @@ _WAKE_MS = 5.0
 
 def rows(run: Run) -> Iterator[Row]:
     for durability in ("os", "disk"):
-        with leasehold.open(f"rocksdb:{run.new_folder('latency')}", durability=durability) as store:
+        with tenure.open(f"rocksdb:{run.new_folder('latency')}", durability=durability) as store:
             yield from _wake_up(store, run.pick(20, 500, 2000))
             yield from _commits(store, run.pick(20, 1000, 5000))
 
 
-def _wake_up(store: leasehold.Store, samples: int) -> Iterator[Row]:
+def _wake_up(store: tenure.Store, samples: int) -> Iterator[Row]:
     """One thread waits in a claim; another enqueues, a moment later. From before the enqueue to the claim's return."""
     queue = store.queue("wake")
     returned: SimpleQueue[float] = SimpleQueue()
@@ -50,7 +50,7 @@ def _wake_up(store: leasehold.Store, samples: int) -> Iterator[Row]:
     )
 
 
-def _commits(store: leasehold.Store, samples: int) -> Iterator[Row]:
+def _commits(store: tenure.Store, samples: int) -> Iterator[Row]:
     queue = store.queue("commits")
     took = []
     for _ in range(samples):

@@ -1,4 +1,4 @@
-"""Leasehold as a contender: the public API, as a user calls it."""
+"""Tenure as a contender: the public API, as a user calls it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import leasehold
+import tenure
 from bench.lives import Client
 
 
 class Ours:
     def __init__(self, path: Path, durability: Literal["disk", "os"], engine: str = "rocksdb") -> None:
-        self.name = f"Leasehold ({engine})"
+        self.name = f"Tenure ({engine})"
         self.note = "one process" if engine == "rocksdb" else "several processes"
-        self.store = leasehold.open(f"{engine}:{path}", durability=durability)
+        self.store = tenure.open(f"{engine}:{path}", durability=durability)
 
     def client(self) -> Client:
         return _Client(self.store.queue("bench"))
@@ -27,7 +27,7 @@ class Ours:
 
 
 class _Client:
-    def __init__(self, queue: leasehold.Queue) -> None:
+    def __init__(self, queue: tenure.Queue) -> None:
         self.queue = queue
 
     def enqueue(self, payloads: Sequence[bytes]) -> object:

@@ -20,9 +20,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import leasehold
+import tenure
 from bench.lives import live, payloads_of
-from leasehold import NewJob
+from tenure import NewJob
 
 _A_FILL = 1000  # jobs a transaction while filling
 
@@ -46,7 +46,7 @@ class Population:
 class _Client:
     """Lives in each queue in turn, over as many priorities as the population has."""
 
-    def __init__(self, store: leasehold.Store, population: Population) -> None:
+    def __init__(self, store: tenure.Store, population: Population) -> None:
         self._queues = [store.queue(f"q{index}") for index in range(population.queues)]
         self._turns = cycle(self._queues)
         self._queue = self._queues[0]
@@ -85,7 +85,7 @@ class _Client:
 
 
 def _serve(path: str, population: Population) -> None:
-    store = leasehold.open(f"rocksdb:{path}", durability="os")
+    store = tenure.open(f"rocksdb:{path}", durability="os")
     client = _Client(store, population)
     began = time.perf_counter()
     client.fill(population)
@@ -108,7 +108,7 @@ def _serve(path: str, population: Population) -> None:
             _say(seconds=time.perf_counter() - began)
 
 
-def _settle(store: leasehold.Store) -> None:
+def _settle(store: tenure.Store) -> None:
     """Wait, for a minute at most, until RocksDB has compacted what the filling left: that is not a life's cost."""
     tables: Any = store._backend._engine._tables  # type: ignore[attr-defined]  # the only place that knows
     deadline = time.monotonic() + 60
@@ -133,7 +133,7 @@ def _claims(client: _Client, samples: int, payload: bytes) -> list[float]:
 
 def _open(path: str) -> None:
     began = time.perf_counter()
-    with leasehold.open(f"rocksdb:{path}", durability="os") as store:
+    with tenure.open(f"rocksdb:{path}", durability="os") as store:
         opened = time.perf_counter() - began
         got = len(store.queue("q0").claim(1))
         _say(opened=opened, claimed=time.perf_counter() - began, got=got)

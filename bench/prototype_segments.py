@@ -1,4 +1,4 @@
-"""A prototype, not part of Leasehold: a batch enqueued together kept as one record until it must be split (ADR 0010).
+"""A prototype, not part of Tenure: a batch enqueued together kept as one record until it must be split (ADR 0010).
 
     jobs    queue, segment        count, where each ends, payloads    one row for the batch
     state   queue, segment        as a state, and count, cursor, open
@@ -29,10 +29,10 @@ from bench.lives import Contender, Lived, live, payloads_of
 from bench.ours import Ours
 from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
-from leasehold.model.job import Enqueued
-from leasehold.model.lease import Delivery, Settled
-from leasehold.storage.checksum import crc32
-from leasehold.storage.keyspace import Counter
+from tenure.model.job import Enqueued
+from tenure.model.lease import Delivery, Settled
+from tenure.storage.checksum import crc32
+from tenure.storage.keyspace import Counter
 
 _segment = Struct(">BBBBBIIIQQQQQ16sHHH")  # a state, and count, cursor, open
 _member = Struct(">BBBBBIIIQQQQQ16s16s")  # a state, and its segment
@@ -225,7 +225,7 @@ def rows(run: Run) -> Iterator[Row]:
                 "bare layout": Bare(run.new_folder("bare"), "os"),
                 "segments": Bare(run.new_folder("s"), "os", lambda whole: SegmentClient(whole, "each")),
                 "segments, one event": Bare(run.new_folder("s1"), "os", lambda whole: SegmentClient(whole, "one")),
-                "Leasehold (rocksdb)": Ours(run.new_folder("ours"), "os"),
+                "Tenure (rocksdb)": Ours(run.new_folder("ours"), "os"),
             }
             for contender in contenders.values():
                 stack.callback(contender.close)

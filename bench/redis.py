@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import leasehold
+import tenure
 from bench import filters
 from bench.lives import compare, payloads_of
 from bench.ours import Ours
@@ -28,8 +28,8 @@ _NAMES = {"os": "redis-os", "disk": "redis-disk"}
 
 class _Ours(Ours):
     def __init__(self, socket: Path) -> None:
-        self.name, self.note = "Leasehold (redis)", "one Lua function a verb, on the same server"
-        self.store = leasehold.open(f"redis+unix://{socket}?prefix=bench", sweep=False)
+        self.name, self.note = "Tenure (redis)", "one Lua function a verb, on the same server"
+        self.store = tenure.open(f"redis+unix://{socket}?prefix=bench", sweep=False)
 
 
 def _lives(durability: str) -> Any:
@@ -51,7 +51,7 @@ def _lives(durability: str) -> Any:
             yield Row(name, first.name, setting, middle, "lives/s", low, high, note=f"{first.parts()}; {ours.note}")
             middle, low, high = spread(second.rates)
             row = Row(name, second.name, setting, middle, "lives/s", low, high, note=f"{second.parts()}; {second.note}")
-            row.ratio, row.ratio_of = paired_ratio(first.rates, second.rates), "Leasehold / this"
+            row.ratio, row.ratio_of = paired_ratio(first.rates, second.rates), "Tenure / this"
             if run.size != "quick":
                 row.expect(f">= {_LEAST:g}", row.ratio >= _LEAST)
             yield row
@@ -63,7 +63,7 @@ def _lives(durability: str) -> Any:
     return rows
 
 
-def _round_trips(name: str, store: leasehold.Store) -> Iterator[Row]:
+def _round_trips(name: str, store: tenure.Store) -> Iterator[Row]:
     """What each verb sends, once its queue is known; batches of 100, and of 1,000 for enqueue_many."""
     queue = store.queue("trips")
     wire = store._backend._core.wire  # type: ignore[attr-defined]
@@ -90,8 +90,8 @@ def _round_trips(name: str, store: leasehold.Store) -> Iterator[Row]:
 def _wake_ups(name: str, socket: Path, times: int) -> Iterator[Row]:
     """From an enqueue by one client to the moment another, who waits, has the job; and to that a server's watch is told."""
     with (
-        leasehold.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as here,
-        leasehold.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as there,
+        tenure.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as here,
+        tenure.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as there,
     ):
         for what, wait in (("a waiting claim", _claimed_after), ("a server's watch", _told_after)):
             took = sorted(wait(here.queue("bench"), there.queue("bench")) * 1e6 for _ in range(times))
@@ -100,7 +100,7 @@ def _wake_ups(name: str, socket: Path, times: int) -> Iterator[Row]:
                 yield Row(name, f"wake-up of {what}, p{share * 100:.0f}", Setting("os", 1), figure, "µs")
 
 
-def _claimed_after(waits: leasehold.Queue, adds: leasehold.Queue) -> float:
+def _claimed_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
     got: list[float] = []
 
     def wait() -> None:
@@ -117,7 +117,7 @@ def _claimed_after(waits: leasehold.Queue, adds: leasehold.Queue) -> float:
     return got[0] - began
 
 
-def _told_after(waits: leasehold.Queue, adds: leasehold.Queue) -> float:
+def _told_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
     told = threading.Event()
     watch = waits._backend.watch((waits.name,), 10_000, told.set)
     try:
@@ -175,7 +175,7 @@ def _server_us(client: Any) -> float:
     )
 
 
-_RATIO = "Leasehold / this one, the median of the rounds' ratios"
+_RATIO = "Tenure / this one, the median of the rounds' ratios"
 SECTIONS = [
     Section("redis-os", "the store on Redis beside its streams: lives in batches of 100, `os`", _RATIO, _lives("os")),
     filters.SECTION,

@@ -1,6 +1,6 @@
 """Through a socket: batches by four clients beside other servers, single requests, and 500 claims that wait.
 
-The store is in another process: its owner (the socket in its folder), or `leasehold serve`. Clients are threads here.
+The store is in another process: its owner (the socket in its folder), or `tenure serve`. Clients are threads here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import leasehold
+import tenure
 from bench.lives import Client, Contender, compare
 from bench.ours import _Client
 from bench.peers import BATCHED
@@ -22,22 +22,22 @@ from bench.peers.serving import Missing, Server
 from bench.rows import Row, Setting, paired_ratio, percentile, spread
 from bench.runner import Run, Section
 
-_OWN = "import leasehold, sys, time; s = leasehold.open(sys.argv[1], durability='os'); time.sleep(1e6)"
-_SERVE = "from leasehold.cli.main import main; main()"
+_OWN = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability='os'); time.sleep(1e6)"
+_SERVE = "from tenure.cli.main import main; main()"
 _WAITERS = 500
 
 
 class Owned:
     """A store that another process owns, through the socket in its folder."""
 
-    name = "Leasehold (owner's socket)"
+    name = "Tenure (owner's socket)"
     note = "MessagePack; Unix socket; the owner in another process"
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.url = f"rocksdb:{folder / 'data'}"
         self._server = Server([sys.executable, "-c", _OWN, self.url], folder, (folder / "data" / "SOCKET").exists)
-        self.store = leasehold.open(self.url)
+        self.store = tenure.open(self.url)
 
     def client(self) -> Client:
         return _Client(self.store.queue("bench"))
@@ -51,18 +51,18 @@ class Owned:
 
 
 class Served(Owned):
-    """A store behind `leasehold serve`."""
+    """A store behind `tenure serve`."""
 
-    name = "Leasehold (serve)"
+    name = "Tenure (serve)"
     note = "MessagePack; Unix socket; uvicorn"
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "s"
-        (folder / "leasehold.toml").write_text('storage.durability = "os"\n')
+        (folder / "tenure.toml").write_text('storage.durability = "os"\n')
         argv = ["serve", "--store", f"rocksdb:{folder / 'data'}", "--bind", f"unix:{self.path}"]
         self._server = Server([sys.executable, "-c", _SERVE, *argv], folder, self.path.exists)
-        self.store = leasehold.open(f"http+unix:{self.path}")
+        self.store = tenure.open(f"http+unix:{self.path}")
 
 
 def batches(run: Run) -> Iterator[Row]:
@@ -134,7 +134,7 @@ def _enqueued(door: Owned, threads: int, seconds: float) -> float:
 
 
 def waiters(run: Run) -> Iterator[Row]:
-    """500 claims wait at `leasehold serve`: what its process takes, and how soon a job reaches one of them."""
+    """500 claims wait at `tenure serve`: what its process takes, and how soon a job reaches one of them."""
     count = run.pick(50, _WAITERS, _WAITERS)
     setting = Setting("os", 1, clients=count)
     served = Served(run.new_folder("served"))

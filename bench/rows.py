@@ -59,7 +59,7 @@ class Row:
     low: float | None = None
     high: float | None = None
     ratio: float | None = None
-    #: What the ratio is of: "Leasehold / this", "to 1 thread".
+    #: What the ratio is of: "Tenure / this", "to 1 thread".
     ratio_of: str = ""
     targets: list[Target] = field(default_factory=list)
     note: str = ""

@@ -99,7 +99,7 @@ def run_sections(run: Run, sections: Sequence[Section]) -> list[Row]:
 
 def fresh_folder(inside: str | None) -> Path:
     """A folder for the run, readable by the account a server may have to run as."""
-    made = Path(tempfile.mkdtemp(prefix="leasehold-bench-", dir=inside))
+    made = Path(tempfile.mkdtemp(prefix="tenure-bench-", dir=inside))
     made.chmod(0o755)
     return made
 
@@ -149,7 +149,7 @@ def facts(run: Run) -> dict[str, str]:
         "machine": f"{os.cpu_count()} cores, {_memory()}, {platform.system()} {platform.release()}, {_filesystem(run.folder)}",
         "load": f"{os.getloadavg()[0]:.1f} at the end, {os.getloadavg()[2]:.1f} over 15 minutes",
         "python": platform.python_version(),
-        "packages": ", ".join(f"{name} {version(name)}" for name in ("leasehold", "rocksdict", "lmdb")),
+        "packages": ", ".join(f"{name} {version(name)}" for name in ("tenure", "rocksdict", "lmdb")),
         "sync": f"one 4 KiB write and fdatasync: {_sync_us(run.folder):,.0f} µs (median of 50)",
     }
 

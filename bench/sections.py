@@ -27,7 +27,7 @@ from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
 
 Durability = Literal["os", "disk"]
-#: What is asked of Leasehold's ratio to a contender: (section, contender) -> the least, and the next mark.
+#: What is asked of Tenure's ratio to a contender: (section, contender) -> the least, and the next mark.
 _LEAST: dict[tuple[str, str], tuple[float, ...]] = {
     ("batches-os", "bare layout"): (0.65,),
     ("batches-os", "Valkey streams"): (1.2, 1.5),
@@ -62,7 +62,7 @@ def lives(name: str, setting: Setting, peers: dict[str, Opener], *, bare: bool) 
             if bare:
                 add(Bare(run.new_folder("bare"), durability))
             lived = compare(contenders, setting, run.rounds, run.seconds)
-        ours = next(one for one in lived if one.name.startswith("Leasehold"))
+        ours = next(one for one in lived if one.name.startswith("Tenure"))
         yield _row(name, setting, ours, None)
         for one in lived:
             if one is not ours:
@@ -78,7 +78,7 @@ def _row(name: str, setting: Setting, one: Lived, ours: Lived | None) -> Row:
     row = Row(name, one.name, setting, middle, "lives/s", low, high, note=note)
     if ours is not None:
         row.ratio = paired_ratio(ours.rates, one.rates)
-        row.ratio_of = "Leasehold / this"
+        row.ratio_of = "Tenure / this"
         least = _LEAST.get((name, one.name), ())
         if name == "singles-os" and not least:
             row.expect("> 1", row.ratio > 1)
@@ -87,7 +87,7 @@ def _row(name: str, setting: Setting, one: Lived, ours: Lived | None) -> Row:
     return row
 
 
-_LIVES = "Leasehold / this one, the median of the rounds' ratios"
+_LIVES = "Tenure / this one, the median of the rounds' ratios"
 SECTIONS = [
     Section(
         "batches-os",

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import leasehold
+import tenure
 from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
 from bench.spark_out import session
@@ -67,18 +67,18 @@ def _row(what: str, rates: list[float], note: str = "") -> Row:
 
 def _write(df: DataFrame, folder: Path, mode: str, count: int) -> float:
     url = f"rocksdb:{folder}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         store.queue("emails").pause()  # made beforehand: what is measured is the write
     began = time.perf_counter()
-    df.write.format("leasehold").mode("append").option("url", url).option("queue", "emails").option("mode", mode).save()
+    df.write.format("tenure").mode("append").option("url", url).option("queue", "emails").option("mode", mode).save()
     seconds = time.perf_counter() - began
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("emails").counts().enqueued == count
     return seconds
 
 
 def _many(payloads: list[bytes], folder: Path) -> float:
-    with leasehold.open(f"rocksdb:{folder}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{folder}", sweep=False) as store:
         queue = store.queue("emails")
         queue.pause()
         began = time.perf_counter()

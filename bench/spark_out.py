@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import leasehold
+import tenure
 from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
 
@@ -33,13 +33,13 @@ _READ, _OF_PARQUET, _SERVED, _BRONZE = 600_000, 0.33, 150_000, 150_000
 def rows(run: Run) -> Iterator[Row]:
     count = run.pick(2_000, 1_000_000, 1_000_000)
     try:
-        import leasehold.spark
+        import tenure.spark
     except ImportError as exc:
         yield Row(NAME, "jobs into Spark", _SETTING, skipped=str(exc))
         return
     folder = run.new_folder("store")
     url = f"rocksdb:{folder}"
-    with leasehold.open(url, durability="os", sweep=False) as store:
+    with tenure.open(url, durability="os", sweep=False) as store:
         queue = store.queue("emails")
         for _ in range(count // 1000):
             queue.enqueue_many([urandom(_BYTES) for _ in range(1000)])
@@ -86,7 +86,7 @@ def _rates(
 
 
 def _jobs(spark: SparkSession, url: str) -> DataFrame:
-    return spark.read.format("leasehold").option("url", url).option("table", "jobs").load()
+    return spark.read.format("tenure").option("url", url).option("table", "jobs").load()
 
 
 def _bronze(spark: SparkSession, url: str, folder: Path, count: int) -> float:
@@ -94,7 +94,7 @@ def _bronze(spark: SparkSession, url: str, folder: Path, count: int) -> float:
         batch.write.parquet(str(folder / "bronze" / f"batch={number}"))
 
     began = time.perf_counter()
-    reader = spark.readStream.format("leasehold").option("url", url).option("table", "events")
+    reader = spark.readStream.format("tenure").option("url", url).option("table", "events")
     query = (
         reader.option("maxEventsPerTrigger", 250_000)
         .load()
@@ -112,9 +112,9 @@ def _bronze(spark: SparkSession, url: str, folder: Path, count: int) -> float:
 
 @contextmanager
 def session(run: Run) -> Iterator[SparkSession]:
-    import leasehold.spark
+    import tenure.spark
 
-    spark = leasehold.spark.session(
+    spark = tenure.spark.session(
         "bench",
         master="local[2]",
         memory="2g",
@@ -140,10 +140,10 @@ def _server(url: str) -> Iterator[str]:
 
 
 def _serve(url: str) -> None:
-    from leasehold.stores.remote.host import Host
-    from leasehold.stores.remote.listener import Listener
+    from tenure.stores.remote.host import Host
+    from tenure.stores.remote.listener import Listener
 
-    with leasehold.open(url, durability="os", sweep=False) as store:
+    with tenure.open(url, durability="os", sweep=False) as store:
         listening = socket.create_server(("127.0.0.1", 0))
         listener = Listener(listening, Host(store._backend))
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from os import urandom
 from typing import TYPE_CHECKING
 
-import leasehold
+import tenure
 from bench.rows import Row, Setting
 from bench.runner import Run, Section
 from bench.spark_out import session
-from leasehold import Policy, Queue
+from tenure import Policy, Queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,21 +26,21 @@ def rows(run: Run) -> Iterator[Row]:
     jobs = run.pick(1_000, 100_000, 1_000_000)
     events = run.pick(5_000, 500_000, 5_000_000)
     try:
-        from leasehold.spark.jobs.audit import audit
-        from leasehold.spark.jobs.history import history
+        from tenure.spark.jobs.audit import audit
+        from tenure.spark.jobs.history import history
     except ImportError as exc:
         yield Row(NAME, "history", _SETTING, skipped=str(exc))
         return
     folder = run.new_folder("store")
     url = f"rocksdb:{folder}"
-    with leasehold.open(url, durability="os", sweep=False) as store:
+    with tenure.open(url, durability="os", sweep=False) as store:
         queue = store.queue("emails")
         queue.configure(Policy(retention=86_400))
         _live(queue, jobs)
     with session(run) as spark:  # a driver of 2 GB
         looked = audit(spark, url)
     assert looked.rejected == 0, looked.facts
-    with leasehold.open(url, durability="os", sweep=False) as store:
+    with tenure.open(url, durability="os", sweep=False) as store:
         _live(store.queue("emails"), (events - 3 * jobs) // 3)
     root = run.new_folder("history")
     with session(run) as spark:

@@ -1,6 +1,6 @@
 """Tasks that do nothing, end to end: enqueued one by one, then run by one worker with four threads.
 
-A round of a peer stands between two of Leasehold's, and is compared with their middle: what slows the machine slows both.
+A round of a peer stands between two of Tenure's, and is compared with their middle: what slows the machine slows both.
 Outside of a full run peers are given a fifth of the calls: their rate does not depend on it, and the slowest takes minutes.
 The time is that of enqueueing, and from the first call's run to the last one's: a worker's start counts for nobody.
 """
@@ -16,7 +16,7 @@ from bench.peers.serving import Missing
 from bench.peers.tasks import PEERS, STAMPS, TaskPeer, noop
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
-from leasehold import App
+from tenure import App
 
 THREADS = 4
 NAME = "tasks"
@@ -24,7 +24,7 @@ SETTING = Setting("os", 1, None, THREADS, "thread")
 
 
 class OurTasks:
-    name = "Leasehold (rocksdb)"
+    name = "Tenure (rocksdb)"
     note = "leases and acks; one call enqueued at a time"
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ def rows(run: Run) -> Iterator[Row]:
             peer.close()
         before, last = last, ours()
         row = Row(NAME, peer.name, SETTING, _whole(theirs), "tasks/s", note=f"{_parts(theirs)}; {peer.note}")
-        row.ratio, row.ratio_of = mean((before, last)) / _whole(theirs), "Leasehold / this"
+        row.ratio, row.ratio_of = mean((before, last)) / _whole(theirs), "Tenure / this"
         found.append(row.expect("> 1", row.ratio > 1))
     middle, low, high = spread([_whole(one) for one in ours_found])
     best = sorted(ours_found, key=_whole)[len(ours_found) // 2]
@@ -103,6 +103,6 @@ def _parts(rates: tuple[float, float]) -> str:
 SECTION = Section(
     NAME,
     "10,000 tasks that do nothing, end to end through one worker with four threads, `os`",
-    "Leasehold's rounds before and after / this one",
+    "Tenure's rounds before and after / this one",
     rows,
 )

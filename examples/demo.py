@@ -22,10 +22,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-import leasehold
-from leasehold import Backoff, Delivery, LeaseLost, NewJob, Policy, Queue, Store, Where
-from leasehold.cli import sparking
-from leasehold.model.lease import Settle
+import tenure
+from tenure import Backoff, Delivery, LeaseLost, NewJob, Policy, Queue, Store, Where
+from tenure.cli import sparking
+from tenure.model.lease import Settle
 
 console = Console(highlight=False, emoji=False)
 scenes = iter(range(1, 100))
@@ -35,7 +35,7 @@ LEASE = 1.5  # seconds: short, so that a dead worker is noticed while you watch
 BULK = 20_000
 DAY, WAVES = 4_500, 30
 ERRORS = ("SmtpError: mailbox ada@example.org is full", "Timeout: no answer after 30 s", "ValueError: bad picture 17")
-REPORT = Path(tempfile.gettempdir()) / "leasehold-demo-report.html"
+REPORT = Path(tempfile.gettempdir()) / "tenure-demo-report.html"
 
 
 def main() -> int:
@@ -43,11 +43,11 @@ def main() -> int:
     arguments.add_argument("--keep", action="store_true", help="keep the store, to look at it with the command line")
     keep = arguments.parse_args().keep
     started = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-demo-"))
+    folder = Path(tempfile.mkdtemp(prefix="tenure-demo-"))
     url = f"rocksdb:{folder / 'data'}"
     try:
-        with leasehold.open(url) as store:
-            console.print(f"\n[bold]Leasehold[/]  {store.url}, each write durable on {store.durability}")
+        with tenure.open(url) as store:
+            console.print(f"\n[bold]Tenure[/]  {store.url}, each write durable on {store.durability}")
             emails = store.queue("emails")
             emails.configure(POLICY)
             produce(emails)
@@ -196,7 +196,7 @@ def many(bulk: Queue) -> None:
 
 def look_back(url: str, invoice: str) -> bool:
     scene("Looking", "The store was closed and is opened again: what was acknowledged is there.")
-    with leasehold.open(url) as store:
+    with tenure.open(url) as store:
         counts = table("queue", "ready", "scheduled", "leased", "done", "dead", "enqueued", "removed")
         for info in store.queues():
             found = info.counts
@@ -236,7 +236,7 @@ def pipeline(url: str, folder: Path) -> bool:
     except sparking.SparkMissing as missing:
         say(f"[yellow]left out:[/] {shown(missing)}")
         return True
-    with leasehold.open(url) as store:
+    with tenure.open(url) as store:
         a_busy_day(store)
         say(
             ", ".join(
@@ -244,20 +244,20 @@ def pipeline(url: str, folder: Path) -> bool:
             )
         )
     say("starting Spark, which takes a few seconds ...")
-    from leasehold.spark import session
-    from leasehold.spark.jobs.audit import audit
-    from leasehold.spark.jobs.history import history
-    from leasehold.spark.jobs.report import report
+    from tenure.spark import session
+    from tenure.spark.jobs.audit import audit
+    from tenure.spark.jobs.history import history
+    from tenure.spark.jobs.report import report
 
     with sparking.hushed():
-        spark = session("leasehold demo", master="local[2]", conf={"spark.log.level": "ERROR"})
+        spark = session("tenure demo", master="local[2]", conf={"spark.log.level": "ERROR"})
     try:
         told = history(spark, url, str(folder / "history"), slo=1)
         say(f"history: {told.read:,} events read, {told.written:,} rows written in {told.seconds:.1f} s")
         looked = audit(spark, url)
         found = "[green]clean[/]" if not looked.rejected else f"[red]{looked.rejected} violations[/]"
         say(f"audit: {found} ({looked.facts['rules']} laws over {looked.read:,} rows of one snapshot)")
-        drawn = report(spark, str(folder / "history"), str(REPORT), title="Leasehold demo")
+        drawn = report(spark, str(folder / "history"), str(REPORT), title="Tenure demo")
         say(f"report: open [cyan]{drawn.facts['path']}[/] in a browser")
     finally:
         with sparking.hushed():
@@ -287,8 +287,8 @@ def a_busy_day(store: Store) -> None:
 
 def next_steps(url: str, keep: bool, took: float) -> None:
     scene("Your turn", f"That was {took:.0f} seconds. The same from the shell:")
-    program = shutil.which("leasehold") or str(Path(sys.executable).with_name("leasehold"))
-    program = "leasehold" if shutil.which("leasehold") else _near(Path(program))
+    program = shutil.which("tenure") or str(Path(sys.executable).with_name("tenure"))
+    program = "tenure" if shutil.which("tenure") else _near(Path(program))
     store = "" if url == "rocksdb:./data" else f" --store {url}"
     for line in (
         f"{program} enqueue emails 'hello' --delay 5 --priority 9{store}",

@@ -1,7 +1,7 @@
 """A mail sender: retries what may pass, gives up on what will not, and sends each order's mail once.
 
     python examples/mail.py              enqueue three mails, run a worker on them, show what became of them
-    leasehold worker examples/mail.py    in production: a worker of its own
+    tenure worker examples/mail.py    in production: a worker of its own
 
 The mail server is a class of this file, so that the example needs none: it is busy once, and refuses one address.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 
-from leasehold import App, Backoff, Dead, TaskFailed, current_job
+from tenure import App, Backoff, Dead, TaskFailed, current_job
 
 app = App("memory:" if __name__ == "__main__" else "rocksdb:./data")
 

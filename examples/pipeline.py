@@ -2,7 +2,7 @@
 # # A queue's data pipeline, in five minutes
 #
 # Run it cell by cell in an editor that knows `# %%`, or whole: `python examples/pipeline.py [FOLDER]`. It needs
-# `pip install 'leasehold[spark]'` and Java 17. Everything is on this machine; the same code runs on a cluster.
+# `pip install 'tenure[spark]'` and Java 17. Everything is on this machine; the same code runs on a cluster.
 
 # %%
 from __future__ import annotations
@@ -12,21 +12,21 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import leasehold
-import leasehold.spark
-from leasehold import Policy
-from leasehold.spark.jobs.archive import archive, restore
-from leasehold.spark.jobs.audit import audit
-from leasehold.spark.jobs.history import history
-from leasehold.spark.jobs.lake import Lake
-from leasehold.spark.jobs.load import load
-from leasehold.spark.jobs.replay import replay
-from leasehold.spark.jobs.report import report
-from leasehold.spark.pipelines import gold
+import tenure
+import tenure.spark
+from tenure import Policy
+from tenure.spark.jobs.archive import archive, restore
+from tenure.spark.jobs.audit import audit
+from tenure.spark.jobs.history import history
+from tenure.spark.jobs.lake import Lake
+from tenure.spark.jobs.load import load
+from tenure.spark.jobs.replay import replay
+from tenure.spark.jobs.report import report
+from tenure.spark.pipelines import gold
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="leasehold-pipeline-"))
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="tenure-pipeline-"))
 url = f"rocksdb:{folder / 'data'}"
-spark = leasehold.spark.session("pipeline", master="local[2]", conf={"spark.log.level": "ERROR"})
+spark = tenure.spark.session("pipeline", master="local[2]", conf={"spark.log.level": "ERROR"})
 
 # %% [markdown]
 # ## In: a file becomes jobs
@@ -54,7 +54,7 @@ for attempt in ("first", "again"):
 # ## Work: some of it fails
 
 # %%
-with leasehold.open(url) as store:
+with tenure.open(url) as store:
     queue = store.queue("welcome")
     queue.configure(Policy(max_attempts=1, retention=86_400))
     while claim := queue.claim(limit=100, worker="w1"):
@@ -69,7 +69,7 @@ with leasehold.open(url) as store:
 # ## Look: the store as tables, the journal as a history
 
 # %%
-jobs = spark.read.format("leasehold").option("url", url).load()
+jobs = spark.read.format("tenure").option("url", url).load()
 jobs.groupBy("state", jobs.headers["plan"].alias("plan")).count().orderBy("state", "plan").show()
 
 # %%
@@ -103,5 +103,5 @@ back = restore(spark, url, str(folder / "archive"), "state = 'dead'")
 print(f"restore: {back.written} dead jobs are back")
 
 # %%
-with leasehold.open(url) as store:
+with tenure.open(url) as store:
     print(f"check(): {'clean' if store.check().clean else 'NOT CLEAN'}; {store.queue('welcome').counts()}")

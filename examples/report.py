@@ -1,7 +1,7 @@
 """A report every weekday at seven, Berlin's time: once, however many workers run, also on the days the clocks change.
 
 python examples/report.py                a week of it, by a clock that runs as fast as it can
-leasehold worker examples/report.py      in production, as many of them as you like
+tenure worker examples/report.py      in production, as many of them as you like
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from leasehold import App, ManualClock, current_job
-from leasehold.testing.bench import Bench
+from tenure import App, ManualClock, current_job
+from tenure.testing.bench import Bench
 
 app = App("rocksdb:./data")
 

@@ -1,7 +1,7 @@
 """Thumbnails in a pool of processes: pictures are computed in parallel, and a broken one takes nobody down.
 
 python examples/thumbnails.py                                        make some pictures and their thumbnails
-leasehold worker examples/thumbnails.py --pool process --recycle 500  in production
+tenure worker examples/thumbnails.py --pool process --recycle 500  in production
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from leasehold import App, TaskFailed, current_job
+from tenure import App, TaskFailed, current_job
 
 app = App(os.environ.get("THUMBNAILS_STORE", "rocksdb:./data"))
 

@@ -1,7 +1,7 @@
 """Enqueueing from FastAPI: a request answers at once, and whoever wants to know asks for the job.
 
     uvicorn examples.web:web                  the web app
-    leasehold worker examples.web:app         and a worker beside it
+    tenure worker examples.web:app         and a worker beside it
 
 Enqueueing is awaited (`resize.aio`), so the event loop serves other requests meanwhile.
 """
@@ -13,7 +13,7 @@ import os
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from leasehold import App, TaskFailed, WaitTimeout
+from tenure import App, TaskFailed, WaitTimeout
 
 app = App(os.environ.get("WEB_STORE", "lmdb:./data"))
 web = FastAPI(title="Pictures")

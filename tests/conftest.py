@@ -19,10 +19,10 @@ settings.load_profile("patient")
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
     """What a command line sets for its process does not outlive the test that ran it in this one."""
-    root, own = logging.getLogger(), logging.getLogger("leasehold")
+    root, own = logging.getLogger(), logging.getLogger("tenure")
     handlers, level = list(root.handlers), own.level
     yield
     own.setLevel(level)
     for handler in root.handlers[:]:
-        if handler not in handlers and type(handler).__module__.startswith("leasehold."):
+        if handler not in handlers and type(handler).__module__.startswith("tenure."):
             root.removeHandler(handler)

@@ -9,11 +9,11 @@ import time
 import pytest
 import structlog
 
-import leasehold
-from leasehold import aio
-from leasehold.errors import InvalidArgument, LeaseLost, OpenError, StoreClosed, WaitTimeout
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
+import tenure
+from tenure import aio
+from tenure.errors import InvalidArgument, LeaseLost, OpenError, StoreClosed, WaitTimeout
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
 
 
 def run(story, **options):
@@ -55,7 +55,7 @@ def test_a_job_from_end_to_end():
         job = await queue.enqueue(b"hello", priority=3)
         await queue.enqueue_many([b"a", b"b"])
         async with queue.claim(limit=2, lease=30, worker="w1") as claim:
-            assert isinstance(claim, leasehold.Claim)
+            assert isinstance(claim, tenure.Claim)
             assert len(claim) == 2
             first, second = claim
             assert first.id == job.id
@@ -136,7 +136,7 @@ def test_a_waiting_claim_wakes():
 
 def test_more_waiters_than_threads_keep_no_verb_from_its_turn():
     async def told():
-        async with aio.AsyncStore(leasehold.open("memory:", sweep=False), threads=2, waiters=4) as store:
+        async with aio.AsyncStore(tenure.open("memory:", sweep=False), threads=2, waiters=4) as store:
             queue = store.queue("emails")
             waiting = [asyncio.create_task(queue.claim(wait=30)) for _ in range(20)]
             await asyncio.sleep(0.05)
@@ -144,7 +144,7 @@ def test_more_waiters_than_threads_keep_no_verb_from_its_turn():
                 await asyncio.wait_for(queue.enqueue(b"hello"), 25)
             claims = await asyncio.wait_for(asyncio.gather(*waiting), 30)
             assert len({claim[0].id for claim in claims}) == 20
-            ours = [thread for thread in threading.enumerate() if thread.name.startswith("leasehold-aio")]
+            ours = [thread for thread in threading.enumerate() if thread.name.startswith("tenure-aio")]
             assert len(ours) < 20
             assert (await store.check()).clean
 
@@ -153,7 +153,7 @@ def test_more_waiters_than_threads_keep_no_verb_from_its_turn():
 
 def test_the_time_spent_in_line_counts_as_waiting():
     async def told():
-        async with aio.AsyncStore(leasehold.open("memory:", sweep=False), waiters=1) as store:
+        async with aio.AsyncStore(tenure.open("memory:", sweep=False), waiters=1) as store:
             began = time.monotonic()
             claims = await asyncio.gather(*(store.queue("emails").claim(wait=2) for _ in range(4)))
             assert not any(claims)

@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-import leasehold
+import tenure
 
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -11,7 +11,7 @@ NAMES = {
     "open", "Store", "Queue", "Claim",
     "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Quota", "Where", "Event",
     "ManualClock", "SystemClock",
-    "LeaseholdError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull",
+    "TenureError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull",
     "QuotaExceeded", "RateLimited", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
     "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",
@@ -21,19 +21,19 @@ NAMES = {
 
 
 def test_all():
-    assert set(leasehold.__all__) == NAMES
-    assert leasehold.__all__ == sorted(leasehold.__all__)
-    for name in leasehold.__all__:
-        assert hasattr(leasehold, name)
+    assert set(tenure.__all__) == NAMES
+    assert tenure.__all__ == sorted(tenure.__all__)
+    for name in tenure.__all__:
+        assert hasattr(tenure, name)
 
 
 def test_nothing_else_is_there_but_modules():
-    others = {name for name in vars(leasehold) if not name.startswith("_")} - NAMES
-    assert all(type(getattr(leasehold, name)).__name__ == "module" for name in others), others
+    others = {name for name in vars(tenure) if not name.startswith("_")} - NAMES
+    assert all(type(getattr(tenure, name)).__name__ == "module" for name in others), others
 
 
 def test_every_error_a_user_can_catch_is_there():
-    from leasehold import errors
+    from tenure import errors
 
     engines_only = {"Conflict", "CommitUnknown"}
     raised = {name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, Exception)}
@@ -41,4 +41,4 @@ def test_every_error_a_user_can_catch_is_there():
 
 
 def test_the_version_is_the_projects():
-    assert leasehold.__version__ == tomllib.loads(PROJECT.read_text())["project"]["version"]
+    assert tenure.__version__ == tomllib.loads(PROJECT.read_text())["project"]["version"]

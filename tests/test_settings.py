@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import OpenError, SettingsError, UnknownEngine
-from leasehold.serving import Secret
-from leasehold.settings import SETTINGS, Settings, parse_url, variable
+from tenure.errors import OpenError, SettingsError, UnknownEngine
+from tenure.serving import Secret
+from tenure.settings import SETTINGS, Settings, parse_url, variable
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -50,7 +50,7 @@ def test_settings_are_frozen():
 def test_the_nearest_source_wins(tmp_path):
     file = tmp_path / "other.toml"
     file.write_text('[storage]\nengine = "lmdb"\npath = "file"\n[sweep]\ninterval = 3\n[log]\nlevel = "info"\n')
-    environ = {"LEASEHOLD_STORAGE_PATH": "environment", "LEASEHOLD_SWEEP_INTERVAL": "4", "LEASEHOLD_CONFIG": str(file)}
+    environ = {"TENURE_STORAGE_PATH": "environment", "TENURE_SWEEP_INTERVAL": "4", "TENURE_CONFIG": str(file)}
     settings = load(environ=environ, overrides={"sweep.interval": 5, "log.level": None})
     assert settings.storage.engine == "lmdb"  # only the file says it
     assert settings.storage.path == "environment"
@@ -59,7 +59,7 @@ def test_the_nearest_source_wins(tmp_path):
 
 
 def test_a_url_wins_over_everything():
-    environ = {"LEASEHOLD_STORAGE_ENGINE": "lmdb", "LEASEHOLD_STORAGE_PATH": "elsewhere"}
+    environ = {"TENURE_STORAGE_ENGINE": "lmdb", "TENURE_STORAGE_PATH": "elsewhere"}
     storage = load(url="rocksdb:./here", environ=environ).storage
     assert (storage.engine, storage.path) == ("rocksdb", "./here")
     storage = load(url="memory:", environ=environ).storage
@@ -67,67 +67,67 @@ def test_a_url_wins_over_everything():
 
 
 def test_the_process_environment_is_read_unless_another_is_given(monkeypatch):
-    monkeypatch.setenv("LEASEHOLD_STORAGE_ENGINE", "lmdb")
+    monkeypatch.setenv("TENURE_STORAGE_ENGINE", "lmdb")
     assert Settings.load().storage.engine == "lmdb"
     assert load().storage.engine == "rocksdb"
 
 
 def test_every_setting_has_a_variable():
     environ = {
-        "LEASEHOLD_STORAGE_ENGINE": "lmdb",
-        "LEASEHOLD_STORAGE_PATH": "null",
-        "LEASEHOLD_STORAGE_DURABILITY": "os",
-        "LEASEHOLD_STORAGE_ROCKSDB_CACHE_CAPACITY": "1GiB",
-        "LEASEHOLD_STORAGE_ROCKSDB_MODE": "low_space",
-        "LEASEHOLD_STORAGE_ROCKSDB_SYNC_INTERVAL": "0.25",
-        "LEASEHOLD_STORAGE_ROCKSDB_LISTEN": "false",
-        "LEASEHOLD_STORAGE_LMDB_MAP_SIZE": "1048576",
-        "LEASEHOLD_STORAGE_REDIS_PREFIX": "p",
-        "LEASEHOLD_STORAGE_REDIS_PARTITIONS": "4",
-        "LEASEHOLD_STORAGE_REDIS_WAIT_REPLICAS": "1",
-        "LEASEHOLD_STORAGE_REDIS_WAIT_AOF": "true",
-        "LEASEHOLD_STORAGE_REDIS_TIMEOUT": "2",
-        "LEASEHOLD_STORAGE_REDIS_PATIENCE": "3",
-        "LEASEHOLD_STORAGE_REDIS_CA_FILE": "ca.pem",
-        "LEASEHOLD_STORAGE_REDIS_CERT_FILE": "cert.pem",
-        "LEASEHOLD_STORAGE_REDIS_KEY_FILE": "key.pem",
-        "LEASEHOLD_STORAGE_REDIS_BLOOM_KEYS": "false",
-        "LEASEHOLD_STORAGE_REDIS_BLOOM_GHOSTS": "false",
-        "LEASEHOLD_STORAGE_REDIS_BLOOM_CLEANUP": "true",
-        "LEASEHOLD_STORAGE_REDIS_BLOOM_CAPACITY": "10",
-        "LEASEHOLD_STORAGE_REDIS_BLOOM_RATE": "0.1",
-        "LEASEHOLD_STORAGE_REDIS_BLOOM_ROTATION": "60",
-        "LEASEHOLD_STORAGE_HTTP_TOKEN_FILE": "t",
-        "LEASEHOLD_STORAGE_HTTP_TOKEN": "t",
-        "LEASEHOLD_STORAGE_HTTP_ENCODING": "json",
-        "LEASEHOLD_STORAGE_HTTP_TIMEOUT": "3",
-        "LEASEHOLD_STORAGE_HTTP_CA_FILE": "ca.pem",
-        "LEASEHOLD_SWEEP_ENABLED": "false",
-        "LEASEHOLD_SWEEP_INTERVAL": "7",
-        "LEASEHOLD_LOG_LEVEL": "debug",
-        "LEASEHOLD_LOG_FORMAT": "json",
-        "LEASEHOLD_SERVER_AUTH_SECRET": "a secret",
-        "LEASEHOLD_SERVER_AUTH_SECRET_FILE": "s",
-        "LEASEHOLD_SERVER_AUTH_KEY_FILE": "k",
-        "LEASEHOLD_SERVER_AUTH_JWKS_URL": "https://id.example/keys",
-        "LEASEHOLD_SERVER_AUTH_JWKS_MAX_AGE": "60",
-        "LEASEHOLD_SERVER_AUTH_JWKS_OVERLAP": "60",
-        "LEASEHOLD_SERVER_AUTH_JWKS_MIN_INTERVAL": "60",
-        "LEASEHOLD_SERVER_AUTH_ISSUER": "i",
-        "LEASEHOLD_SERVER_AUTH_AUDIENCE": "a",
-        "LEASEHOLD_SERVER_AUTH_TENANT_CLAIM": "t",
-        "LEASEHOLD_SERVER_AUTH_LEEWAY": "0",
-        "LEASEHOLD_SERVER_LIMITS_BODY": "1MB",
-        "LEASEHOLD_SERVER_LIMITS_INFLATED": "1MB",
-        "LEASEHOLD_SERVER_LIMITS_HEAD": "8KB",
-        "LEASEHOLD_SERVER_LIMITS_BATCH": "100",
-        "LEASEHOLD_SERVER_LIMITS_CLAIM": "100",
-        "LEASEHOLD_SERVER_LIMITS_LEASE": "60",
-        "LEASEHOLD_SERVER_LIMITS_WAIT": "60",
-        "LEASEHOLD_SERVER_TLS_CERT": "cert.pem",
-        "LEASEHOLD_SERVER_TLS_KEY": "key.pem",
-        "LEASEHOLD_SERVER_LOG_REQUESTS": "false",
-        "LEASEHOLD_SERVER_OPEN_METRICS": "true",
+        "TENURE_STORAGE_ENGINE": "lmdb",
+        "TENURE_STORAGE_PATH": "null",
+        "TENURE_STORAGE_DURABILITY": "os",
+        "TENURE_STORAGE_ROCKSDB_CACHE_CAPACITY": "1GiB",
+        "TENURE_STORAGE_ROCKSDB_MODE": "low_space",
+        "TENURE_STORAGE_ROCKSDB_SYNC_INTERVAL": "0.25",
+        "TENURE_STORAGE_ROCKSDB_LISTEN": "false",
+        "TENURE_STORAGE_LMDB_MAP_SIZE": "1048576",
+        "TENURE_STORAGE_REDIS_PREFIX": "p",
+        "TENURE_STORAGE_REDIS_PARTITIONS": "4",
+        "TENURE_STORAGE_REDIS_WAIT_REPLICAS": "1",
+        "TENURE_STORAGE_REDIS_WAIT_AOF": "true",
+        "TENURE_STORAGE_REDIS_TIMEOUT": "2",
+        "TENURE_STORAGE_REDIS_PATIENCE": "3",
+        "TENURE_STORAGE_REDIS_CA_FILE": "ca.pem",
+        "TENURE_STORAGE_REDIS_CERT_FILE": "cert.pem",
+        "TENURE_STORAGE_REDIS_KEY_FILE": "key.pem",
+        "TENURE_STORAGE_REDIS_BLOOM_KEYS": "false",
+        "TENURE_STORAGE_REDIS_BLOOM_GHOSTS": "false",
+        "TENURE_STORAGE_REDIS_BLOOM_CLEANUP": "true",
+        "TENURE_STORAGE_REDIS_BLOOM_CAPACITY": "10",
+        "TENURE_STORAGE_REDIS_BLOOM_RATE": "0.1",
+        "TENURE_STORAGE_REDIS_BLOOM_ROTATION": "60",
+        "TENURE_STORAGE_HTTP_TOKEN_FILE": "t",
+        "TENURE_STORAGE_HTTP_TOKEN": "t",
+        "TENURE_STORAGE_HTTP_ENCODING": "json",
+        "TENURE_STORAGE_HTTP_TIMEOUT": "3",
+        "TENURE_STORAGE_HTTP_CA_FILE": "ca.pem",
+        "TENURE_SWEEP_ENABLED": "false",
+        "TENURE_SWEEP_INTERVAL": "7",
+        "TENURE_LOG_LEVEL": "debug",
+        "TENURE_LOG_FORMAT": "json",
+        "TENURE_SERVER_AUTH_SECRET": "a secret",
+        "TENURE_SERVER_AUTH_SECRET_FILE": "s",
+        "TENURE_SERVER_AUTH_KEY_FILE": "k",
+        "TENURE_SERVER_AUTH_JWKS_URL": "https://id.example/keys",
+        "TENURE_SERVER_AUTH_JWKS_MAX_AGE": "60",
+        "TENURE_SERVER_AUTH_JWKS_OVERLAP": "60",
+        "TENURE_SERVER_AUTH_JWKS_MIN_INTERVAL": "60",
+        "TENURE_SERVER_AUTH_ISSUER": "i",
+        "TENURE_SERVER_AUTH_AUDIENCE": "a",
+        "TENURE_SERVER_AUTH_TENANT_CLAIM": "t",
+        "TENURE_SERVER_AUTH_LEEWAY": "0",
+        "TENURE_SERVER_LIMITS_BODY": "1MB",
+        "TENURE_SERVER_LIMITS_INFLATED": "1MB",
+        "TENURE_SERVER_LIMITS_HEAD": "8KB",
+        "TENURE_SERVER_LIMITS_BATCH": "100",
+        "TENURE_SERVER_LIMITS_CLAIM": "100",
+        "TENURE_SERVER_LIMITS_LEASE": "60",
+        "TENURE_SERVER_LIMITS_WAIT": "60",
+        "TENURE_SERVER_TLS_CERT": "cert.pem",
+        "TENURE_SERVER_TLS_KEY": "key.pem",
+        "TENURE_SERVER_LOG_REQUESTS": "false",
+        "TENURE_SERVER_OPEN_METRICS": "true",
     }
     assert set(environ) == {variable(name) for name in SETTINGS}
     settings = load(environ=environ)
@@ -142,19 +142,19 @@ def test_every_setting_has_a_variable():
 
 
 def test_an_empty_variable_is_not_set():
-    assert load(environ={"LEASEHOLD_STORAGE_ENGINE": "", "LEASEHOLD_CONFIG": ""}) == Settings()
+    assert load(environ={"TENURE_STORAGE_ENGINE": "", "TENURE_CONFIG": ""}) == Settings()
 
 
-def test_leasehold_toml_in_the_working_directory(tmp_path):
-    (tmp_path / "leasehold.toml").write_text('storage.rocksdb.mode = "low_space"\n')
+def test_tenure_toml_in_the_working_directory(tmp_path):
+    (tmp_path / "tenure.toml").write_text('storage.rocksdb.mode = "low_space"\n')
     assert load().storage.rocksdb.mode == "low_space"
 
 
 def test_a_given_file_goes_before_the_others(tmp_path):
-    (tmp_path / "leasehold.toml").write_text('log.level = "error"\n')
+    (tmp_path / "tenure.toml").write_text('log.level = "error"\n')
     (tmp_path / "a.toml").write_text('log.level = "info"\n')
     (tmp_path / "b.toml").write_text('log.level = "debug"\n')
-    environ = {"LEASEHOLD_CONFIG": "a.toml"}
+    environ = {"TENURE_CONFIG": "a.toml"}
     assert load(environ=environ).log.level == "info"
     assert load(environ=environ, config=Path("b.toml")).log.level == "debug"
 
@@ -163,15 +163,15 @@ def test_a_given_file_goes_before_the_others(tmp_path):
 
 
 def test_an_unknown_variable_is_named_with_the_nearest():
-    message = refused(environ={"LEASEHOLD_STORAGE_ENGIN": "lmdb"})
-    assert "LEASEHOLD_STORAGE_ENGIN:" in message
-    assert "did you mean 'LEASEHOLD_STORAGE_ENGINE'" in message
+    message = refused(environ={"TENURE_STORAGE_ENGIN": "lmdb"})
+    assert "TENURE_STORAGE_ENGIN:" in message
+    assert "did you mean 'TENURE_STORAGE_ENGINE'" in message
 
 
 def test_an_unknown_variable_that_is_near_to_none_lists_all():
-    message = refused(environ={"LEASEHOLD_XYZZY": ""})
-    assert "LEASEHOLD_XYZZY" in message
-    assert "LEASEHOLD_SWEEP_INTERVAL" in message
+    message = refused(environ={"TENURE_XYZZY": ""})
+    assert "TENURE_XYZZY" in message
+    assert "TENURE_SWEEP_INTERVAL" in message
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_an_unknown_variable_that_is_near_to_none_lists_all():
     ],
 )
 def test_an_unknown_key_of_a_file_is_named_with_the_nearest(tmp_path, text, named, meant):
-    (tmp_path / "leasehold.toml").write_text(text)
+    (tmp_path / "tenure.toml").write_text(text)
     message = refused()
     assert named in message
-    assert "leasehold.toml" in message
+    assert "tenure.toml" in message
     assert f"did you mean {meant}?" in message
 
 
@@ -221,14 +221,14 @@ def test_a_wrong_value_is_named(name, value):
 
 
 def test_a_wrong_value_says_where_it_came_from(tmp_path):
-    assert "LEASEHOLD_SWEEP_ENABLED): expected true or false" in refused(environ={"LEASEHOLD_SWEEP_ENABLED": "maybe"})
-    (tmp_path / "leasehold.toml").write_text("[storage]\nengine = 'oracle'")
-    assert refused().endswith("(in leasehold.toml): expected one of rocksdb, lmdb, memory, redis, http")
+    assert "TENURE_SWEEP_ENABLED): expected true or false" in refused(environ={"TENURE_SWEEP_ENABLED": "maybe"})
+    (tmp_path / "tenure.toml").write_text("[storage]\nengine = 'oracle'")
+    assert refused().endswith("(in tenure.toml): expected one of rocksdb, lmdb, memory, redis, http")
 
 
 def test_files_that_are_none(tmp_path):
     assert "nowhere.toml (named by config=) cannot be read" in refused(config="nowhere.toml")
-    assert "named by LEASEHOLD_CONFIG" in refused(environ={"LEASEHOLD_CONFIG": str(tmp_path)})
+    assert "named by TENURE_CONFIG" in refused(environ={"TENURE_CONFIG": str(tmp_path)})
     (tmp_path / "bad.toml").write_text("storage = [")
     assert "bad.toml is not TOML" in refused(config="bad.toml")
     (tmp_path / "bad.toml").write_bytes(b"log.level = '\xff'")
@@ -323,7 +323,7 @@ def test_urls_that_cannot_be_meant(url):
 def test_the_document_names_every_setting_its_variable_and_its_default():
     rows = {}
     for line in DOCUMENT.read_text().splitlines():
-        if match := re.match(r"\| `([a-z_.]+)` \| `(LEASEHOLD_[A-Z_]+)` \| (.+?) \|", line):
+        if match := re.match(r"\| `([a-z_.]+)` \| `(TENURE_[A-Z_]+)` \| (.+?) \|", line):
             rows[match[1]] = (match[2], match[3])
     assert set(rows) == set(SETTINGS)
     for name, default in SETTINGS.items():
@@ -336,10 +336,10 @@ def test_the_document_names_every_setting_its_variable_and_its_default():
 
 
 def test_a_secret_is_never_shown(tmp_path):
-    settings = load(environ={"LEASEHOLD_SERVER_AUTH_SECRET": "hunter2"})
+    settings = load(environ={"TENURE_SERVER_AUTH_SECRET": "hunter2"})
     assert settings.server.auth.secret.reveal() == "hunter2"
     assert "hunter2" not in repr(settings)
-    (tmp_path / "leasehold.toml").write_text("[server.auth]\nsecret = 8273645\n")
+    (tmp_path / "tenure.toml").write_text("[server.auth]\nsecret = 8273645\n")
     with pytest.raises(SettingsError) as caught:
         load()
     assert "server.auth.secret" in str(caught.value)
@@ -349,5 +349,5 @@ def test_a_secret_is_never_shown(tmp_path):
 def test_the_example_in_the_document_is_valid(tmp_path):
     example = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert example is not None
-    (tmp_path / "leasehold.toml").write_text(example[1])
+    (tmp_path / "tenure.toml").write_text(example[1])
     assert load().storage.rocksdb.cache_capacity == 256 * 1024**2

@@ -29,7 +29,7 @@ class Missing(Exception):
 
 
 def module(name: str, install: str) -> Any:
-    """A peer's client library. Imported when it is needed: Leasehold does not depend on it."""
+    """A peer's client library. Imported when it is needed: Tenure does not depend on it."""
     try:
         return import_module(name)
     except ImportError as exc:

@@ -1,12 +1,12 @@
-"""The bare layout is a fair limit only while it does what Leasehold does: the same rows, by the same number of writes."""
+"""The bare layout is a fair limit only while it does what Tenure does: the same rows, by the same number of writes."""
 
 from typing import Any
 
 import pytest
 
-import leasehold
+import tenure
 from bench.bare import Bare
-from leasehold.storage.keyspace import NAMES
+from tenure.storage.keyspace import NAMES
 
 #: Written once a store or a queue, not by a life.
 _NOT_A_LIFE = {"meta", "queues"}
@@ -33,10 +33,10 @@ def test_same_rows_and_as_many_writes(tmp_path, batch):
     payloads = [bytes(128)] * batch
     bare = Bare(tmp_path / "bare", "os")
     client = bare.client()
-    with leasehold.open(f"rocksdb:{tmp_path / 'ours'}", durability="os", sweep=False) as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'ours'}", durability="os", sweep=False) as store:
         engine: Any = store._backend._engine  # type: ignore[attr-defined]  # rows and writes are counted below the API
         queue = store.queue("bench")
-        queue.configure(leasehold.Policy())  # the queue is made: what follows is a life alone
+        queue.configure(tenure.Policy())  # the queue is made: what follows is a life alone
         first = _rows(engine._tables)["journal"]
 
         def compare():

@@ -6,7 +6,7 @@ import pytest
 
 from bench.bare import Bare
 from bench.prototype_segments import SegmentClient
-from leasehold.storage.keyspace import COUNTERS, JOURNAL, NAMES
+from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES
 
 
 def _left(whole):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leasehold import Backoff, NewJob, Policy
-from leasehold.clock import ManualClock
-from leasehold.stores.store import Store
+from tenure import Backoff, NewJob, Policy
+from tenure.clock import ManualClock
+from tenure.stores.store import Store
 
 KEEPING = Policy(retention=3600, backoff=Backoff.fixed(86_400), max_attempts=3)
 

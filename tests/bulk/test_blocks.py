@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.bulk import blocks
-from leasehold.storage.keyspace import JOBS, LAST, STATE
-from leasehold.storage.segmented import Habits
-from leasehold.stores.snapshots import open_copy
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure.bulk import blocks
+from tenure.storage.keyspace import JOBS, LAST, STATE
+from tenure.storage.segmented import Habits
+from tenure.stores.snapshots import open_copy
+from tenure.testing.harness import engine_of
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_gathered_as_scanned(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Habits, "RESTS", 0)
     chance = random.Random(seed)
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
         for name in ("one", "two"):
             queue = store.queue(name)
             for turn in range(8):

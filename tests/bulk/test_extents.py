@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.bulk import plan as planning
-from leasehold.bulk.extents import spread
-from leasehold.bulk.moments import moment_of
-from leasehold.bulk.plan import Part, plan, read
-from leasehold.bulk.query import Query
-from leasehold.storage import keyspace
-from leasehold.storage.engine import Extent
+import tenure
+from tenure.bulk import plan as planning
+from tenure.bulk.extents import spread
+from tenure.bulk.moments import moment_of
+from tenure.bulk.plan import Part, plan, read
+from tenure.bulk.query import Query
+from tenure.storage import keyspace
+from tenure.storage.engine import Extent
 
 EVERYTHING = [(b"", keyspace.LAST)]
 
@@ -70,7 +70,7 @@ def test_many_jobs_are_cut_by_the_engines_files(engine: str, tmp_path: Path, mon
     monkeypatch.setattr(planning, "_EXACT", 100)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     url = "memory:" if engine == "memory" else f"{engine}:{tmp_path}/data"
-    with leasehold.open(url, durability="os" if engine != "memory" else "memory", sweep=False) as store:
+    with tenure.open(url, durability="os" if engine != "memory" else "memory", sweep=False) as store:
         for name in ("a", "b", "c"):
             for _ in range(10):
                 store.queue(name).enqueue_many([b"x" * 50] * 40)

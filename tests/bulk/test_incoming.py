@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from leasehold.bulk import incoming, staging
-from leasehold.errors import InvalidArgument, LeaseholdError
-from leasehold.model.job import NewJob
-from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest, job_request
+from tenure.bulk import incoming, staging
+from tenure.errors import InvalidArgument, TenureError
+from tenure.model.job import NewJob
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest, job_request
 
 WORK = QueueName("default", "work")
 
@@ -33,7 +33,7 @@ def through_columns(**columns: pa.Array) -> tuple[list[JobRequest | str], int]:
 def one_by_one(**fields: Any) -> JobRequest | None:
     try:
         return job_request(NewJob(b"x", **fields))
-    except LeaseholdError:
+    except TenureError:
         return None
 
 

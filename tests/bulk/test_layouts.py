@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leasehold.bulk import layouts
-from leasehold.storage import keyspace, records
+from tenure.bulk import layouts
+from tenure.storage import keyspace, records
 
 PAIRS = [
     (layouts.STATE, records.states._STATE, records.StateRecord._fields, 4),

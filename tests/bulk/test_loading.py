@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import leasehold
-from leasehold import Policy
-from leasehold.bulk import incoming
-from leasehold.bulk.loading import Ids, LoadWriter
-from leasehold.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
-from leasehold.model.names import QueueName
-from leasehold.model.write import LoadPart
-from leasehold.storage.pieces import folder_of
-from leasehold.stores.store import Store
+import tenure
+from tenure import Policy
+from tenure.bulk import incoming
+from tenure.bulk.loading import Ids, LoadWriter
+from tenure.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
+from tenure.model.names import QueueName
+from tenure.model.write import LoadPart
+from tenure.storage.pieces import folder_of
+from tenure.stores.store import Store
 
 WORK = QueueName("default", "work")
 
@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
-    with leasehold.open(f"rocksdb:{path}", sweep=False) as made:
+    with tenure.open(f"rocksdb:{path}", sweep=False) as made:
         yield made
         report = made.check()
         assert report.clean, report.findings
@@ -146,7 +146,7 @@ def test_several_queues_and_a_rank_that_was_empty(store: Store, path: Path) -> N
 
 
 def test_it_wakes_who_waits(store: Store, path: Path) -> None:
-    from leasehold.testing.conformance.world import waiting
+    from tenure.testing.conformance.world import waiting
 
     store.queue("work").enqueue(b"x")
     store.queue("work").ack(store.queue("work").claim()[0])
@@ -190,7 +190,7 @@ def test_what_is_refused_writes_nothing(store: Store, path: Path) -> None:
 
 
 def test_other_stores_say_so(tmp_path: Path) -> None:
-    with leasehold.open(f"lmdb:{tmp_path}", sweep=False) as store, pytest.raises(InvalidArgument, match="RocksDB"):
+    with tenure.open(f"lmdb:{tmp_path}", sweep=False) as store, pytest.raises(InvalidArgument, match="RocksDB"):
         store.staged("w").load_target(store.queue("work"))
 
 
@@ -211,11 +211,11 @@ def test_ids_never_meet() -> None:
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-import leasehold
+import tenure
 from tests.bulk.test_loading import numbered, stage
 
 path, step = Path(sys.argv[1]), sys.argv[2]
-store = leasehold.open(f"rocksdb:{path}", sweep=False)
+store = tenure.open(f"rocksdb:{path}", sweep=False)
 store.queue("work").enqueue(b"before")
 parts = stage(store, path, "w", 0, payload=numbered(0, 1500)) + stage(store, path, "w", 1, payload=numbered(1500, 1500))
 
@@ -234,7 +234,7 @@ STEPS = ("synced", "intended", "ingested 2", "ingested 4", "ingested 6", "finish
 def test_killed_at_each_step_it_is_all_or_nothing(path: Path, step: str) -> None:
     child = subprocess.run([sys.executable, "-c", CHILD, str(path), step], capture_output=True, text=True, timeout=60)
     assert child.returncode == -signal.SIGKILL, child.stderr
-    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{path}", sweep=False) as store:
         report = store.check()
         assert report.clean, report.findings
         loaded = store.queue("work").counts().enqueued - 1
@@ -245,7 +245,7 @@ def test_killed_at_each_step_it_is_all_or_nothing(path: Path, step: str) -> None
         assert store.queue("work").counts().enqueued == 3_001
         assert store.check().clean
         assert payloads(store) == [b"before", *[b"%06d" % n for n in range(3_000)]]
-    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{path}", sweep=False) as store:
         assert store.check().clean
 
 
@@ -254,19 +254,19 @@ def test_killed_again_while_it_is_finished(path: Path) -> None:
     for step in STEPS[1:-1]:
         again = f"""
 import os, signal
-from leasehold.storage.engines.rocksdb import loading
+from tenure.storage.engines.rocksdb import loading
 class Ending(loading.RocksLoader):
     def __init__(self, engine):
         super().__init__(engine)
         self.after = lambda at: os.kill(os.getpid(), signal.SIGKILL) if at == {step!r} else None
-from leasehold.storage.engines.rocksdb import engine
+from tenure.storage.engines.rocksdb import engine
 engine.RocksLoader = Ending
-import leasehold
-leasehold.open("rocksdb:{path}", sweep=False)
+import tenure
+tenure.open("rocksdb:{path}", sweep=False)
 """
         child = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, timeout=60)
         assert child.returncode == -signal.SIGKILL, child.stderr
-    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{path}", sweep=False) as store:
         assert store.check().clean
         assert store.queue("work").counts().enqueued == 3_001
 
@@ -276,11 +276,11 @@ def test_a_load_whose_files_are_gone_is_told(path: Path) -> None:
     for file in (path / "staging").glob("*/*.rows"):
         file.unlink()
     with pytest.raises(Corrupt, match="cannot be finished"):
-        leasehold.open(f"rocksdb:{path}", sweep=False)
+        tenure.open(f"rocksdb:{path}", sweep=False)
 
 
 def test_a_load_that_fails_stops_the_store(path: Path) -> None:
-    store = leasehold.open(f"rocksdb:{path}", sweep=False)
+    store = tenure.open(f"rocksdb:{path}", sweep=False)
     parts = stage(store, path, "w", 0, payload=numbered(0, 100))
     loader = store._backend._engine.loader  # type: ignore[attr-defined]
 
@@ -294,7 +294,7 @@ def test_a_load_that_fails_stops_the_store(path: Path) -> None:
     with pytest.raises(Unavailable):
         store.queue("work").enqueue(b"x")
     store.close()
-    with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{path}", sweep=False) as store:
         assert store.check().clean
         assert store.queue("work").counts().ready == 100
 
@@ -305,7 +305,7 @@ def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path:
     store.staged("w").load(b"", parts)
     store.snapshot(tmp_path / "with")
     for name, jobs in (("without", 0), ("with", 100)):
-        with leasehold.open(f"rocksdb:{tmp_path / name}", sweep=False) as copy:
+        with tenure.open(f"rocksdb:{tmp_path / name}", sweep=False) as copy:
             assert copy.check().clean
             assert copy.queue("work").counts().ready == jobs
 
@@ -315,14 +315,14 @@ def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path:
 GUEST = """
 import sys
 from pathlib import Path
-import leasehold
-from leasehold.bulk.publishing import Terms, commit
-from leasehold.bulk.staging import Manifest, root_of
+import tenure
+from tenure.bulk.publishing import Terms, commit
+from tenure.bulk.staging import Manifest, root_of
 from tests.bulk import test_publishing
 from tests.bulk.test_loading import numbered, stage
 
 path = Path(sys.argv[1])
-with leasehold.open(f"rocksdb:{path}", sweep=False) as store:
+with tenure.open(f"rocksdb:{path}", sweep=False) as store:
     store.staged("w").load(b"m", stage(store, path, "w", 0, payload=numbered(0, 1500)))
     root = root_of(f"rocksdb:{path}")
     part = test_publishing.stage(root, "v", "p0-a", [b"%06d" % n for n in range(1500, 3000)])

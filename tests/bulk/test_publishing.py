@@ -11,23 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import leasehold
-from leasehold import Policy
-from leasehold.bulk import incoming, publishing, staging
-from leasehold.bulk.publishing import Terms, commit
-from leasehold.bulk.staging import Manifest, Part, PartWriter
-from leasehold.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
-from leasehold.model.names import QueueName
-from leasehold.storage.pieces import KEPT, expire, folder_of
-from leasehold.stores.staged import Staged
-from leasehold.stores.store import Store
+import tenure
+from tenure import Policy
+from tenure.bulk import incoming, publishing, staging
+from tenure.bulk.publishing import Terms, commit
+from tenure.bulk.staging import Manifest, Part, PartWriter
+from tenure.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
+from tenure.model.names import QueueName
+from tenure.storage.pieces import KEPT, expire, folder_of
+from tenure.stores.staged import Staged
+from tenure.stores.store import Store
 
 WORK = QueueName("default", "work")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with leasehold.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as made:
+    with tenure.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as made:
         yield made
         assert made.check().clean
 

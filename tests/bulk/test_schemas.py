@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.bulk.schemas import TABLES, TYPE_NAMES, ddl, schema
-from leasehold.errors import InvalidArgument
+from tenure.bulk.schemas import TABLES, TYPE_NAMES, ddl, schema
+from tenure.errors import InvalidArgument
 from tests.docs.blocks import DOCS, tables
 
 

@@ -9,26 +9,26 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import leasehold
-from leasehold import Corrupt, SnapshotExpired, bulk
-from leasehold.bulk import places, wire
-from leasehold.bulk.moments import moment_of
-from leasehold.bulk.plan import plan
-from leasehold.bulk.query import Query
-from leasehold.bulk.schemas import TABLES
-from leasehold.errors import InvalidArgument
-from leasehold.storage import keyspace
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
-from leasehold.stores.remote.readers import READERS
-from leasehold.stores.store import Store
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure import Corrupt, SnapshotExpired, bulk
+from tenure.bulk import places, wire
+from tenure.bulk.moments import moment_of
+from tenure.bulk.plan import plan
+from tenure.bulk.query import Query
+from tenure.bulk.schemas import TABLES
+from tenure.errors import InvalidArgument
+from tenure.storage import keyspace
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
+from tenure.stores.remote.readers import READERS
+from tenure.stores.store import Store
+from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
 
 
 @pytest.fixture(scope="module", params=["rocksdb", "lmdb"])
 def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with leasehold.open(f"{request.param}:{tmp_path_factory.mktemp('served') / 'data'}", sweep=False) as store:
+    with tenure.open(f"{request.param}:{tmp_path_factory.mktemp('served') / 'data'}", sweep=False) as store:
         fill(store)
         yield store
         READERS.close()

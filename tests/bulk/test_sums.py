@@ -8,9 +8,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from leasehold.bulk import arrays, blocks, sums
-from leasehold.errors import Corrupt
-from leasehold.storage.engine import Row
+from tenure.bulk import arrays, blocks, sums
+from tenure.errors import Corrupt
+from tenure.storage.engine import Row
 
 
 def values(chance: random.Random, count: int, width: int) -> list[bytes]:

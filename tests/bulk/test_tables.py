@@ -12,20 +12,20 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-import leasehold
-from leasehold import Corrupt, SnapshotExpired, bulk
-from leasehold.bulk.moments import Kept, moment_of
-from leasehold.bulk.plan import plan
-from leasehold.bulk.plan import read as read_part
-from leasehold.bulk.query import Moment, Query
-from leasehold.bulk.schemas import TABLES
-from leasehold.clock import ManualClock
-from leasehold.errors import InvalidArgument, OpenError
-from leasehold.model.job import Job
-from leasehold.storage import keyspace, records
-from leasehold.stores.snapshots import open_copy
-from leasehold.stores.store import Store
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure import Corrupt, SnapshotExpired, bulk
+from tenure.bulk.moments import Kept, moment_of
+from tenure.bulk.plan import plan
+from tenure.bulk.plan import read as read_part
+from tenure.bulk.query import Moment, Query
+from tenure.bulk.schemas import TABLES
+from tenure.clock import ManualClock
+from tenure.errors import InvalidArgument, OpenError
+from tenure.model.job import Job
+from tenure.storage import keyspace, records
+from tenure.stores.snapshots import open_copy
+from tenure.stores.store import Store
+from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
 
 
@@ -37,7 +37,7 @@ def clock() -> ManualClock:
 @pytest.fixture(params=["memory", "rocksdb", "lmdb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     url = "memory:" if request.param == "memory" else f"{request.param}:{tmp_path / 'data'}"
-    with leasehold.open(url, clock=clock, sweep=False) as made:
+    with tenure.open(url, clock=clock, sweep=False) as made:
         fill(made, clock)
         yield made
 
@@ -133,7 +133,7 @@ def test_leases_queues_and_counters(store: Store):
         info = infos[row["tenant"], row["queue"]]
         assert row["paused"] == info.paused
         assert row["queue_number"] == info.number
-        assert msgspec.json.decode(row["policy"], type=leasehold.Policy) == info.policy
+        assert msgspec.json.decode(row["policy"], type=tenure.Policy) == info.policy
         for name in ("max_attempts", "lease", "retention", "result_retention", "dedup_window", "max_waiting",
                      "backoff_on_expiry"):  # fmt: skip
             assert row[name] == getattr(info.policy, name)
@@ -245,7 +245,7 @@ def test_what_cannot_be_asked_is_refused(store: Store, which: dict[str, object])
 
 
 def test_an_empty_store_has_empty_tables():
-    with leasehold.open("memory:", sweep=False) as store:
+    with tenure.open("memory:", sweep=False) as store:
         for table in TABLES:
             assert len(bulk.read(store, table)) == 0
 
@@ -275,7 +275,7 @@ def test_another_reader_opens_the_folder(store: Store, tmp_path: Path):
     if store.url == "memory:":
         pytest.skip("a memory store has no folder")
     # By the machine's clock: whoever reads a folder from outside has no other.
-    with leasehold.open(store.url.split(":")[0] + f":{tmp_path / 'second'}", sweep=False) as second:
+    with tenure.open(store.url.split(":")[0] + f":{tmp_path / 'second'}", sweep=False) as second:
         fill(second)
         taken = second.take_snapshot("read", ttl=600)
         assert taken.where is not None
@@ -355,7 +355,7 @@ def test_a_damaged_journal_row_is_named(store: Store, at: int):
 @pytest.mark.parametrize("scheme", ["rocksdb", "lmdb"])
 def test_flipped_bytes_of_a_copy_are_an_error_or_nothing_at_all(scheme: str, tmp_path: Path):
     """The driver's quickest scan ends at damage without a word: ours must not."""
-    with leasehold.open(f"{scheme}:{tmp_path / 'data'}", sweep=False) as store:
+    with tenure.open(f"{scheme}:{tmp_path / 'data'}", sweep=False) as store:
         fill(store, scale=10)
         store.snapshot(tmp_path / "copy")
     truth = _tables_of(tmp_path / "copy")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import leasehold
-from leasehold.cli.main import cli
+import tenure
+from tenure.cli.main import cli
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Shell:
 @pytest.fixture(autouse=True)
 def _own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings but the test's."""
-    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+    for name in [name for name in os.environ if name.startswith("TENURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
@@ -79,5 +79,5 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     url = f"rocksdb:{tmp_path / 'store'}"
     yield Shell(url)
     if (tmp_path / "store").exists():
-        with leasehold.open(url, sweep=False) as store:
+        with tenure.open(url, sweep=False) as store:
             assert store.check().clean

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import leasehold
-from leasehold import errors
-from leasehold.cli import admin, formats
-from leasehold.cli.frame import EXIT_CODES
-from leasehold.cli.main import cli
-from leasehold.model.report import Finding, Report
-from leasehold.storage.folder import Folder
-from leasehold.storage.keyspace import FORMAT
+import tenure
+from tenure import errors
+from tenure.cli import admin, formats
+from tenure.cli.frame import EXIT_CODES
+from tenure.cli.main import cli
+from tenure.model.report import Finding, Report
+from tenure.storage.folder import Folder
+from tenure.storage.keyspace import FORMAT
 from tests.cli.conftest import Shell
 
 
@@ -38,7 +38,7 @@ def test_check_says_what_it_found(
     finding = Finding(rule="counters", detail="ready: 3, recounted 2", tenant="default", queue="emails", repair=mended)
     report = Report(findings=[finding], jobs=1, events=2, leases=0, queues=1, truncated=True)
     with monkeypatch.context() as patch:
-        patch.setattr(leasehold.Store, "check", lambda *args: report)
+        patch.setattr(tenure.Store, "check", lambda *args: report)
         args = ["check", "--repair"] if repair else ["check"]
         ran = shell(*args)
         assert ran.code == code
@@ -99,9 +99,9 @@ def test_upgrade_refuses_what_it_does_not_know(shell: Shell, tmp_path: Path):
     file = tmp_path / "store" / "FORMAT"
     good = file.read_text()
     for words, says in (
-        ("leasehold 99 rocksdb", "install a newer one"),
-        ("leasehold 0 rocksdb", "no step leads from format 0"),
-        ("leasehold 1 lmdb", "open it as lmdb:"),
+        ("tenure 99 rocksdb", "install a newer one"),
+        ("tenure 0 rocksdb", "no step leads from format 0"),
+        ("tenure 1 lmdb", "open it as lmdb:"),
         ("rubbish", "damaged"),
     ):
         file.write_text(words)
@@ -126,7 +126,7 @@ def test_steps_lead_to_today_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
 
     folder = tmp_path / "old"
     folder.mkdir()
-    (folder / "FORMAT").write_text("leasehold 1 rocksdb\n")
+    (folder / "FORMAT").write_text("tenure 1 rocksdb\n")
     monkeypatch.setattr(admin, "found_format", lambda folder: 1)
     monkeypatch.setattr(admin, "steps_from", lambda found: formats.steps_from(found, steps, target=3))
     ran = Shell(f"rocksdb:{folder}")("upgrade")
@@ -153,9 +153,9 @@ def test_the_store_of_last_resort_is_named(tmp_path: Path):
 
 
 def test_the_store_may_come_from_settings(tmp_path: Path):
-    assert bare("enqueue", "emails", "x", env={"LEASEHOLD_STORAGE_PATH": "from-env"})[::2] == (0, "")
+    assert bare("enqueue", "emails", "x", env={"TENURE_STORAGE_PATH": "from-env"})[::2] == (0, "")
     assert (tmp_path / "from-env" / "FORMAT").exists()
-    (tmp_path / "leasehold.toml").write_text('[storage]\npath = "from-toml"\n')
+    (tmp_path / "tenure.toml").write_text('[storage]\npath = "from-toml"\n')
     assert bare("enqueue", "emails", "x")[::2] == (0, "")
     assert (tmp_path / "from-toml" / "FORMAT").exists()
     (tmp_path / "other.toml").write_text('[storage]\npath = "from-other"\nengine = "lmdb"\n')
@@ -164,9 +164,9 @@ def test_the_store_may_come_from_settings(tmp_path: Path):
 
 
 def test_wrong_settings_are_named(tmp_path: Path):
-    code, _, err = bare("queues", env={"LEASEHOLD_STORAGE_PAHT": "x"})
+    code, _, err = bare("queues", env={"TENURE_STORAGE_PAHT": "x"})
     assert code == 2
-    assert "LEASEHOLD_STORAGE_PAHT" in err
+    assert "TENURE_STORAGE_PAHT" in err
     code, _, err = bare("queues", "--config", "nowhere.toml", "--json")
     assert code == 2
     assert json.loads(err)["error"] == "settings"
@@ -200,18 +200,18 @@ def test_every_error_has_an_exit_code(shell: Shell, monkeypatch: pytest.MonkeyPa
         (RuntimeError("what?"), 70),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(leasehold.Store, "queues", lambda *args, error=error: (_ for _ in ()).throw(error))
+            patch.setattr(tenure.Store, "queues", lambda *args, error=error: (_ for _ in ()).throw(error))
             ran = shell("queues")
             assert (ran.code, ran.err.count("\n"), ran.out) == (code, 1, ""), error
             told = json.loads(shell.json("queues").err)
             assert set(told) == {"error", "message"}
-            if isinstance(error, errors.LeaseholdError):
+            if isinstance(error, errors.TenureError):
                 assert told["error"] == error.code
 
 
 def test_debug_shows_the_traceback(shell: Shell, monkeypatch: pytest.MonkeyPatch):
     shell.enqueue("emails", "x")
-    monkeypatch.setattr(leasehold.Store, "queues", lambda *args: 1 / 0)
+    monkeypatch.setattr(tenure.Store, "queues", lambda *args: 1 / 0)
     result = CliRunner().invoke(cli, ["queues", "--store", shell.url, "--debug"])
     assert result.exit_code == 70
     assert "Traceback" in result.stderr
@@ -221,7 +221,7 @@ def test_debug_shows_the_traceback(shell: Shell, monkeypatch: pytest.MonkeyPatch
 
 def test_every_error_class_is_mapped():
     for kind in vars(errors).values():
-        if isinstance(kind, type) and issubclass(kind, errors.LeaseholdError):
+        if isinstance(kind, type) and issubclass(kind, errors.TenureError):
             assert next(code for base, code in EXIT_CODES if issubclass(kind, base)) != 70
 
 
@@ -230,7 +230,7 @@ def test_a_damaged_store_says_what_to_do(shell: Shell, monkeypatch: pytest.Monke
         raise errors.Corrupt("a block does not match its checksum")
 
     with monkeypatch.context() as patch:
-        patch.setattr("leasehold.open", damaged)
+        patch.setattr("tenure.open", damaged)
         ran = shell("enqueue", "emails", "x")
     assert ran.code == 5
-    assert "leasehold check" in ran.err
+    assert "tenure check" in ran.err

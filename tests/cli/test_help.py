@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leasehold.cli.frame import EXIT_CODE_HELP, Command, Family
-from leasehold.cli.main import cli
+from tenure.cli.frame import EXIT_CODE_HELP, Command, Family
+from tenure.cli.main import cli
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 FAMILIES = {name: command for name, command in cli.commands.items() if isinstance(command, Family)}
@@ -45,7 +45,7 @@ def test_help_has_examples_that_parse(name: str):
     shown = CliRunner().invoke(cli, [*name.split(), "--help"])
     assert shown.exit_code == 0
     assert "Examples:" in shown.stdout
-    assert f"leasehold {name}" in shown.stdout
+    assert f"tenure {name}" in shown.stdout
     assert "--json" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 110
     for _, line in command.examples:
@@ -57,11 +57,11 @@ def test_help_has_examples_that_parse(name: str):
 
 
 def commands_in(line: str) -> list[list[str]]:
-    """The leasehold commands of a line of shell."""
+    """The tenure commands of a line of shell."""
     found = []
     for part in re.split(r"\|\s|&&|\$\(|\)\s", line):
         words = shlex.split(part.split(" > ")[0].strip().rstrip(")"))
-        if words and words[0] == "leasehold":
+        if words and words[0] == "tenure":
             found.append(words[1:])
     return found
 
@@ -75,7 +75,7 @@ def test_the_main_help_names_exit_codes():
     assert shown.exit_code == 0
     for code, _ in EXIT_CODE_HELP:
         assert re.search(rf"^  {code} ", shown.stdout, re.MULTILINE)
-    assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("leasehold")
+    assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("tenure")
     assert CliRunner().invoke(cli, []).exit_code == 2
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.cli.mend import changed
-from leasehold.model.retry import Backoff, Policy
+from tenure.cli.mend import changed
+from tenure.model.retry import Backoff, Policy
 from tests.cli.conftest import Shell
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from leasehold.cli import times, working
-from leasehold.cli.output import clean, plural, preview
+from tenure.cli import times, working
+from tenure.cli.output import clean, plural, preview
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
+import tenure
 
-LEASEHOLD = [sys.executable, "-c", "from leasehold.cli.main import main; main()"]
+TENURE = [sys.executable, "-c", "from tenure.cli.main import main; main()"]
 
 
 def run(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LEASEHOLD, *args], input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run([*TENURE, *args], input=stdin, capture_output=True, text=True, timeout=60)
 
 
 def piped(line: str) -> subprocess.CompletedProcess[str]:
-    """A line of bash, in which $leasehold is the program."""
-    program = f"{sys.executable} -c 'from leasehold.cli.main import main; main()'"
+    """A line of bash, in which $tenure is the program."""
+    program = f"{sys.executable} -c 'from tenure.cli.main import main; main()'"
     return subprocess.run(
-        ["bash", "-c", line.replace("$leasehold", program) + '; echo "${PIPESTATUS[@]}"'],
+        ["bash", "-c", line.replace("$tenure", program) + '; echo "${PIPESTATUS[@]}"'],
         capture_output=True,
         text=True,
         timeout=60,
@@ -54,9 +54,7 @@ def test_a_pipe_from_claim_to_ack(tmp_path: Path):
     store = f"rocksdb:{tmp_path / 'data'}"
     run("enqueue", "emails", "--lines", "-", "--store", store, stdin="1\n2\n3\n")
     receipts = f"{sys.executable} -c 'import json, sys; [print(json.loads(line)[\"receipt\"]) for line in sys.stdin]'"
-    ran = piped(
-        f"$leasehold claim emails -n 9 --json --store {store} | {receipts} | $leasehold ack emails - --store {store}"
-    )
+    ran = piped(f"$tenure claim emails -n 9 --json --store {store} | {receipts} | $tenure ack emails - --store {store}")
     assert ran.stdout.splitlines()[-1] == "0 0 0", ran.stderr
     assert ran.stdout.count("acked") == 3
 
@@ -65,7 +63,7 @@ def test_a_reader_that_stops_ends_it_quietly(tmp_path: Path):
     store = f"rocksdb:{tmp_path / 'data'}"
     run("enqueue", "bulk", "--lines", "-", "--store", store, stdin="".join(f"{n:0100}\n" for n in range(5000)))
     for command in ("list bulk --all", "list bulk --all --json", "events -n 100000", "events --follow --json"):
-        ran = piped(f"$leasehold {command} --store {store} | head -n 1 >/dev/null")
+        ran = piped(f"$tenure {command} --store {store} | head -n 1 >/dev/null")
         assert ran.stdout.splitlines()[-1] == "141 0", (command, ran.stderr)
         assert "rror" not in ran.stderr
         assert "Traceback" not in ran.stderr
@@ -73,7 +71,7 @@ def test_a_reader_that_stops_ends_it_quietly(tmp_path: Path):
 
 def test_a_locked_store_names_its_owner(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False, listen=False):
+    with tenure.open(url, sweep=False, listen=False):
         ran = run("queues", "--store", url)
         assert ran.returncode == 4
         assert f"process {os.getpid()}" in ran.stderr
@@ -86,7 +84,7 @@ def test_a_locked_store_names_its_owner(tmp_path: Path):
 
 def test_a_store_that_another_process_has_is_used_through_it(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert run("enqueue", "emails", "hello", "--store", url).returncode == 0
         assert [job.payload for job in store.queue("emails").list("ready")] == [b"hello"]
         assert json.loads(run("counts", "emails", "--store", url, "--json").stdout)["ready"] == 1
@@ -97,7 +95,7 @@ def test_interrupted(tmp_path: Path, args: tuple[str, ...]):
     url = f"rocksdb:{tmp_path / 'data'}"
     run("enqueue", "other", "x", "--store", url)
     process = subprocess.Popen(
-        [*LEASEHOLD, *args, "--store", url, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*TENURE, *args, "--store", url, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     if "--follow" in args:
@@ -124,7 +122,7 @@ def test_following_sees_what_others_do(tmp_path: Path):
     """On LMDB, where several processes share a store."""
     url = f"lmdb:{tmp_path / 'data'}"
     run("enqueue", "emails", "before", "--store", url)
-    follow = [*LEASEHOLD, "events", "--follow", "--json", "--store", url]
+    follow = [*TENURE, "events", "--follow", "--json", "--store", url]
     with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -156,7 +154,7 @@ def on_terminal(*args: str) -> str:
     owner, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     environment.pop("NO_COLOR", None)
-    process = subprocess.Popen([*LEASEHOLD, *args], stdout=terminal, stderr=terminal, stdin=terminal, env=environment)
+    process = subprocess.Popen([*TENURE, *args], stdout=terminal, stderr=terminal, stdin=terminal, env=environment)
     os.close(terminal)
     sent = b""
     while select.select([owner], [], [], 30)[0]:

@@ -1,4 +1,4 @@
-"""leasehold quota."""
+"""tenure quota."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_quota_is_set_shown_changed_and_lifted(shell: Shell):
     assert shell("enqueue", "emails", "hello", "--tenant", "acme").code == 0
     refused = shell("enqueue", "emails", "hello", "--tenant", "acme")
     assert refused.code == 1
-    assert "leasehold quota acme" in refused.err
+    assert "tenure quota acme" in refused.err
     assert shell("quota", "acme", "--lift").out == "acme has no quota\n"
     assert shell("enqueue", "emails", "hello", "--tenant", "acme").code == 0
 

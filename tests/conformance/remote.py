@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import leasehold
-from leasehold.clock import Clock
-from leasehold.errors import LeaseholdError
-from leasehold.server.running import Bind, Service, listening
-from leasehold.serving import Limits, Server
-from leasehold.stores.queue import Queue
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
-from leasehold.stores.store import Store
-from leasehold.testing.harness import EngineHarness, Harness, Part
+import tenure
+from tenure.clock import Clock
+from tenure.errors import TenureError
+from tenure.server.running import Bind, Service, listening
+from tenure.serving import Limits, Server
+from tenure.stores.queue import Queue
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
+from tenure.stores.store import Store
+from tenure.testing.harness import EngineHarness, Harness, Part
 
 #: How each test speaks. Usually one half of them speaks JSON to the server and MessagePack to the listener, the other half the
 #: other way round: every test is run in both, and all four pairings with TCP and Unix sockets are. ALL_ENCODINGS=1: every test in all four.
@@ -55,7 +55,7 @@ class ListenerHarness(Harness):
         if self._behind is None:
             self._behind = self._inner.open(clock=clock, quick=quick)
             self._listener = self.listen(self._behind)
-        return leasehold.open(self.url, clock=clock, sweep=sweep, encoding=self._encoding)
+        return tenure.open(self.url, clock=clock, sweep=sweep, encoding=self._encoding)
 
     def listen(self, store: Store) -> Any:
         if self._unix:
@@ -71,7 +71,7 @@ class ListenerHarness(Harness):
         """As before, unless somebody else has got it since it was let go."""
         try:
             made = bound(self._port)
-        except (OSError, LeaseholdError):
+        except (OSError, TenureError):
             made = bound(0)
         self._port = made.getsockname()[1]
         return made
@@ -88,7 +88,7 @@ class ListenerHarness(Harness):
 
 
 class ServerHarness(ListenerHarness):
-    """Likewise, behind the server as `leasehold serve` runs it, in a thread."""
+    """Likewise, behind the server as `tenure serve` runs it, in a thread."""
 
     def listen(self, store: Store) -> Any:
         stack = contextlib.ExitStack()

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.testing import conformance
-from leasehold.testing.conformance import *  # noqa: F403 - the tests
+from tenure.testing import conformance
+from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tests.redis.servers import Cluster, RedisHarness, running
 
 pytestmark = pytest.mark.xdist_group("redis-cluster")

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from leasehold.storage.segmented import Habits, SegmentedTransaction
-from leasehold.testing.conformance import *  # noqa: F403 - the tests
-from leasehold.testing.harness import EngineHarness
+from tenure.storage.segmented import Habits, SegmentedTransaction
+from tenure.testing.conformance import *  # noqa: F403 - the tests
+from tenure.testing.harness import EngineHarness
 
 _ENGINES = ["memory", "rocksdb"] if os.environ.get("LH_TESTS") == "full" else ["memory"]
 

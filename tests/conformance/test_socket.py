@@ -2,8 +2,8 @@
 
 import pytest
 
-from leasehold.testing.conformance import *  # noqa: F403 - the tests
-from leasehold.testing.harness import EngineHarness
+from tenure.testing.conformance import *  # noqa: F403 - the tests
+from tenure.testing.harness import EngineHarness
 from tests.conformance.remote import ENCODINGS, ListenerHarness, encoding_of
 
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leasehold.clock import Clock
-from leasehold.storage.engines.lmdb import LmdbEngine
-from leasehold.storage.engines.memory import MemoryEngine
-from leasehold.storage.engines.rocksdb import RocksEngine
-from leasehold.storage.keyspace import COUNTERS, NAMES
-from leasehold.stores.kv import KvBackend
-from leasehold.stores.store import Store
+from tenure.clock import Clock
+from tenure.storage.engines.lmdb import LmdbEngine
+from tenure.storage.engines.memory import MemoryEngine
+from tenure.storage.engines.rocksdb import RocksEngine
+from tenure.storage.keyspace import COUNTERS, NAMES
+from tenure.stores.kv import KvBackend
+from tenure.stores.store import Store
 
 
 class Work:

@@ -18,8 +18,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import leasehold
-from leasehold.clock import ManualClock
+import tenure
+from tenure.clock import ManualClock
 
 CLAIMS = 800
 ROUNDS = 15
@@ -53,7 +53,7 @@ def claims(folder: Path, consumed: Sequence[int]) -> list[float]:
     return [statistics.median(taken) * 1e6 for taken in times]
 
 
-def _consume(queue: leasehold.Queue, count: int) -> None:
+def _consume(queue: tenure.Queue, count: int) -> None:
     """In claims of a hundred, so that a million take half a minute; what they leave behind is the same."""
     while count:
         some = min(100, count)
@@ -84,15 +84,15 @@ def sweeps(folder: Path, sizes: Sequence[int]) -> list[float]:
     return [statistics.median(taken) * 1e6 for taken in times]
 
 
-def _opened(folder: Path, clock: ManualClock | None = None) -> leasehold.Store:
-    return leasehold.open(f"rocksdb:{folder}", durability="os", sweep=False, clock=clock)
+def _opened(folder: Path, clock: ManualClock | None = None) -> tenure.Store:
+    return tenure.open(f"rocksdb:{folder}", durability="os", sweep=False, clock=clock)
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     options.add_argument("--jobs", type=int, default=1_000_000)
     jobs = options.parse_args().jobs
-    with tempfile.TemporaryDirectory(prefix="leasehold-million-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tenure-million-") as folder:
         start = time.monotonic()
         early, late = claims(Path(folder), (1000, jobs))
         print(f"a claim of one job, RocksDB at os, median of {CLAIMS}:")

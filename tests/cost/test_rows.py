@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from leasehold import Backoff, NewJob, Policy
-from leasehold.clock import ManualClock
-from leasehold.model.lease import Settle
-from leasehold.storage.keyspace import JOBS, PAYLOAD, STATE
-from leasehold.testing.conformance.world import assert_sound
+from tenure import Backoff, NewJob, Policy
+from tenure.clock import ManualClock
+from tenure.model.lease import Settle
+from tenure.storage.keyspace import JOBS, PAYLOAD, STATE
+from tenure.testing.conformance.world import assert_sound
 from tests.cost.counting import Counted, Work, counted
 
 engines = pytest.mark.parametrize("engine", ["memory", "rocksdb", "lmdb"])

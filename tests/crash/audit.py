@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leasehold import NewJob
-from leasehold.model.event import Event
-from leasehold.model.lifecycle import Change, State, allowed
-from leasehold.stores.store import Store
+from tenure import NewJob
+from tenure.model.event import Event
+from tenure.model.lifecycle import Change, State, allowed
+from tenure.stores.store import Store
 from tests.crash.worker import QUEUES, payload
 
 #: Events that end a delivery.

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold import Backoff, Policy
+import tenure
+from tenure import Backoff, Policy
 from tests.crash.audit import Audit, Call, read_log
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "20"))
@@ -100,7 +100,7 @@ class Trial:
         self._rounds = 0
         self.unopened = 0
         quick = Policy(max_attempts=3, backoff=Backoff.fixed(0.01), result_retention=0.5)
-        with leasehold.open(self.url, sweep=False) as store:
+        with tenure.open(self.url, sweep=False) as store:
             store.apply({"plain": quick, "kept": Policy(max_attempts=2, backoff=Backoff.fixed(0), retention=0.3)})
 
     def start(self, count: int) -> list[tuple[int, Path]]:
@@ -139,7 +139,7 @@ class Trial:
     def verify(self, logs: list[Path]) -> list[Call]:
         calls = [call for log in logs if log.exists() for call in read_log(log)]
         self.unopened += not calls
-        with leasehold.open(self.url, durability=self.durability, sweep=False) as store:  # type: ignore[arg-type]
+        with tenure.open(self.url, durability=self.durability, sweep=False) as store:  # type: ignore[arg-type]
             self.audit.round(store, calls)
         for log in logs:
             log.unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def test_kill_while_the_store_is_made(server: Server, tmp_path: Path, engine: st
         os.kill(pid, signal.SIGKILL)
         server.reap(pid)
         calls = read_log(log) if log.exists() else []
-        with leasehold.open(url, sweep=False) as store:
+        with tenure.open(url, sweep=False) as store:
             Audit().round(store, calls)
 
 

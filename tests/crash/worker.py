@@ -20,16 +20,16 @@ import sys
 import threading
 from typing import Any
 
-import leasehold
-import leasehold.storage.engines.lmdb  # all loaded here, once, for every fork
-import leasehold.storage.engines.rocksdb
-import leasehold.stores.kv
-from leasehold import NewJob
-from leasehold.errors import LeaseLost
-from leasehold.model.lease import Delivery
-from leasehold.storage.segmented import Habits, SegmentedTransaction
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
+import tenure
+import tenure.storage.engines.lmdb  # all loaded here, once, for every fork
+import tenure.storage.engines.rocksdb
+import tenure.stores.kv
+from tenure import NewJob
+from tenure.errors import LeaseLost
+from tenure.model.lease import Delivery
+from tenure.storage.segmented import Habits, SegmentedTransaction
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
 
 THREADS = 4
 QUEUES = ("plain", "kept")
@@ -236,7 +236,7 @@ class Shared:
 def work(url: str, durability: str, path: str, seed: int, name: str) -> None:
     log = Log(path)
     faulthandler.register(signal.SIGUSR1)  # one that hangs is asked where
-    store = leasehold.open(url, durability=durability, sweep=0.02)  # type: ignore[arg-type]
+    store = tenure.open(url, durability=durability, sweep=0.02)  # type: ignore[arg-type]
     shared = Shared()
     signal.signal(signal.SIGTERM, lambda *_: shared.stop.set())
     shared.waiting = sum(info.counts.waiting for info in store.queues())

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import leasehold
-from leasehold import Backoff, NewJob, Policy, Where
-from leasehold.clock import ManualClock
-from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
-from leasehold.testing.harness import backend_of
+import tenure
+from tenure import Backoff, NewJob, Policy, Where
+from tenure.clock import ManualClock
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
+from tenure.testing.harness import backend_of
 
 START_MS = 1_800_000_000_000
 QUEUES = (("work", "default"), ("paused", "default"), ("work", "acme"), ("together", "default"))
@@ -181,7 +181,7 @@ def _claim(queue: Queue, **asked: Any) -> list[object]:
 def _conflict(queue: Queue, key: str) -> object:
     try:
         return queue.enqueue(b"another payload", key=key).duplicate
-    except leasehold.errors.KeyConflict as conflict:
+    except tenure.errors.KeyConflict as conflict:
         return conflict.existing
 
 

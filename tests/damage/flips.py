@@ -34,11 +34,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import leasehold
-import leasehold.storage.engines.lmdb  # all loaded before the first fork
-import leasehold.storage.engines.rocksdb
-import leasehold.stores.kv
-from leasehold.errors import Corrupt, LeaseholdError
+import tenure
+import tenure.storage.engines.lmdb  # all loaded before the first fork
+import tenure.storage.engines.rocksdb
+import tenure.stores.kv
+from tenure.errors import Corrupt, TenureError
 from tests.damage import contents
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def build(engine: str, folder: Path) -> contents.Known:
 def _build(engine: str, folder: str) -> None:
     known: contents.Known = {}
     for phase in range(contents.PHASES):
-        store = leasehold.open(f"{engine}:{folder}/data", sweep=False, clock=contents.clock_at(phase))
+        store = tenure.open(f"{engine}:{folder}/data", sweep=False, clock=contents.clock_at(phase))
         contents.fill(store, phase, known)
         if phase < contents.PHASES - 1 or engine != "rocksdb":
             store.close()
@@ -154,8 +154,8 @@ def answers(url: str, known: contents.Known) -> tuple[dict[str, str], str, str]:
     found: dict[str, str] = {}
     outcome = detail = ""
     try:
-        store = leasehold.open(url, sweep=False, clock=contents.clock_at(contents.PHASES))
-    except LeaseholdError as error:
+        store = tenure.open(url, sweep=False, clock=contents.clock_at(contents.PHASES))
+    except TenureError as error:
         return found, "refused at open", f"{type(error).__name__}: {error}"
     for questions in (contents.looks, None, contents.verbs):
         if questions is None:
@@ -169,10 +169,10 @@ def answers(url: str, known: contents.Known) -> tuple[dict[str, str], str, str]:
         for name, question in questions(store, known):
             try:
                 found[name] = contents.answer(question)
-            except LeaseholdError as error:
+            except TenureError as error:
                 found[name] = type(error).__name__
                 # A wrong argument or a lost lease is an answer; only what tells of the store's state is loud.
-                if isinstance(error, leasehold.errors.StoreError) and outcome not in LOUD[:3]:
+                if isinstance(error, tenure.errors.StoreError) and outcome not in LOUD[:3]:
                     outcome = "Corrupt raised" if isinstance(error, Corrupt) else "another error"
                     detail = f"{name}: {type(error).__name__}: {error}"
     return found, outcome, detail
@@ -326,7 +326,7 @@ def _folder(given: str | None) -> Iterator[Path]:
     if given is not None:
         yield Path(given)
     else:
-        with tempfile.TemporaryDirectory(prefix="leasehold-flips-") as made:
+        with tempfile.TemporaryDirectory(prefix="tenure-flips-") as made:
             yield Path(made)
 
 

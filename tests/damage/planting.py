@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import leasehold
-from leasehold import Backoff, NewJob, Policy, Quota
-from leasehold.clock import ManualClock
-from leasehold.model.ids import job_id_bytes
-from leasehold.model.lease import Proof, Settle
-from leasehold.model.request import JobRequest
-from leasehold.storage import keyspace, records
-from leasehold.storage.engine import Transaction
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
-from leasehold.testing.harness import backend_of, engine_of
+import tenure
+from tenure import Backoff, NewJob, Policy, Quota
+from tenure.clock import ManualClock
+from tenure.model.ids import job_id_bytes
+from tenure.model.lease import Proof, Settle
+from tenure.model.request import JobRequest
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Transaction
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
+from tenure.testing.harness import backend_of, engine_of
 
 BIG = b"0123456789abcdef" * 10_000  # three parts
 Rows = dict[tuple[int, bytes], bytes]
@@ -27,7 +27,7 @@ class Garden:
 
     def __init__(self, url: str, **options: Any) -> None:
         self.clock = ManualClock()
-        self.store: Store = leasehold.open(url, clock=self.clock, sweep=False, **options)
+        self.store: Store = tenure.open(url, clock=self.clock, sweep=False, **options)
         self.engine = engine_of(self.store)
         self.queue: Queue = self.store.queue("work")
         self.other = self.store.queue("work", tenant="acme")

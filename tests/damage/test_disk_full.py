@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.errors import LeaseholdError, StoreError, Unavailable
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.errors import StoreError, TenureError, Unavailable
+from tenure.testing.conformance.world import assert_sound
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "leasehold-test", str(disk)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tenure-test", str(disk)], capture_output=True, text=True
     )
     if mounted.returncode != 0:
         pytest.skip(f"a tmpfs of 24 MB cannot be mounted here: {mounted.stderr.strip() or 'not permitted'}")
@@ -28,7 +28,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def grow_until_full(queue: leasehold.Queue) -> tuple[list[str], StoreError]:
+def grow_until_full(queue: tenure.Queue) -> tuple[list[str], StoreError]:
     """Enqueue until it is refused; what was acknowledged, and how it was refused."""
     made: list[str] = []
     for number in range(10_000):
@@ -44,7 +44,7 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(12 << 20))
     url = f"{engine}:{small_disk / 'data'}"
-    store = leasehold.open(url, sweep=False)
+    store = tenure.open(url, sweep=False)
     queue = store.queue("work")
     first = queue.enqueue(b"first").id
     made, error = grow_until_full(queue)
@@ -54,11 +54,11 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
     for _ in range(3):  # it says so as long as it lasts, and never takes what it cannot keep
         with pytest.raises(Unavailable):
             queue.enqueue(b"x" * 100_000)
-    with contextlib.suppress(LeaseholdError):
+    with contextlib.suppress(TenureError):
         store.close()
 
     ballast.unlink()
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         assert_sound(store)
         there = {job.id for job in queue.list("ready", limit=10_000)}
@@ -78,7 +78,7 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
 def test_lmdb_goes_on_by_itself_once_there_is_room(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(12 << 20))
-    with leasehold.open(f"lmdb:{small_disk / 'data'}", sweep=False) as store:
+    with tenure.open(f"lmdb:{small_disk / 'data'}", sweep=False) as store:
         queue = store.queue("work")
         made, _ = grow_until_full(queue)
         ballast.unlink()
@@ -90,7 +90,7 @@ def test_lmdb_goes_on_by_itself_once_there_is_room(small_disk: Path) -> None:
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_a_store_on_a_disk_that_is_full_already(small_disk: Path, engine: str) -> None:
     url = f"{engine}:{small_disk / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         made = store.queue("work").enqueue(b"before").id
     ballast = small_disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb") as out:
@@ -99,12 +99,12 @@ def test_a_store_on_a_disk_that_is_full_already(small_disk: Path, engine: str) -
             out.flush()
     said = ""
     try:
-        with leasehold.open(url, sweep=False) as store, contextlib.suppress(Unavailable):
+        with tenure.open(url, sweep=False) as store, contextlib.suppress(Unavailable):
             store.queue("work").enqueue(b"x" * 200_000)
     except StoreError as error:  # it opens and serves, or says why not
         said = str(error)
     assert said == "" or "space" in said or "full" in said, said
     ballast.unlink()
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").get(made) is not None
         assert_sound(store)

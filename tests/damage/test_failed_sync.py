@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold.errors import StoreClosed, Unavailable
-from leasehold.stores.store import Store
-from leasehold.testing.conformance.world import assert_sound, eventually
-from leasehold.testing.harness import driver_of
+import tenure
+from tenure.errors import StoreClosed, Unavailable
+from tenure.stores.store import Store
+from tenure.testing.conformance.world import assert_sound, eventually
+from tenure.testing.harness import driver_of
 
 
 class Failing:
@@ -35,7 +35,7 @@ class Failing:
 
 
 def opened(tmp_path: Path, durability: Any) -> tuple[Store, Failing]:
-    store = leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability=durability, sweep=False, sync_interval=0.02)
+    store = tenure.open(f"rocksdb:{tmp_path / 'data'}", durability=durability, sweep=False, sync_interval=0.02)
     engine = driver_of(store)
     engine._db = failing = Failing(engine._db)
     return store, failing
@@ -68,7 +68,7 @@ def test_fail_stop_at_disk(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreClosed):
         queue.enqueue(b"closed")
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
         assert again.queue("work").get(made) is not None
         again.queue("work").enqueue(b"goes on")
         assert_sound(again)
@@ -108,7 +108,7 @@ def test_fail_stop_at_os(tmp_path: Path) -> None:
     assert eventually(lambda: driver_of(store)._stopped is not None)
     must_have_stopped(store)
     store.close()
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
         assert again.queue("work").get(made) is not None
         assert_sound(again)
 
@@ -127,6 +127,6 @@ def test_a_failed_write_stops_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     must_have_stopped(store)
     store.close()
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as again:
         assert [job.id for job in again.queue("work").list("ready")] == [made]
         assert_sound(again)

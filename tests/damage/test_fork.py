@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.errors import StoreClosed
-from leasehold.stores.remote.loop import Loop
-from leasehold.stores.store import Store
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.errors import StoreClosed
+from tenure.stores.remote.loop import Loop
+from tenure.stores.store import Store
+from tenure.testing.conformance.world import assert_sound
 
 PATIENCE = 50.0
 engines = pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarni
 
 @pytest.fixture
 def store(engine: str, tmp_path: Path) -> Iterator[Store]:
-    with leasehold.open(f"{engine}:{tmp_path / 'data'}", sweep=False) as opened:
+    with tenure.open(f"{engine}:{tmp_path / 'data'}", sweep=False) as opened:
         yield opened
         assert_sound(opened)
 
@@ -140,7 +140,7 @@ def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path
     owner = os.fork()
     if owner == 0:
         try:
-            store = leasehold.open(url, sweep=False)
+            store = tenure.open(url, sweep=False)
             store.queue("work").enqueue(b"kept")
             if os.fork() == 0:
                 os.write(told, b"%d\n" % os.getpid())
@@ -154,7 +154,7 @@ def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path
     os.waitpid(owner, 0)
     try:
         os.kill(child, 0)  # it lives
-        with leasehold.open(url, sweep=False) as store:
+        with tenure.open(url, sweep=False) as store:
             assert store.queue("work").counts().ready == 1
             assert_sound(store)
     finally:

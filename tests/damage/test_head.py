@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold import NewJob
-from leasehold.errors import Corrupt
-from leasehold.stores.queue import Queue
+import tenure
+from tenure import NewJob
+from tenure.errors import Corrupt
+from tenure.stores.queue import Queue
 from tests.damage.planting import Garden, garden
 
 
@@ -34,11 +34,11 @@ def corrupt(queue: Queue, job_id: str) -> None:
 
 def test_lmdb_goes_on_past_a_row_damaged_in_its_file(tmp_path: Path) -> None:
     url = f"lmdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         made = [answer.id for answer in store.queue("work").enqueue_many([b"payload-%d-of-five" % n for n in range(5)])]
     assert flip_all(tmp_path / "data" / "db" / "data.mdb", b"payload-0-of-five", 8)
     assert flip_all(tmp_path / "data" / "db" / "data.mdb", b"payload-3-of-five", 8)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         corrupt(queue, made[0])
         claim = queue.claim(limit=5, lease=60)
@@ -61,13 +61,13 @@ def test_rocksdb_goes_on_past_a_damaged_block(tmp_path: Path) -> None:
     """Its damage comes in blocks of many jobs: those of other blocks are still served, and none is called empty."""
     url = f"rocksdb:{tmp_path / 'data'}"
     chance = random.Random(3)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         made = [a.id for a in store.queue("work").enqueue_many([chance.randbytes(2000) for _ in range(200)])]
     tables = sorted((tmp_path / "data" / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
     data = bytearray(tables[-1].read_bytes())
     data[2000] ^= 1  # in the first block of the largest table: the jobs' own rows
     tables[-1].write_bytes(data)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         corrupt(queue, made[0])
         claim = queue.claim(limit=200, lease=60)

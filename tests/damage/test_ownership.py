@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.errors import StoreLocked
-from leasehold.stores import joining
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.errors import StoreLocked
+from tenure.stores import joining
+from tenure.testing.conformance.world import assert_sound
 
 CODE = """
-import sys, leasehold
-store = leasehold.open(sys.argv[1], sweep=False, listen=False)
+import sys, tenure
+store = tenure.open(sys.argv[1], sweep=False, listen=False)
 print(store.queue("work").enqueue(b"mine").id, flush=True)
 sys.stdin.readline()
 store.close()
@@ -52,7 +52,7 @@ def files(url: str) -> dict[str, bytes]:
 def test_a_second_process_is_told_who_has_it(url: str, owner: subprocess.Popen[str]) -> None:
     before = files(url)
     with pytest.raises(StoreLocked) as locked:
-        leasehold.open(url, sweep=False)
+        tenure.open(url, sweep=False)
     assert str(owner.pid) in str(locked.value)
     assert socket.gethostname() in str(locked.value)
     assert f"process {owner.pid}" in locked.value.owner
@@ -61,26 +61,26 @@ def test_a_second_process_is_told_who_has_it(url: str, owner: subprocess.Popen[s
     assert files(url) == before, "a refusal changed something"
     owner.communicate("done\n", timeout=30)
     assert owner.returncode == 0, "the owner was disturbed"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().ready == 1
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_twice_in_one_process_is_said_so(tmp_path: Path, engine: str) -> None:
     url = f"{engine}:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         with pytest.raises(StoreLocked, match="this process") as locked:
-            leasehold.open(url, sweep=False)
+            tenure.open(url, sweep=False)
         assert "safe for threads" in str(locked.value)
         store.queue("work").enqueue(b"still open")
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().ready == 1
 
 
 def test_a_killed_owner_leaves_nothing_in_the_way(url: str, owner: subprocess.Popen[str]) -> None:
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait(30)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").get(owner.made) is not None  # type: ignore[attr-defined]
         assert_sound(store)
 
@@ -93,4 +93,4 @@ def test_an_owner_that_cannot_be_read_is_another_process(
     )  # it may be about to let us in: that it never does takes a minute to see
     Path(url.removeprefix("rocksdb:"), "OWNER").write_bytes(b"\xff\0{")
     with pytest.raises(StoreLocked, match="another process"):
-        leasehold.open(url, sweep=False)
+        tenure.open(url, sweep=False)

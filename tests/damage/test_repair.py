@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leasehold import Quota
-from leasehold.errors import Corrupt, LeaseLost
-from leasehold.model.report import Report
-from leasehold.queueing.registry import registered
-from leasehold.storage import keyspace, records
-from leasehold.storage.keyspace import (
+from tenure import Quota
+from tenure.errors import Corrupt, LeaseLost
+from tenure.model.report import Report
+from tenure.queueing.registry import registered
+from tenure.storage import keyspace, records
+from tenure.storage.keyspace import (
     CLAIMS,
     COUNTERS,
     DEAD,
@@ -38,8 +38,8 @@ from leasehold.storage.keyspace import (
     Limit,
     Usage,
 )
-from leasehold.testing.conformance.world import assert_sound
-from leasehold.testing.harness import backend_of
+from tenure.testing.conformance.world import assert_sound
+from tenure.testing.harness import backend_of
 from tests.damage.planting import BIG, Garden, garden
 
 NOBODY = bytes(range(16))  # the id of no job and no lease

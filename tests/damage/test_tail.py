@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.errors import Corrupt
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.errors import Corrupt
+from tenure.testing.conformance.world import assert_sound
 
 ROOT = Path(__file__).parents[2]
 CODE = """
-import os, sys, leasehold
-store = leasehold.open(sys.argv[1], durability=sys.argv[2], sweep=False, sync_interval=3600)  # at os: not before the end
+import os, sys, tenure
+store = tenure.open(sys.argv[1], durability=sys.argv[2], sweep=False, sync_interval=3600)  # at os: not before the end
 queue = store.queue("work")
 for n in range(int(sys.argv[3])):
     print(queue.enqueue(b"%d;" % n * 50).id, flush=True)
@@ -42,7 +42,7 @@ def log_of(folder: Path) -> Path:
 
 
 def ready(folder: Path) -> list[str]:
-    with leasehold.open(f"rocksdb:{folder}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{folder}", sweep=False) as store:
         assert_sound(store)
         return [job.id for job in store.queue("work").list("ready", limit=1000)]
 
@@ -71,7 +71,7 @@ def test_a_power_cut_takes_the_unsynced_end_and_nothing_else(tmp_path: Path, los
     assert left == made[: len(left)], "not a prefix"
     assert 0 < len(left) < len(made)
     assert len(made) - len(left) <= 1 + lost // 50
-    with leasehold.open(f"rocksdb:{tmp_path}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{tmp_path}", sweep=False) as store:
         store.queue("work").enqueue(b"goes on")
         assert_sound(store)
 
@@ -90,7 +90,7 @@ def test_a_lost_end_that_was_written_is_refused(tmp_path: Path, durability: str,
         os.truncate(log, size)
     for _ in range(2):  # a refusal is no repair: it stays; and it says what to do
         with pytest.raises(Corrupt, match=r"lost.*DURABLE"):
-            leasehold.open(f"rocksdb:{folder}", sweep=False)
+            tenure.open(f"rocksdb:{folder}", sweep=False)
     (folder / "DURABLE").unlink()
     left = ready(folder)
     assert left == made[: len(left)]
@@ -103,7 +103,7 @@ def test_a_lost_end_of_notes_only_is_refused_too(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     os.truncate(log, log.stat().st_size - 1)
     with pytest.raises(Corrupt, match="lost"):
-        leasehold.open(f"rocksdb:{tmp_path}", sweep=False)
+        tenure.open(f"rocksdb:{tmp_path}", sweep=False)
 
 
 def test_a_flipped_byte_in_the_middle_of_the_log_is_refused(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_a_flipped_byte_in_the_middle_of_the_log_is_refused(tmp_path: Path) -> N
     data[len(data) // 2] ^= 1
     log.write_bytes(data)
     with pytest.raises(Corrupt):
-        leasehold.open(f"rocksdb:{tmp_path}", sweep=False)
+        tenure.open(f"rocksdb:{tmp_path}", sweep=False)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from leasehold import Backoff, errors
-from leasehold.cli.frame import EXIT_CODES
-from leasehold.model.lifecycle import TRANSITIONS, Change, State
-from leasehold.storage import keyspace, records
-from leasehold.storage.keyspace import Counter, Due
+from tenure import Backoff, errors
+from tenure.cli.frame import EXIT_CODES
+from tenure.model.lifecycle import TRANSITIONS, Change, State
+from tenure.storage import keyspace, records
+from tenure.storage.keyspace import Counter, Due
 from tests.docs.blocks import DOCS, DOCUMENTS, anchors, blocks, links, name_of, table, tables
 from tests.docs.transitions import moved
 
@@ -60,7 +60,7 @@ def test_tables_are_whole(document: Path):
 
 @pytest.mark.parametrize(("document", "block"), RUNNABLE, ids=[f"{name_of(d)}:{b.line}" for d, b in RUNNABLE])
 def test_examples_run(document: Path, block: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+    for name in [name for name in os.environ if name.startswith("TENURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def test_a_decision_says_why_what_and_what_follows(document: Path):
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 ERRORS = DOCS / "errors.md"
-CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.LeaseholdError)]
+CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TenureError)]
 
 
 def test_every_error_is_there_with_its_code_and_exit_code():
@@ -97,7 +97,7 @@ def test_every_error_is_there_with_its_code_and_exit_code():
 
 
 def test_the_tree_is_the_tree():
-    tree = next(block.body for block in blocks(ERRORS) if "LeaseholdError" in block.body)
+    tree = next(block.body for block in blocks(ERRORS) if "TenureError" in block.body)
     parents: dict[int, str] = {}
     for line in tree.splitlines():
         at, name = re.search(r"\w", line).start(), re.search(r"\w+", line)[0]  # type: ignore[union-attr,index]
@@ -260,8 +260,8 @@ def test_the_formats_of_the_examples_are_the_stored_ones():
 
 
 def test_the_protocol_names_every_operation_and_every_code():
-    from leasehold.stores.remote.faults import FAULTS
-    from leasehold.stores.remote.operations import OPERATIONS
+    from tenure.stores.remote.faults import FAULTS
+    from tenure.stores.remote.operations import OPERATIONS
 
     text = (DOCS / "protocol.md").read_text()
     missing = [op.name for op in OPERATIONS.values() if f"| `{op.method} {op.path}` |" not in text]

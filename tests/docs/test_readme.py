@@ -26,7 +26,7 @@ SHELL = [
     for block in blocks(README)
     if block.language == "console" and "tasks" not in block.marks
     for line in block.body.splitlines()
-    if line.startswith("$ leasehold") and "serve" not in line
+    if line.startswith("$ tenure") and "serve" not in line
 ]
 SERVER = [
     line[2:]
@@ -39,7 +39,7 @@ SERVER = [
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, and no settings from elsewhere."""
-    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+    for name in [name for name in os.environ if name.startswith("TENURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -79,7 +79,7 @@ def test_the_shell_lines_work(fresh: Path):
 
 
 def test_two_commands_from_nothing_to_a_claim(fresh: Path):
-    assert [line.split()[0] for line in SERVER] == ["leasehold", "curl"]
+    assert [line.split()[0] for line in SERVER] == ["tenure", "curl"]
     port = free_ports(1)[0]
     script = "\n".join(SERVER).replace("8400", str(port)) + "\nstatus=$?; kill %1; wait %1; exit $status"
     done = run("bash", "-c", script, where=fresh)

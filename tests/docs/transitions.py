@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import leasehold
-from leasehold import Delivery, ManualClock, Policy, Queue, Store
-from leasehold.storage import keyspace
-from leasehold.storage.engine import Reader
-from leasehold.storage.keyspace import Due
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure import Delivery, ManualClock, Policy, Queue, Store
+from tenure.storage import keyspace
+from tenure.storage.engine import Reader
+from tenure.storage.keyspace import Due
+from tenure.testing.harness import engine_of
 
 Numbers = dict[str, int]
 LEASE, RETENTION, TTL = 30, 600, 60
@@ -21,7 +21,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store: Store = leasehold.open("memory:", clock=self.clock, sweep=False)
+        self.store: Store = tenure.open("memory:", clock=self.clock, sweep=False)
         self.queue: Queue = self.store.queue("q")
         self.queue.configure(Policy(lease=LEASE, result_retention=RETENTION))
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import leasehold
-from leasehold.clock import ManualClock
-from leasehold.storage.engines.memory import MemoryEngine
-from leasehold.stores.kv import KvBackend
-from leasehold.stores.store import Store
+import tenure
+from tenure.clock import ManualClock
+from tenure.storage.engines.memory import MemoryEngine
+from tenure.stores.kv import KvBackend
+from tenure.stores.store import Store
 
 
 class Place(Protocol):
@@ -62,7 +62,7 @@ class DiskPlace:
         return self._folder / f"life-{self._lives}"
 
     def open(self, clock: ManualClock) -> Store:
-        return leasehold.open(f"{self._scheme}:{self._data}", clock=clock, sweep=False, **self._options)
+        return tenure.open(f"{self._scheme}:{self._data}", clock=clock, sweep=False, **self._options)
 
     def reopen(self, store: Store, clock: ManualClock) -> Store:
         store.close()

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from leasehold.errors import AlreadySettled, InvalidArgument, KeyConflict, LeaseLost, QueueFull
-from leasehold.model.rate import Rate
-from leasehold.model.retry import Policy
+from tenure.errors import AlreadySettled, InvalidArgument, KeyConflict, LeaseLost, QueueFull
+from tenure.model.rate import Rate
+from tenure.model.retry import Policy
 
 DAY = 86_400_000
 EXPIRED = "(the lease expired)"

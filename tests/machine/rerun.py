@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from sortedcontainers import SortedDict
 
-from leasehold.errors import LeaseholdError
-from leasehold.storage.engines.memory import MemoryEngine, _Transaction
-from leasehold.storage.keyspace import NAMES
+from tenure.errors import TenureError
+from tenure.storage.engines.memory import MemoryEngine, _Transaction
+from tenure.storage.keyspace import NAMES
 
 T = TypeVar("T")
 
@@ -68,14 +68,14 @@ class StaleEngine(MemoryEngine):
 
 
 class _Raised:
-    def __init__(self, error: LeaseholdError) -> None:
+    def __init__(self, error: TenureError) -> None:
         self.error = error
 
 
 def _outcome(fn: Callable[[_Transaction], T], tx: _Transaction) -> T | _Raised:
     try:
         return fn(tx)
-    except LeaseholdError as error:
+    except TenureError as error:
         return _Raised(error)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.clock import ManualClock
-from leasehold.errors import KeyConflict, LeaseholdError
-from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
+from tenure.clock import ManualClock
+from tenure.errors import KeyConflict, TenureError
+from tenure.model.retry import Backoff, Policy
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 
 HOUR, DAY = 3600, 86_400
@@ -176,14 +176,14 @@ def test_a_job_comes_back_at_a_priority_nobody_has_looked_at(world: World) -> No
 
 def test_an_error_that_is_kept_keeps_nothing_open(world: World) -> None:
     """Its traceback held the transaction, and that the database: the store could not be opened again."""
-    kept: list[LeaseholdError] = []
+    kept: list[TenureError] = []
     world.queue.enqueue(b"x", key="k")
     claim = world.queue.claim()
     world.queue.ack(claim[0])
     for wrong in (lambda: world.queue.enqueue(b"y", key="k"), lambda: world.queue.extend(claim, 30)):
         try:
             wrong()
-        except LeaseholdError as error:
+        except TenureError as error:
             kept.append(error)
     world.reopen()
     assert len(kept) == 2

@@ -25,16 +25,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leasehold.clock import ManualClock
-from leasehold.errors import LeaseholdError
-from leasehold.model.job import Job as SeenJob
-from leasehold.model.job import NewJob, Where
-from leasehold.model.lease import Delivery as RealDelivery
-from leasehold.model.rate import Rate
-from leasehold.model.retry import Backoff, Policy
-from leasehold.storage.engines.memory import MemoryEngine
-from leasehold.storage.segmented import Habits, SegmentedTransaction
-from leasehold.stores.queue import Queue
+from tenure.clock import ManualClock
+from tenure.errors import TenureError
+from tenure.model.job import Job as SeenJob
+from tenure.model.job import NewJob, Where
+from tenure.model.lease import Delivery as RealDelivery
+from tenure.model.rate import Rate
+from tenure.model.retry import Backoff, Policy
+from tenure.storage.engines.memory import MemoryEngine
+from tenure.storage.segmented import Habits, SegmentedTransaction
+from tenure.stores.queue import Queue
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish
@@ -58,7 +58,7 @@ def outcome(call: Callable[[], Any]) -> Any:
     """What it answered, or the error it raised."""
     try:
         return call()
-    except LeaseholdError as error:
+    except TenureError as error:
         return error
 
 
@@ -125,7 +125,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Ask both; they raise the same, or neither does."""
         answer = outcome(expected)
         given = outcome(actual)
-        if isinstance(answer, LeaseholdError) or isinstance(given, LeaseholdError):
+        if isinstance(answer, TenureError) or isinstance(given, TenureError):
             assert type(given) is type(answer), f"{given!r} instead of {answer!r}"
             return None
         return answer, given
@@ -283,7 +283,7 @@ class QueueMachine(RuleBasedStateMachine):
             try:
                 getattr(self.model, verb)(mine)
                 done.append(mine.job.id)
-            except LeaseholdError:
+            except TenureError:
                 lost.append(mine.job.id)
         settled = getattr(self.queue(queue), verb + "_many")([self.real[mine] for mine in some])
         assert (settled.done, settled.lost) == (done, lost)
@@ -499,7 +499,7 @@ def machine(place: Callable[[], Place], reference: type[Reference] = Reference) 
 @pytest.fixture
 def parent() -> Iterator[Path]:
     """A folder for the stores of one test, gone after it."""
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-machine-"))
+    folder = Path(tempfile.mkdtemp(prefix="tenure-machine-"))
     yield folder
     shutil.rmtree(folder)
 

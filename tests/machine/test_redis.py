@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from leasehold.clock import ManualClock
-from leasehold.stores.store import Store
+from tenure.clock import ManualClock
+from tenure.stores.store import Store
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import ApartReference
 from tests.machine.test_machine import machine

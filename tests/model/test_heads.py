@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import leasehold
-from leasehold.storage import keyspace
-from leasehold.storage.engine import Row
-from leasehold.storage.heads import Heads
-from leasehold.testing.harness import driver_of
+import tenure
+from tenure.storage import keyspace
+from tenure.storage.engine import Row
+from tenure.storage.heads import Heads
+from tenure.testing.harness import driver_of
 
 #: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.
 ready_keys = st.builds(
@@ -50,7 +50,7 @@ def steps(keys: Any, ranges: Any) -> Any:
 @pytest.fixture(scope="module", params=["high_throughput", "low_space"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = tmp_path_factory.mktemp("heads") / "data"
-    with leasehold.open(f"rocksdb:{path}", durability="os", sweep=False, mode=request.param) as store:
+    with tenure.open(f"rocksdb:{path}", durability="os", sweep=False, mode=request.param) as store:
         yield driver_of(store)
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.errors import InvalidArgument
-from leasehold.model.ids import IdSource, created_ms, job_id_bytes
+from tenure.errors import InvalidArgument
+from tenure.model.ids import IdSource, created_ms, job_id_bytes
 
 moments = st.integers(1, 2**47) | st.integers(1_800_000_000_000, 1_800_000_000_005)
 

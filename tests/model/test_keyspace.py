@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.storage import keyspace
-from leasehold.storage.keyspace import Counter, Due, Limit, Usage
+from tenure.storage import keyspace
+from tenure.storage.keyspace import Counter, Due, Limit, Usage
 
 queues = st.integers(0, 2**32 - 1) | st.integers(0, 3)
 priorities = st.integers(0, 9)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.errors import InvalidArgument
-from leasehold.model.lifecycle import SHOWN, TERMINAL, TRANSITIONS, Change, Reason, State, allowed, checked_shown, shown
+from tenure.errors import InvalidArgument
+from tenure.model.lifecycle import SHOWN, TERMINAL, TRANSITIONS, Change, Reason, State, allowed, checked_shown, shown
 
 GONE, WAITING, LEASED, DONE, DEAD = State.GONE, State.WAITING, State.LEASED, State.DONE, State.DEAD
 

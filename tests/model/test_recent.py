@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import leasehold
-from leasehold.errors import LeaseholdError
-from leasehold.storage import keyspace
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure.errors import TenureError
+from tenure.storage import keyspace
+from tenure.testing.harness import engine_of
 
 SPACES = [keyspace.JOBS, keyspace.STATE, keyspace.NOTES]
 #: So few that they meet.
@@ -30,11 +30,11 @@ steps = st.one_of(
 @pytest.fixture(scope="module", params=["rocksdb", "lmdb", "memory"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = "" if request.param == "memory" else tmp_path_factory.mktemp("recent") / "data"
-    with leasehold.open(f"{request.param}:{path}", sweep=False) as store:
+    with tenure.open(f"{request.param}:{path}", sweep=False) as store:
         yield engine_of(store)
 
 
-class Thrown(LeaseholdError):
+class Thrown(TenureError):
     pass
 
 

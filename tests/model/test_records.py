@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.errors import Corrupt
-from leasehold.model.retry import Backoff, Policy
-from leasehold.storage import records
-from leasehold.storage.records import EventRecord, LeaseRecord, Notes, QueueRecord, StateRecord
+from tenure.errors import Corrupt
+from tenure.model.retry import Backoff, Policy
+from tenure.storage import records
+from tenure.storage.records import EventRecord, LeaseRecord, Notes, QueueRecord, StateRecord
 
 JOB = bytes(range(16))
 LEASE = bytes(range(16, 32))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leasehold.errors import InvalidArgument
-from leasehold.model.durations import MAX_MS
-from leasehold.model.retry import Backoff, Policy, after_expiry, after_failure
+from tenure.errors import InvalidArgument
+from tenure.model.durations import MAX_MS
+from tenure.model.retry import Backoff, Policy, after_expiry, after_failure
 
 rolls = st.floats(0, 1, exclude_max=True)
 attempts = st.integers(1, 1_000_000)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leasehold.errors import InvalidArgument
-from leasehold.model.durations import MAX_MS, as_datetime, duration_ms, moment_ms
-from leasehold.model.job import NewJob
-from leasehold.model.lease import Delivery, Proof, proof_of, receipt
-from leasehold.model.names import QueueName, checked, queue_name, short_text
-from leasehold.model.request import job_request
+from tenure.errors import InvalidArgument
+from tenure.model.durations import MAX_MS, as_datetime, duration_ms, moment_ms
+from tenure.model.job import NewJob
+from tenure.model.lease import Delivery, Proof, proof_of, receipt
+from tenure.model.names import QueueName, checked, queue_name, short_text
+from tenure.model.request import job_request
 
 NOT_NUMBERS: list[object] = [None, "1", b"1", True, False, Decimal(1), Fraction(1), 1j, [1], {}]
 NOT_USABLE = [math.nan, math.inf, -math.inf, 2**63, 2.0**63, -(2**63), 10**400, 1e300]

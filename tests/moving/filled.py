@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from leasehold import Backoff, NewJob, Policy, Store
-from leasehold.model.lease import Settle
+from tenure import Backoff, NewJob, Policy, Store
+from tenure.model.lease import Settle
 
 
 def fill(store: Store, jobs: int, seed: int = 1) -> None:

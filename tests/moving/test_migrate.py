@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import leasehold
-from leasehold import Store
-from leasehold.cli.main import cli
-from leasehold.stores import moving
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
+import tenure
+from tenure import Store
+from tenure.cli.main import cli
+from tenure.stores import moving
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
 from tests.moving.filled import fill
 
 JOBS = int(os.environ.get("MIGRATE_JOBS", "0"))
@@ -38,17 +38,17 @@ def test_there_and_back_again_at_full_size(tmp_path: Path):
 
 def there_and_back(tmp_path: Path, jobs: int) -> None:
     urls = [f"rocksdb:{tmp_path / 'a'}", f"lmdb:{tmp_path / 'b'}", f"rocksdb:{tmp_path / 'c'}"]
-    with leasehold.open(urls[0], sweep=False, durability="os") as store:
+    with tenure.open(urls[0], sweep=False, durability="os") as store:
         fill(store, jobs)
         first = moving.checksum(store, names(store))
         before = {(i.tenant, i.queue): (i.paused, i.policy, i.counts.waiting + i.counts.leased) for i in store.queues()}
     assert 0 < first.jobs <= jobs
     for source, target in itertools.pairwise(urls):
-        with leasehold.open(source, sweep=False) as here, leasehold.open(target, sweep=False) as there:
+        with tenure.open(source, sweep=False) as here, tenure.open(target, sweep=False) as there:
             moved = moving.migrate(here, there)
             assert moved.verified, moved
             assert (moved.added, moved.jobs) == (first.jobs, first.jobs)
-    with leasehold.open(urls[2], sweep=False) as store:
+    with tenure.open(urls[2], sweep=False) as store:
         assert moving.checksum(store, names(store)) == first
         after = {(i.tenant, i.queue): (i.paused, i.policy, i.counts.waiting) for i in store.queues()}
         assert after == before
@@ -61,7 +61,7 @@ def test_a_move_that_was_stopped_goes_on(tmp_path: Path):
     class Stopped(Exception):
         pass
 
-    with leasehold.open("memory:", sweep=False) as here, leasehold.open(f"lmdb:{tmp_path / 'b'}", sweep=False) as there:
+    with tenure.open("memory:", sweep=False) as here, tenure.open(f"lmdb:{tmp_path / 'b'}", sweep=False) as there:
         fill(here, 3000)
         total = moving.checksum(here, names(here)).jobs
         calls = 0
@@ -86,7 +86,7 @@ def test_a_move_that_was_stopped_goes_on(tmp_path: Path):
 
 
 def test_a_difference_is_told(tmp_path: Path):
-    with leasehold.open("memory:", sweep=False) as here, leasehold.open("memory:", sweep=False) as there:
+    with tenure.open("memory:", sweep=False) as here, tenure.open("memory:", sweep=False) as there:
         fill(here, 50)
         there.queue("emails").enqueue(b"a stranger")
         moved = moving.migrate(here, there)
@@ -103,7 +103,7 @@ def test_the_command(tmp_path: Path):
         return ran.exit_code, ran.stdout + ran.stderr
 
     assert run(source, target)[0] == 4, "there is no store to copy"
-    with leasehold.open(source, sweep=False, durability="os") as store:
+    with tenure.open(source, sweep=False, durability="os") as store:
         fill(store, 300)
     assert run(source, source)[0] == 2
     code, said = run(source, target)
@@ -112,9 +112,9 @@ def test_the_command(tmp_path: Path):
     code, said = run(source, target, "--json")
     assert code == 0
     assert '"added":0' in said.replace(" ", "")
-    with leasehold.open(source, sweep=False) as store:
+    with tenure.open(source, sweep=False) as store:
         store.queue("emails").enqueue(b"one more")
-    with leasehold.open(target, sweep=False) as store:
+    with tenure.open(target, sweep=False) as store:
         store.queue("reports").enqueue(b"another")
     code, said = run(source, target)
     assert code == 1
@@ -125,17 +125,17 @@ def test_the_command(tmp_path: Path):
 def test_to_a_server_and_back(tmp_path: Path):
     served, target = f"rocksdb:{tmp_path / 'served'}", f"lmdb:{tmp_path / 'b'}"
     with (
-        leasehold.open("memory:", sweep=False) as here,
-        leasehold.open(served, sweep=False, durability="os") as owner,
+        tenure.open("memory:", sweep=False) as here,
+        tenure.open(served, sweep=False, durability="os") as owner,
         socket.create_server(("127.0.0.1", 0)) as listening,
     ):
         fill(here, 400)
         first = moving.checksum(here, names(here))
         listener = Listener(listening, Host(owner._backend))
         try:
-            with leasehold.open(f"http://127.0.0.1:{listening.getsockname()[1]}", sweep=False) as there:
+            with tenure.open(f"http://127.0.0.1:{listening.getsockname()[1]}", sweep=False) as there:
                 assert moving.migrate(here, there).verified
-                with leasehold.open(target, sweep=False) as last:
+                with tenure.open(target, sweep=False) as last:
                     moved = moving.migrate(there, last)
         finally:
             listener.stop()

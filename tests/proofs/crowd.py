@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 
-import leasehold
-from leasehold import NewJob
-from leasehold.errors import OpenError
-from leasehold.stores.store import Store
+import tenure
+from tenure import NewJob
+from tenure.errors import OpenError
+from tenure.stores.store import Store
 
 LEASE = 600.0
 PATIENCE = 60.0
@@ -49,7 +49,7 @@ class Crowd:
         except BaseException as exc:
             self.failures.append(exc)
 
-    def _produce(self, queue: leasehold.Queue, chance: random.Random) -> None:
+    def _produce(self, queue: tenure.Queue, chance: random.Random) -> None:
         payloads = [self._payload() for _ in range(chance.choice((1, 1, 2, 5)))]
         # Many are nacked often, and none shall die of it.
         answers = queue.enqueue_many([NewJob(payload, max_attempts=1000) for payload in payloads])
@@ -62,7 +62,7 @@ class Crowd:
             self._made += 1
             return b"%d" % self._made
 
-    def _consume(self, queue: leasehold.Queue, chance: random.Random, number: int) -> None:
+    def _consume(self, queue: tenure.Queue, chance: random.Random, number: int) -> None:
         wait = chance.choice((0, 0, 0.05, 0.3))
         claim = queue.claim(limit=chance.choice((1, 2, 4)), lease=LEASE, wait=wait, worker=f"w{number}")
         with self._lock:
@@ -122,7 +122,7 @@ def opened(url: str, alive: Callable[[], bool] = lambda: True, timeout: float = 
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return leasehold.open(url, sweep=False, timeout=timeout)
+            return tenure.open(url, sweep=False, timeout=timeout)
         except OpenError:
             if time.monotonic() > until or not alive():
                 raise

@@ -11,8 +11,8 @@ import random
 import sys
 import threading
 
-import leasehold
-from leasehold import LeaseLost
+import tenure
+from tenure import LeaseLost
 
 #: Jobs of one that was killed come back after this; nobody works on one for as long.
 LEASE = 4.0
@@ -27,7 +27,7 @@ class Diary:
         os.write(self._file, (json.dumps(words) + "\n").encode())
 
 
-def work(store: leasehold.Store, diary: Diary, name: str, number: int, over: threading.Event) -> None:
+def work(store: tenure.Store, diary: Diary, name: str, number: int, over: threading.Event) -> None:
     queue, chance = store.queue("work"), random.Random(f"{name}{number}")
     for turn in itertools.count():
         if over.is_set():
@@ -49,7 +49,7 @@ def work(store: leasehold.Store, diary: Diary, name: str, number: int, over: thr
 
 def main(url: str, log: str, name: str) -> None:
     diary, over = Diary(log), threading.Event()
-    with leasehold.open(url, durability="os") as store:
+    with tenure.open(url, durability="os") as store:
         diary.write("here", os.getpid())
 
         def run(number: int) -> None:

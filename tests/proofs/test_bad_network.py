@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.serving import Server
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
-from leasehold.stores.store import Store
+import tenure
+from tenure.serving import Server
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
+from tenure.stores.store import Store
 from tests.proofs.crowd import Crowd, opened
 from tests.proofs.proxy import FAULTS, Proxy
 
@@ -29,14 +29,14 @@ SECONDS = float(os.environ.get("NETWORK_SECONDS", "1.5"))
 
 @contextmanager
 def served(store: Store, by: str) -> Iterator[tuple[str, int]]:
-    """The store behind the small listener of the owner's socket, or behind `leasehold serve`'s application."""
+    """The store behind the small listener of the owner's socket, or behind `tenure serve`'s application."""
     with ExitStack() as ending:
         if by == "listener":
             sock = socket.create_server(("127.0.0.1", 0), backlog=256)
             ending.callback(Listener(sock, Host(store._backend)).stop)
         else:
             pytest.importorskip("litestar", reason="the server's extra is not installed")
-            from leasehold.server.running import Bind, Service, listening
+            from tenure.server.running import Bind, Service, listening
 
             sock = ending.enter_context(listening(Bind("127.0.0.1", 0)))
             service = Service(store, Bind("127.0.0.1", sock.getsockname()[1]), Server())
@@ -46,7 +46,7 @@ def served(store: Store, by: str) -> Iterator[tuple[str, int]]:
 
 def proof(folder: Path, by: str, seconds: float, clients: int, seed: int) -> str:
     url = f"rocksdb:{folder / 'data'}"
-    with leasehold.open(url, durability="os") as store, served(store, by) as upstream, ExitStack() as ending:
+    with tenure.open(url, durability="os") as store, served(store, by) as upstream, ExitStack() as ending:
         proxy = Proxy(upstream, seed)
         ending.callback(proxy.stop)
         crowd = Crowd(lambda: opened(f"http://127.0.0.1:{proxy.port}"), clients, seed)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.testing.conformance.world import all_events
+import tenure
+from tenure.testing.conformance.world import all_events
 
 pytestmark = pytest.mark.xdist_group("server-proofs")
 ROOT = Path(__file__).parents[2]
@@ -131,7 +131,7 @@ def judge(street: Street) -> str:
     acked = collections.Counter(words[1] for words in told if words[0] == "acked")
     acking = {words[1] for words in told if words[0] == "acking"}
     assert max(acked.values()) == 1, "acked twice"
-    with leasehold.open(f"rocksdb:{street.data}") as store:
+    with tenure.open(f"rocksdb:{street.data}") as store:
         queue = store.queue("work")
         left: list[str] = []
         until = time.monotonic() + PATIENCE

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stores.store import Store
+from tenure.stores.store import Store
 from tests.proofs.crowd import PATIENCE, Crowd, opened, wait_until
 
 pytest.importorskip("litestar", reason="the server's extra is not installed")
@@ -26,18 +26,18 @@ KILLS = int(os.environ.get("SERVER_KILLS", "2"))
 
 
 class ServerProcess:
-    """`leasehold serve` in a process of its own, started again at the same address."""
+    """`tenure serve` in a process of its own, started again at the same address."""
 
     def __init__(self, data: Path, socket: Path) -> None:
         self._command = [
-            sys.executable, "-m", "leasehold", "serve", "--store", f"rocksdb:{data}", "--bind", f"unix:{socket}",
+            sys.executable, "-m", "tenure", "serve", "--store", f"rocksdb:{data}", "--bind", f"unix:{socket}",
         ]  # fmt: skip
         self._log = data.with_suffix(".log")
         self.url = f"http+unix:{socket}"
         self.start()
 
     def start(self) -> None:
-        environment = {**os.environ, "LEASEHOLD_STORAGE_DURABILITY": "os"}
+        environment = {**os.environ, "TENURE_STORAGE_DURABILITY": "os"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 

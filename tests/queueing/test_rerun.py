@@ -10,16 +10,16 @@ from itertools import pairwise
 
 import pytest
 
-from leasehold.clock import Clock, ManualClock, SystemClock
-from leasehold.errors import LeaseholdError
-from leasehold.storage import keyspace
-from leasehold.storage.engine import Transaction
-from leasehold.storage.engines.memory import MemoryEngine, ReadOwnWrite
-from leasehold.stores.kv import KvBackend
-from leasehold.stores.store import Store
-from leasehold.stores.sweeper import Sweeper
-from leasehold.testing.conformance import *  # noqa: F403 - the tests
-from leasehold.testing.harness import EngineHarness, engine_of
+from tenure.clock import Clock, ManualClock, SystemClock
+from tenure.errors import TenureError
+from tenure.storage import keyspace
+from tenure.storage.engine import Transaction
+from tenure.storage.engines.memory import MemoryEngine, ReadOwnWrite
+from tenure.stores.kv import KvBackend
+from tenure.stores.store import Store
+from tenure.stores.sweeper import Sweeper
+from tenure.testing.conformance import *  # noqa: F403 - the tests
+from tenure.testing.harness import EngineHarness, engine_of
 from tests.machine.places import MemoryPlace
 from tests.machine.rerun import StaleEngine, TwiceEngine
 
@@ -68,14 +68,14 @@ def test_every_transaction_runs_twice(rerunning: Rerunning) -> None:
 def test_what_an_engine_may_not_keep_is_not_kept(rerunning: Rerunning) -> None:
     assert rerunning.traits.scope == "host"
     engine = rerunning()
-    with pytest.raises(LeaseholdError):
+    with pytest.raises(TenureError):
         engine.transact(_put_and_raise)
     assert engine.read(lambda reader: reader.get(keyspace.META, b"x")) is None
 
 
 def _put_and_raise(tx) -> None:
     tx.put(keyspace.META, b"x", b"y")
-    raise LeaseholdError("after it wrote")
+    raise TenureError("after it wrote")
 
 
 # ── the memory engine is the strict one ──────────────────────────────────────────────────────────────────────────────

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold import Backoff, InvalidArgument, LeaseLost, ManualClock, Policy
-from leasehold.model.lease import ClaimRequest, Settle
-from leasehold.model.request import JobRequest
-from leasehold.queueing import single
-from leasehold.storage import keyspace
-from leasehold.storage.engine import iterate
+import tenure
+from tenure import Backoff, InvalidArgument, LeaseLost, ManualClock, Policy
+from tenure.model.lease import ClaimRequest, Settle
+from tenure.model.request import JobRequest
+from tenure.queueing import single
+from tenure.storage import keyspace
+from tenure.storage.engine import iterate
 
 #: What all ways to a straight-line verb come to.
 STRAIGHT = ("enqueue_plain", "claim_one", "ack_one")
@@ -52,7 +52,7 @@ def pair(tmp_path):
     """Two stores of the same history: one with the straight-line verbs, one without."""
     stores = []
     for side in ("quick", "general"):
-        store = leasehold.open(f"rocksdb:{tmp_path / side}", clock=ManualClock(), sweep=False)
+        store = tenure.open(f"rocksdb:{tmp_path / side}", clock=ManualClock(), sweep=False)
         core(store).ids = Counted()
         stores.append(store)
     yield stores

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from leasehold.errors import LeaseholdError
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
-from leasehold.testing.conformance.world import assert_sound
+from tenure.errors import TenureError
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
+from tenure.testing.conformance.world import assert_sound
 
 
 class Load:
@@ -34,7 +34,7 @@ class Load:
             turn += 1
             try:
                 self._life(queue, turn)
-            except LeaseholdError:
+            except TenureError:
                 with self._lock:
                     self.unknown += 1
 

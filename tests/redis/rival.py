@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 
-import leasehold
+import tenure
 
 
 def main() -> None:
     url, claims = sys.argv[1], int(sys.argv[2])
     deliveries: list[tuple[str, int, int]] = []
     settled: list[str] = []
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         sys.stdout.write("ready\n")
         sys.stdout.flush()

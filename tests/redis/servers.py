@@ -20,12 +20,12 @@ from typing import Any
 
 import redis
 
-import leasehold
-from leasehold.clock import Clock
-from leasehold.model.ids import job_id_bytes
-from leasehold.stores.queue import Queue
-from leasehold.stores.store import Store
-from leasehold.testing.harness import Harness, Part
+import tenure
+from tenure.clock import Clock
+from tenure.model.ids import job_id_bytes
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
+from tenure.testing.harness import Harness, Part
 
 PATIENCE = 60.0
 
@@ -239,7 +239,7 @@ class RedisHarness(Harness):
         self.race_jobs = 3_000
 
     def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
-        return leasehold.open(self.url, clock=clock, sweep=sweep)
+        return tenure.open(self.url, clock=clock, sweep=sweep)
 
     def damage(self, store: Store, queue: Queue, job_id: str, part: Part) -> bool:
         job = job_id_bytes(job_id)

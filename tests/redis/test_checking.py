@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from leasehold.clock import ManualClock
-from leasehold.model.ids import job_id_bytes
-from leasehold.model.job import NewJob
-from leasehold.model.retry import Policy
-from leasehold.stores.store import Store
-from leasehold.testing.conformance.world import assert_sound
+from tenure.clock import ManualClock
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import NewJob
+from tenure.model.retry import Policy
+from tenure.stores.store import Store
+from tenure.testing.conformance.world import assert_sound
 from tests.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")

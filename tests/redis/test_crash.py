@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-import leasehold
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.testing.conformance.world import assert_sound
 from tests.redis.load import Load
 from tests.redis.servers import Cluster, Server, running, wait_until
 
@@ -18,7 +18,7 @@ LONG = "CRASH_ROUNDS" in os.environ
 def _killed(times: int) -> int:
     with (
         running(Server(fsync="always")) as server,
-        leasehold.open(f"{server.url}?patience=60&timeout=10", durability="disk", sweep=False) as store,
+        tenure.open(f"{server.url}?patience=60&timeout=10", durability="disk", sweep=False) as store,
     ):
         load = Load(store)
         for _ in range(times):
@@ -46,7 +46,7 @@ def test_a_server_killed_under_load_loses_nothing_acknowledged() -> None:
 def _failover(times: int, wait_replicas: int) -> Load:
     with running(Cluster(replicas=1)) as cluster:
         url = f"{cluster.url}?patience=60&timeout=3&wait_replicas={wait_replicas}"
-        with leasehold.open(url, sweep=False) as store:
+        with tenure.open(url, sweep=False) as store:
             load = Load(store, queues=("a", "b", "c", "d"))
             for turn in range(times):
                 enough = load.total + 150

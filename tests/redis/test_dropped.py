@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold.errors import Unavailable
-from leasehold.model.job import NewJob
-from leasehold.model.lease import Settle
-from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest
-from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Store
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.errors import Unavailable
+from tenure.model.job import NewJob
+from tenure.model.lease import Settle
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest
+from tenure.model.retry import Backoff, Policy
+from tenure.stores.store import Store
+from tenure.testing.conformance.world import assert_sound
 from tests.redis.proxy import Cut, Proxy
 from tests.redis.servers import RedisHarness, Server
 
@@ -101,7 +101,7 @@ def picture(store: Store) -> Any:
 
 def opened(proxy: Proxy, patience: float) -> tuple[Store, RedisHarness]:
     harness = RedisHarness(f"redis+unix://{proxy.socket}", [], patience=str(patience))
-    return leasehold.open(harness.url, sweep=False), harness
+    return tenure.open(harness.url, sweep=False), harness
 
 
 def requests_of(proxy: Proxy) -> tuple[int, Any]:
@@ -155,7 +155,7 @@ def test_a_client_that_ends_there_leaves_a_sound_store(
             history(store, told)
         proxy.arm(0, None)
         store.close()
-        with leasehold.open(f"{server.url}?prefix={harness.prefix}", sweep=False) as after:
+        with tenure.open(f"{server.url}?prefix={harness.prefix}", sweep=False) as after:
             assert_sound(after)
             if told.there:
                 there = {job.id for state in ("ready", "scheduled", "leased", "done", "dead")

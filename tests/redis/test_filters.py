@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-import leasehold
-from leasehold.clock import ManualClock
-from leasehold.errors import KeyConflict
-from leasehold.model.job import NewJob
-from leasehold.model.retry import Policy
-from leasehold.stores.redis.filters import RotatingFilter
-from leasehold.stores.redis.produce import LARGE
+import tenure
+from tenure.clock import ManualClock
+from tenure.errors import KeyConflict
+from tenure.model.job import NewJob
+from tenure.model.retry import Policy
+from tenure.stores.redis.filters import RotatingFilter
+from tenure.stores.redis.produce import LARGE
 from tests.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -137,11 +137,11 @@ def test_ids_that_were_removed_are_not_removed_again_by_a_write(server: Server) 
 
 
 def test_all_three_report_their_memory(server: Server) -> None:
-    with leasehold.open(f"{server.url}?prefix=three&bloom_cleanup=true&bloom_capacity=1000000", sweep=False) as store:
+    with tenure.open(f"{server.url}?prefix=three&bloom_cleanup=true&bloom_capacity=1000000", sweep=False) as store:
         assert 6e6 < store._backend.filter_bytes < 9e6  # type: ignore[attr-defined]
 
 
 def test_it_can_be_turned_off(server: Server) -> None:
-    with leasehold.open(f"{server.url}?prefix=off&bloom_capacity=0", sweep=False) as store:
+    with tenure.open(f"{server.url}?prefix=off&bloom_capacity=0", sweep=False) as store:
         assert store._backend.filter_bytes == 0  # type: ignore[attr-defined]
         assert store.queue("work").enqueue(bytes(LARGE), key="k").id

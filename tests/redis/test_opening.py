@@ -7,11 +7,11 @@ import contextlib
 import pytest
 import redis
 
-import leasehold
-from leasehold.errors import FormatError, InvalidArgument, OpenError, SettingsError, Unavailable
-from leasehold.stores.redis.address import Address, parse
-from leasehold.stores.redis.library import library
-from leasehold.stores.redis.opening import _check_version
+import tenure
+from tenure.errors import FormatError, InvalidArgument, OpenError, SettingsError, Unavailable
+from tenure.stores.redis.address import Address, parse
+from tenure.stores.redis.library import library
+from tenure.stores.redis.opening import _check_version
 from tests.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -54,13 +54,13 @@ def test_urls(url: str, kind: str, hosts: tuple[tuple[str, int], ...], rest: dic
 )  # fmt: skip
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(OpenError):
-        leasehold.open(url, sweep=False)
+        tenure.open(url, sweep=False)
 
 
 def test_a_password_is_never_shown() -> None:
     assert "secret" not in parse("redis://u:secret@h").shown
     with pytest.raises(OpenError) as refused:
-        leasehold.open("redis://u:secret@127.0.0.1:1", sweep=False)
+        tenure.open("redis://u:secret@127.0.0.1:1", sweep=False)
     assert "secret" not in str(refused.value)
     assert isinstance(parse("redis://u:secret@h"), Address)
 
@@ -68,18 +68,18 @@ def test_a_password_is_never_shown() -> None:
 def test_options_are_checked(server: Server) -> None:
     for query in ("partitions=0", "partitions=65", "partitions=x", "wait_replicas=-1", "timeout=0", "prefix="):
         with pytest.raises((SettingsError, OpenError)):
-            leasehold.open(f"{server.url}?{query}", sweep=False)
+            tenure.open(f"{server.url}?{query}", sweep=False)
     with pytest.raises(SettingsError):
-        leasehold.open(server.url, prefix="a b", sweep=False)
+        tenure.open(server.url, prefix="a b", sweep=False)
     with pytest.raises(SettingsError, match="is a setting of redis"):
-        leasehold.open("memory:", prefix="x")
+        tenure.open("memory:", prefix="x")
 
 
 def test_no_server_is_an_error_at_once() -> None:
     with pytest.raises(OpenError, match="refused"):
-        leasehold.open("redis://127.0.0.1:1", sweep=False)
+        tenure.open("redis://127.0.0.1:1", sweep=False)
     with pytest.raises(OpenError):
-        leasehold.open("redis+unix:///tmp/no-such-socket", sweep=False)
+        tenure.open("redis+unix:///tmp/no-such-socket", sweep=False)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_a_password_that_is_missing_or_wrong(server: Server) -> None:
     client.config_set("requirepass", "pw")
     try:
         with pytest.raises(OpenError, match="asks for a password") as refused:
-            leasehold.open(server.url, sweep=False)
+            tenure.open(server.url, sweep=False)
         assert str(server.socket) in str(refused.value)
         with pytest.raises(OpenError, match="refuses this user"):
-            leasehold.open(f"redis+unix://:no@{server.socket}", sweep=False)
-        leasehold.open(f"redis+unix://:pw@{server.socket}", sweep=False).close()
+            tenure.open(f"redis+unix://:no@{server.socket}", sweep=False)
+        tenure.open(f"redis+unix://:pw@{server.socket}", sweep=False).close()
     finally:
         client.config_set("requirepass", "")
 
@@ -123,27 +123,27 @@ def test_durability_is_what_the_server_has(server: Server, harness: RedisHarness
         assert store.durability == "os"
     assert harness.url is not None
     with pytest.raises(OpenError, match="'disk' was asked for"):
-        leasehold.open(harness.url, durability="disk", sweep=False)
+        tenure.open(harness.url, durability="disk", sweep=False)
     client.config_set("appendfsync", "always")
     try:
-        with leasehold.open(harness.url, durability="disk", sweep=False) as store:
+        with tenure.open(harness.url, durability="disk", sweep=False) as store:
             assert store.durability == "disk"
     finally:
         client.config_set("appendfsync", "everysec")
     with running(Server(appendonly=False)) as plain:
-        with leasehold.open(plain.url, sweep=False) as store:
+        with tenure.open(plain.url, sweep=False) as store:
             assert store.durability == "memory"
         with pytest.raises(OpenError, match="'os' was asked for"):
-            leasehold.open(plain.url, durability="os", sweep=False)
+            tenure.open(plain.url, durability="os", sweep=False)
 
 
 def test_another_format_is_refused_and_nothing_changed(server: Server, harness: RedisHarness) -> None:
     client = server.client()
     key = f"{harness.prefix}:{{registry}}:format"
-    client.set(key, "leasehold 99")
+    client.set(key, "tenure 99")
     with pytest.raises(FormatError, match="99"):
         harness.open()
-    assert client.get(key) == b"leasehold 99"
+    assert client.get(key) == b"tenure 99"
 
 
 def test_the_clock_is_the_servers(server: Server, harness: RedisHarness) -> None:
@@ -155,7 +155,7 @@ def test_the_clock_is_the_servers(server: Server, harness: RedisHarness) -> None
 
     assert harness.url is not None
     with pytest.raises(InvalidArgument, match="server's clock"):
-        leasehold.open(harness.url, clock=Another(), sweep=False)  # type: ignore[arg-type]
+        tenure.open(harness.url, clock=Another(), sweep=False)  # type: ignore[arg-type]
     with harness.open() as store:
         seconds, micros = server.client().time()
         assert abs(store._backend.now_ms() - (seconds * 1000 + micros / 1000)) < 5000
@@ -178,7 +178,7 @@ def test_without_functions_scripts_do(server: Server, harness: RedisHarness) -> 
     client.acl_setuser("plain", enabled=True, reset=True, passwords=["+pw"], keys=["*"], channels=["*"],
                        categories=["+@all"], commands=["-function", "-fcall", "-fcall_ro", "-config"])  # fmt: skip
     url = f"redis+unix://plain:pw@{server.socket}?prefix={harness.prefix}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store._backend._core.wire._scripts  # type: ignore[attr-defined]
         queue = store.queue("work")
         made = [e.id for e in queue.enqueue_many([b"%d" % n for n in range(50)])]
@@ -190,7 +190,7 @@ def test_without_functions_scripts_do(server: Server, harness: RedisHarness) -> 
 
 
 def test_a_server_without_memory_refuses_and_nothing_is_written(harness: RedisHarness) -> None:
-    with running(Server("--maxmemory", "6mb")) as small, leasehold.open(small.url, sweep=False) as store:
+    with running(Server("--maxmemory", "6mb")) as small, tenure.open(small.url, sweep=False) as store:
         queue = store.queue("work")
         added = 0
         refused = ""
@@ -220,8 +220,8 @@ def test_the_driver_retries_nothing(harness: RedisHarness) -> None:
 def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    for name in [name for name in sys.modules if name.startswith("leasehold.stores.redis")]:
+    for name in [name for name in sys.modules if name.startswith("tenure.stores.redis")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(SettingsError, match=r"leasehold\[redis\]"):
-        leasehold.open("redis://localhost", sweep=False)
+    with pytest.raises(SettingsError, match=r"tenure\[redis\]"):
+        tenure.open("redis://localhost", sweep=False)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.clock import ManualClock
-from leasehold.model.job import NewJob
-from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest
-from leasehold.model.retry import Backoff, Policy
-from leasehold.stores.store import Store
+from tenure.clock import ManualClock
+from tenure.model.job import NewJob
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest
+from tenure.model.retry import Backoff, Policy
+from tenure.stores.store import Store
 from tests.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")

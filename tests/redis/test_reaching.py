@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
-import leasehold
-from leasehold.errors import OpenError, SettingsError
+import tenure
+from tenure.errors import OpenError, SettingsError
 from tests.redis.servers import Server, free_ports, program, running, wait_until
 from tests.server.certificates import Certificates, certificates
 
@@ -57,7 +57,7 @@ def secure(files: Certificates, request: pytest.FixtureRequest) -> Iterator[tupl
 def test_over_tls(secure: tuple[Server, int, bool], files: Certificates) -> None:
     _, port, known = secure
     ours = f"&cert_file={files.cert}&key_file={files.key}" if known else ""
-    with leasehold.open(f"rediss://:pw@localhost:{port}?prefix=a{ours}", ca_file=files.ca, sweep=False) as store:
+    with tenure.open(f"rediss://:pw@localhost:{port}?prefix=a{ours}", ca_file=files.ca, sweep=False) as store:
         queue = store.queue("work")
         queue.enqueue(bytes(300_000))
         claim = queue.claim(wait=5)
@@ -70,17 +70,17 @@ def test_over_tls(secure: tuple[Server, int, bool], files: Certificates) -> None
 def test_whom_it_does_not_know(secure: tuple[Server, int, bool], files: Certificates, tmp_path: Path) -> None:
     _, port, known = secure
     with pytest.raises(OpenError, match="certificate"):
-        leasehold.open(f"rediss://:pw@localhost:{port}", sweep=False, patience=0.01)
+        tenure.open(f"rediss://:pw@localhost:{port}", sweep=False, patience=0.01)
     other = certificates(tmp_path)
     with pytest.raises(OpenError, match="certificate"):
-        leasehold.open(f"rediss://:pw@localhost:{port}", ca_file=other.ca, sweep=False, patience=0.01)
+        tenure.open(f"rediss://:pw@localhost:{port}", ca_file=other.ca, sweep=False, patience=0.01)
     with pytest.raises(OpenError):
-        leasehold.open(f"redis://:pw@localhost:{port}", sweep=False, patience=0.01, timeout=2)
+        tenure.open(f"redis://:pw@localhost:{port}", sweep=False, patience=0.01, timeout=2)
     with pytest.raises(SettingsError, match=r"ca_file = '/none'"):
-        leasehold.open(f"rediss://:pw@localhost:{port}?ca_file=/none", sweep=False)
+        tenure.open(f"rediss://:pw@localhost:{port}?ca_file=/none", sweep=False)
     if known:
         with pytest.raises(OpenError):
-            leasehold.open(f"rediss://:pw@localhost:{port}", ca_file=files.ca, sweep=False, patience=0.01)
+            tenure.open(f"rediss://:pw@localhost:{port}", ca_file=files.ca, sweep=False, patience=0.01)
 
 
 # ── Sentinel ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +137,7 @@ def watched() -> Iterator[Watched]:
 
 @pytest.mark.timeout(300)  # a sentinel that found itself slow does nothing for half a minute
 def test_whoever_sentinel_says_is_the_primary(watched: Watched) -> None:
-    with leasehold.open(f"{watched.url}?patience=100&timeout=2", sweep=False) as store:
+    with tenure.open(f"{watched.url}?patience=100&timeout=2", sweep=False) as store:
         queue = store.queue("work")
         made = [e.id for e in queue.enqueue_many([b"%d" % n for n in range(20)])]
         claim = queue.claim(5, lease=300)
@@ -149,4 +149,4 @@ def test_whoever_sentinel_says_is_the_primary(watched: Watched) -> None:
         assert store.check().clean
     assert watched.replica.client().info("replication")["role"] == "master"
     with pytest.raises(OpenError, match="nosuch"):
-        leasehold.open(f"redis+sentinel://127.0.0.1:{watched.port}/nosuch", sweep=False)
+        tenure.open(f"redis+sentinel://127.0.0.1:{watched.port}/nosuch", sweep=False)

@@ -13,9 +13,9 @@ from collections import Counter
 
 import pytest
 
-import leasehold
-from leasehold.model.retry import Policy
-from leasehold.testing.conformance.world import assert_sound
+import tenure
+from tenure.model.retry import Policy
+from tenure.testing.conformance.world import assert_sound
 from tests.redis.servers import Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -24,7 +24,7 @@ CLAIMS = 10_000 if "CRASH_ROUNDS" in os.environ else 2_000
 
 @pytest.mark.crash
 def test_two_processes_claim_and_repair_at_the_same_moment() -> None:
-    with running(Server()) as server, leasehold.open(server.url, sweep=False) as store:
+    with running(Server()) as server, tenure.open(server.url, sweep=False) as store:
         queue = store.queue("work")
         queue.configure(Policy(max_attempts=1_000_000))
         made = [e.id for e in queue.enqueue_many([b"x"] * 300)]

@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import leasehold
-from leasehold.model.ids import job_id_bytes
-from leasehold.model.names import JobName, QueueName
-from leasehold.server.running import Bind, Service
-from leasehold.server.running import listening as listening_on
-from leasehold.serving import Auth, Secret
-from leasehold.serving import Server as ServerSettings
-from leasehold.stores.redis import attending, listening
-from leasehold.stores.store import Store
+import tenure
+from tenure.model.ids import job_id_bytes
+from tenure.model.names import JobName, QueueName
+from tenure.server.running import Bind, Service
+from tenure.server.running import listening as listening_on
+from tenure.serving import Auth, Secret
+from tenure.serving import Server as ServerSettings
+from tenure.stores.redis import attending, listening
+from tenure.stores.store import Store
 from tests.redis.servers import Cluster, RedisHarness, Server, running, wait_until
 from tests.server.running import SECRET, token
 
@@ -161,7 +161,7 @@ def test_callers_of_a_server_of_ours_are_served_as_soon_as_there_is_a_job(two: t
         service = Service(here, bind, ServerSettings(auth=Auth(secret=Secret(SECRET.decode()))))
         with (
             service.running(sock),
-            leasehold.open(f"http://127.0.0.1:{sock.getsockname()[1]}", token=bearer) as remote,
+            tenure.open(f"http://127.0.0.1:{sock.getsockname()[1]}", token=bearer) as remote,
             ThreadPoolExecutor(5) as callers,
         ):
             queue = remote.queue("work")

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
-import leasehold
-from leasehold import ManualClock, SystemClock
-from leasehold.server.auth.claims import Rules
-from leasehold.server.auth.mint import mint
-from leasehold.server.running import Bind, Service, listening
-from leasehold.serving import Auth, Secret, Server
+import tenure
+from tenure import ManualClock, SystemClock
+from tenure.server.auth.claims import Rules
+from tenure.server.auth.mint import mint
+from tenure.server.running import Bind, Service, listening
+from tenure.serving import Auth, Secret, Server
 
 SECRET = b"a secret of the tests, 32 bytes or more"
-RULES = Rules("leasehold", "leasehold")
+RULES = Rules("tenure", "tenure")
 
 
 class Answer(NamedTuple):
@@ -25,11 +25,11 @@ class Answer(NamedTuple):
 
 
 #: Of every answer its own.
-_OWN = {"date", "leasehold-request", "content-length", "server"}
+_OWN = {"date", "tenure-request", "content-length", "server"}
 
 
 class Running:
-    def __init__(self, store: leasehold.Store, port: int) -> None:
+    def __init__(self, store: tenure.Store, port: int) -> None:
         self.store = store
         self.port = port
         self.capnp_port = 0
@@ -69,7 +69,7 @@ def running(clock: ManualClock | None = None, capnp: bool = False, **settings: A
     """`settings` are those of `serving.Server`."""
     served = Server(**{"auth": Auth(secret=Secret(SECRET.decode())), **settings})
     bind = Bind("127.0.0.1", 0)
-    with leasehold.open("memory:", clock=clock, sweep=False) as store, listening(bind) as sock:
+    with tenure.open("memory:", clock=clock, sweep=False) as store, listening(bind) as sock:
         service = Service(store, bind, served, capnp=bind if capnp else None)
         with service.running(sock), closing(Running(store, sock.getsockname()[1])) as made:
             if service.capnp is not None:

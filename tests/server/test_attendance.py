@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import leasehold
-from leasehold.stores.remote import messages as m
-from leasehold.stores.remote.host import ROUTES, Begun, Host
-from leasehold.stores.remote.identity import LOCAL
+import tenure
+from tenure.stores.remote import messages as m
+from tenure.stores.remote.host import ROUTES, Begun, Host
+from tenure.stores.remote.identity import LOCAL
 
 QUEUE = "work"
 
@@ -21,14 +21,14 @@ class Door:
     """Connections to a host, without sockets."""
 
     def __init__(self) -> None:
-        self.store = leasehold.open("memory:", sweep=False)
+        self.store = tenure.open("memory:", sweep=False)
         self.queue = self.store.queue(QUEUE)
         self.host = Host(self.store._backend)
 
     def begin(self, request: str, wait_ms: int = 0) -> Begun:
         operation, path = ROUTES.find("POST", f"/v1/queues/{QUEUE}/claims")
         body = b'{"limit": 5, "lease_ms": 600000, "wait_ms": %d}' % wait_ms
-        headers = {"content-type": "application/json", "leasehold-request": request}
+        headers = {"content-type": "application/json", "tenure-request": request}
         return self.host.begin(operation, path, {}, headers, body, LOCAL)
 
     def claim(self, request: str) -> m.ClaimReply:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import leasehold
+import tenure
 from tests.server.running import Running, running, token
 
 capnp = pytest.importorskip("capnp")
 
-from leasehold.server.capnp.door import SCHEMA  # noqa: E402 - after the skip
+from tenure.server.capnp.door import SCHEMA  # noqa: E402 - after the skip
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def served() -> Iterator[Running]:
 
 
 @pytest.fixture
-def queue(served: Running, request: pytest.FixtureRequest) -> leasehold.Queue:
+def queue(served: Running, request: pytest.FixtureRequest) -> tenure.Queue:
     """Acme's, of the test's own."""
     return served.store.queue(request.node.name.replace("_", "-").lower()[:60], "acme")
 
@@ -56,7 +56,7 @@ async def entered(door: Any, queue: str, held: str = ACME, tenant: str = "") -> 
     return opened.queue
 
 
-def test_add_poll_remove(served: Running, queue: leasehold.Queue):
+def test_add_poll_remove(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         added = await here.add(
@@ -87,7 +87,7 @@ def test_add_poll_remove(served: Running, queue: leasehold.Queue):
     talk(served, conversation)
 
 
-def test_a_lost_lease(served: Running, queue: leasehold.Queue):
+def test_a_lost_lease(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         await here.add(items=[{"contents": b"x"}])
@@ -115,8 +115,8 @@ def test_a_lost_lease(served: Running, queue: leasehold.Queue):
     talk(served, conversation)
 
 
-def test_extend_nack_and_settle_many(served: Running, queue: leasehold.Queue):
-    queue.configure(leasehold.Policy(max_attempts=2, retention=3600))
+def test_extend_nack_and_settle_many(served: Running, queue: tenure.Queue):
+    queue.configure(tenure.Policy(max_attempts=2, retention=3600))
 
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
@@ -152,7 +152,7 @@ def test_extend_nack_and_settle_many(served: Running, queue: leasehold.Queue):
     talk(served, conversation)
 
 
-def test_poll_waits_and_wakes(served: Running, queue: leasehold.Queue):
+def test_poll_waits_and_wakes(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         waiting = here.poll(leaseValiditySecs=60, timeoutSecs=60)
@@ -167,7 +167,7 @@ def test_poll_waits_and_wakes(served: Running, queue: leasehold.Queue):
     talk(served, conversation)
 
 
-def test_a_caller_who_goes_leaves_nothing_leased(served: Running, queue: leasehold.Queue):
+def test_a_caller_who_goes_leaves_nothing_leased(served: Running, queue: tenure.Queue):
     async def dropped(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         with pytest.raises(asyncio.TimeoutError):
@@ -187,7 +187,7 @@ def test_a_caller_who_goes_leaves_nothing_leased(served: Running, queue: leaseho
     queue.ack(claim[0])
 
 
-def test_another_tenants_things_are_not_there(served: Running, queue: leasehold.Queue):
+def test_another_tenants_things_are_not_there(served: Running, queue: tenure.Queue):
     queue.enqueue(b"a secret")
     claim = queue.claim(lease=600)
     job, lease = claim[0].job, claim[0].lease
@@ -209,7 +209,7 @@ def test_another_tenants_things_are_not_there(served: Running, queue: leasehold.
     queue.ack(claim[0])
 
 
-def test_who_may_what(served: Running, queue: leasehold.Queue):
+def test_who_may_what(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         for bad in ("", "x.y.z", ACME[:-2]):
             assert (await door.login(token=bad)).problem.code == "unauthenticated"
@@ -227,7 +227,7 @@ def test_who_may_what(served: Running, queue: leasehold.Queue):
     assert queue.counts().enqueued == 0
 
 
-def test_a_session_ends_with_its_token(served: Running, queue: leasehold.Queue):
+def test_a_session_ends_with_its_token(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         # Tokens count whole seconds, and the server allows the clocks five: this one has between one and two left.
         # Where it took longer than that to come in, with another one.
@@ -246,7 +246,7 @@ def test_a_session_ends_with_its_token(served: Running, queue: leasehold.Queue):
     talk(served, conversation)
 
 
-def test_what_cannot_be_is_told_without_a_trace(served: Running, queue: leasehold.Queue):
+def test_what_cannot_be_is_told_without_a_trace(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         session = (await door.login(token=ACME)).session

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold import SettingsError, Unauthenticated
-from leasehold.stores.remote.credentials import Credentials
+import tenure
+from tenure import SettingsError, Unauthenticated
+from tenure.stores.remote.credentials import Credentials
 from tests.server.running import Running, running, token
 
 
@@ -24,26 +24,26 @@ def bearer(scopes: str, lifetime: float = 600) -> str:
 
 
 def test_a_store_behind_a_token(served: Running):
-    with leasehold.open(served.url, token=bearer("produce consume")) as store:
+    with tenure.open(served.url, token=bearer("produce consume")) as store:
         queue = store.queue("emails")
         queue.enqueue(b"x")
         queue.ack(queue.claim()[0])
-        with pytest.raises(leasehold.Forbidden, match="admin"):
+        with pytest.raises(tenure.Forbidden, match="admin"):
             queue.pause()
-        with pytest.raises(leasehold.Forbidden):
+        with pytest.raises(tenure.Forbidden):
             store.queue("emails", "acme").enqueue(b"x")
 
 
 @pytest.mark.parametrize("held", [None, "x.y.z"])
 def test_without_one_it_does_not_open(held: str | None, served: Running):
     with pytest.raises(Unauthenticated):
-        leasehold.open(served.url, token=held)
+        tenure.open(served.url, token=held)
 
 
 def test_a_token_that_has_run_out_is_read_again(served: Running, tmp_path: Path):
     file = tmp_path / "token"
     file.write_text(bearer("produce") + "\n")
-    with leasehold.open(served.url, token_file=str(file)) as store:
+    with tenure.open(served.url, token_file=str(file)) as store:
         queue = store.queue("renewed")
         file.write_text(bearer("produce", lifetime=-60))
         queue.enqueue(b"with the one that was read")

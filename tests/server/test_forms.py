@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from leasehold.model.lease import Delivery, Leased, Proof, Settle
-from leasehold.model.names import QueueName
-from leasehold.model.request import JobRequest
-from leasehold.stores.remote import messages as m
-from leasehold.stores.remote.formats import FORMATS
+from tenure.model.lease import Delivery, Leased, Proof, Settle
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest
+from tenure.stores.remote import messages as m
+from tenure.stores.remote.formats import FORMATS
 from tests.server.running import Running, running, token
 
 NAME = QueueName("acme", "forms")

@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from leasehold import InvalidArgument, TooLarge
-from leasehold.server.inflating import inflated
+from tenure import InvalidArgument, TooLarge
+from tenure.server.inflating import inflated
 
 LIMIT = 100_000
 

@@ -12,28 +12,28 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import leasehold
-from leasehold.server.auth.mint import mint
-from leasehold.server.running import Bind, Service, listening
-from leasehold.serving import Auth, Secret, Server
-from leasehold.stores.remote.heads import parsed
-from leasehold.stores.remote.host import ROUTES, Host
-from leasehold.stores.remote.identity import LOCAL
-from leasehold.stores.remote.lane import Lane
-from leasehold.stores.remote.listener import Listener
+import tenure
+from tenure.server.auth.mint import mint
+from tenure.server.running import Bind, Service, listening
+from tenure.serving import Auth, Secret, Server
+from tenure.stores.remote.heads import parsed
+from tenure.stores.remote.host import ROUTES, Host
+from tenure.stores.remote.identity import LOCAL
+from tenure.stores.remote.lane import Lane
+from tenure.stores.remote.listener import Listener
 from tests.server.running import RULES, SECRET
 
 BEGINNING = "POST /v1/queues/q/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def request(beginning: str = BEGINNING, name: str = "a1", body: bytes = b'{"text": "x"}', length: str = "") -> bytes:
-    head = f"{beginning}Leasehold-Request: {name}\r\nContent-Length: {length or len(body)}\r\n\r\n"
+    head = f"{beginning}Tenure-Request: {name}\r\nContent-Length: {length or len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def learnt(data: bytes) -> Lane:
     lane = Lane()
-    with leasehold.open("memory:", sweep=False) as store:
+    with tenure.open("memory:", sweep=False) as store:
         host = Host(store._backend)
         method, target, headers = parsed(data[: data.find(b"\r\n\r\n")].decode())
         operation, path = ROUTES.find(method, target)
@@ -55,7 +55,7 @@ def test_it_is_known_again() -> None:
     "data",
     [
         request(BEGINNING.replace("/q/", "/r/")),
-        request(BEGINNING + "Leasehold-Tenant: acme\r\n"),
+        request(BEGINNING + "Tenure-Tenant: acme\r\n"),
         request(BEGINNING + "Authorization: Bearer x\r\n"),
         request(name="a\r\nAuthorization: Bearer x"),
         request(name="a\r\nTransfer-Encoding: chunked"),
@@ -89,7 +89,7 @@ def test_what_is_not_exactly_that_goes_the_long_way(data: bytes) -> None:
         BEGINNING + "Expect: 100-continue\r\n",
         BEGINNING + "Upgrade: websocket\r\n",
         BEGINNING + "Content-Encoding: gzip\r\n",
-        BEGINNING + "Leasehold-Request: b\r\n",
+        BEGINNING + "Tenure-Request: b\r\n",
         BEGINNING + "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
         BEGINNING + "X: y\nContent-Length: 0\r\n",
         BEGINNING + f"X: {'y' * 5000}\r\n",
@@ -153,9 +153,9 @@ def told(lifetime: float, now: float, tenant: str = "acme") -> str:
 
 
 @pytest.fixture(params=["listener", "server"])
-def door(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, leasehold.Store, Lane, str]]:
+def door(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, tenure.Store, Lane, str]]:
     path = tmp_path / "s"
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
         if request.param == "listener":
             bound = socket.socket(socket.AF_UNIX)
             bound.bind(str(path))
@@ -168,10 +168,10 @@ def door(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path,
         with listening(bind) as sock:
             service = Service(store, bind, Server(auth=Auth(secret=Secret(SECRET.decode()))))
             with service.running(sock):
-                yield path, store, service.door.lane, told(3600, leasehold.SystemClock().wall_ms() / 1000)
+                yield path, store, service.door.lane, told(3600, tenure.SystemClock().wall_ms() / 1000)
 
 
-def test_the_same_answers(door: tuple[Path, leasehold.Store, Lane, str]) -> None:
+def test_the_same_answers(door: tuple[Path, tenure.Store, Lane, str]) -> None:
     path, store, lane, token = door
     with closing((caller := Caller(path)).socket):
         bodies = [
@@ -199,7 +199,7 @@ def test_the_same_answers(door: tuple[Path, leasehold.Store, Lane, str]) -> None
         assert len(store.queues()) == 1
 
 
-def test_an_id_stands_for_one_request(door: tuple[Path, leasehold.Store, Lane, str]) -> None:
+def test_an_id_stands_for_one_request(door: tuple[Path, tenure.Store, Lane, str]) -> None:
     path, store, lane, token = door
     name = os.urandom(16).hex()
     with closing((caller := Caller(path)).socket):
@@ -213,7 +213,7 @@ def test_an_id_stands_for_one_request(door: tuple[Path, leasehold.Store, Lane, s
     assert sum(info.counts.ready for info in store.queues()) == 1
 
 
-def test_what_comes_in_pieces_or_together(door: tuple[Path, leasehold.Store, Lane, str]) -> None:
+def test_what_comes_in_pieces_or_together(door: tuple[Path, tenure.Store, Lane, str]) -> None:
     path, store, lane, token = door
     beginning = BEGINNING + token
     with closing((caller := Caller(path)).socket):
@@ -238,7 +238,7 @@ def test_what_comes_in_pieces_or_together(door: tuple[Path, leasehold.Store, Lan
     assert sum(info.counts.enqueued for info in store.queues()) == 5
 
 
-def test_a_claim_that_begins_alike_may_wait(door: tuple[Path, leasehold.Store, Lane, str]) -> None:
+def test_a_claim_that_begins_alike_may_wait(door: tuple[Path, tenure.Store, Lane, str]) -> None:
     path, store, lane, token = door
     beginning = BEGINNING.replace("/jobs", "/claims") + token
     with closing((caller := Caller(path)).socket):
@@ -255,11 +255,11 @@ def test_a_claim_that_begins_alike_may_wait(door: tuple[Path, leasehold.Store, L
 
 
 def test_a_token_ends_though_its_bearer_is_known(tmp_path: Path) -> None:
-    clock = leasehold.ManualClock()
+    clock = tenure.ManualClock()
     path = tmp_path / "s"
     bind = Bind(path=str(path))
     with (
-        leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False, clock=clock) as store,
+        tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False, clock=clock) as store,
         listening(bind) as sock,
     ):
         service = Service(store, bind, Server(auth=Auth(secret=Secret(SECRET.decode()), leeway=0)))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-import leasehold
-from leasehold import LeaseLost, ManualClock
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
+import tenure
+from tenure import LeaseLost, ManualClock
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
 from tests.proofs.proxy import Proxy
 
 
@@ -32,13 +32,13 @@ class LateForClaims(Proxy):
 
 
 @pytest.fixture
-def between() -> Iterator[tuple[leasehold.Queue, LateForClaims]]:
+def between() -> Iterator[tuple[tenure.Queue, LateForClaims]]:
     clock = ManualClock()
-    with leasehold.open("memory:", clock=clock, sweep=False) as store:
+    with tenure.open("memory:", clock=clock, sweep=False) as store:
         sock = socket.create_server(("127.0.0.1", 0))
         listener = Listener(sock, Host(store._backend))
         proxy = LateForClaims(sock.getsockname()[:2], clock)
-        with leasehold.open(f"http://127.0.0.1:{proxy.port}", sweep=False) as client:
+        with tenure.open(f"http://127.0.0.1:{proxy.port}", sweep=False) as client:
             yield client.queue("mail"), proxy
         proxy.stop()
         listener.stop()

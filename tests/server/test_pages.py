@@ -37,12 +37,12 @@ def test_they_are_open_to_everybody(path: str, kind: str, served: Running):
 def test_numbers_are_for_operators(held: dict[str, str], status: int, served: Running):
     answer = served.ask("GET", "/metrics", None, held)
     assert answer.status == status
-    assert (b"leasehold_verb_seconds" in answer.body) == (status == 200)
+    assert (b"tenure_verb_seconds" in answer.body) == (status == 200)
 
 
 def test_numbers_for_everyone_where_that_is_asked_for():
     with running(open_metrics=True) as served:
-        assert b"leasehold_verb_seconds" in served.ask("GET", "/metrics", None, {}).body
+        assert b"tenure_verb_seconds" in served.ask("GET", "/metrics", None, {}).body
 
 
 @pytest.mark.parametrize(

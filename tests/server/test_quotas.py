@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold import QuotaExceeded, RateLimited
+import tenure
+from tenure import QuotaExceeded, RateLimited
 from tests.server.running import Answer, Running, running, token
 
 JOBS = "/v1/queues/emails/jobs"
@@ -49,7 +49,7 @@ def test_enqueues_beyond_are_refused(quota: dict[str, Any], code: str, error: ty
     assert int(refused.headers["retry-after"]) >= 1
     assert served.store.queue("emails", tenant).counts().enqueued == 1
     held = token(tenant, "produce")["Authorization"].removeprefix("Bearer ")
-    with leasehold.open(served.url, token=held) as store, pytest.raises(error):
+    with tenure.open(served.url, token=held) as store, pytest.raises(error):
         store.queue("emails").enqueue(b"x")
     assert add(served, "somebody-else").status == 200
     limit(served, tenant)
@@ -65,7 +65,7 @@ def test_requests_beyond_are_refused(served: Running):
         time.sleep(0.1)
     assert (answer.status, json.loads(answer.body)["code"]) == (429, "rate_limited")
     assert int(answer.headers["retry-after"]) > 60
-    assert served.ask("GET", "/v1/queues", None, {**token(None, "operator"), "Leasehold-Tenant": "busy"}).status == 200
+    assert served.ask("GET", "/v1/queues", None, {**token(None, "operator"), "Tenure-Tenant": "busy"}).status == 200
     limit(served, "busy")
     assert served.ask("GET", "/v1/queues", None, token("busy", "produce")).status == 200
 

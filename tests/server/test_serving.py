@@ -1,4 +1,4 @@
-"""`leasehold serve` as a process: its log, its numbers, its refusals, and that no secret ever leaves it."""
+"""`tenure serve` as a process: its log, its numbers, its refusals, and that no secret ever leaves it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold.server.running import Bind, listening
+import tenure
+from tenure.server.running import Bind, listening
 from tests.server.certificates import certificates
 from tests.server.running import SECRET, Running, token
 
@@ -46,12 +46,12 @@ class Process:
 @contextmanager
 def process_of(folder: Path, *args: str, **settings: str) -> Iterator[Process]:
     (folder / "secret").write_bytes(SECRET)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
-    environ |= {f"LEASEHOLD_{name}": value for name, value in settings.items()}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
+    environ |= {f"TENURE_{name}": value for name, value in settings.items()}
     log = folder / "log"
     with log.open("wb") as into:
         process = subprocess.Popen(
-            [sys.executable, "-m", "leasehold", "--debug", "--json", "serve", "--store", "memory:", *args],
+            [sys.executable, "-m", "tenure", "--debug", "--json", "serve", "--store", "memory:", *args],
             cwd=folder,
             env=environ,
             stderr=into,
@@ -100,7 +100,7 @@ def busy(served: Running, headers: dict[str, str]) -> None:
     ask("GET", f"{queue}/jobs/PATH-7f3a")
     ask("GET", "/PATH-7f3a/PATH-7f3a?QUERY-7f3a")
     ask("GET", f"{queue}/counts", Authorization="Bearer PATH-7f3a.QUERY-7f3a.x")
-    ask("GET", f"{queue}/counts", **{"Leasehold-Request": "PATH-7f3a"})
+    ask("GET", f"{queue}/counts", **{"Tenure-Request": "PATH-7f3a"})
     ask("PUT", f"{queue}/jobs", {})
 
 
@@ -111,7 +111,7 @@ def test_logs_numbers_and_no_secrets(tmp_path: Path):
         headers = token("acme", "admin")
         busy(served, headers)
         numbers = served.ask("GET", "/metrics", None, token(None, "operator")).body
-        known = served.ask("GET", "/v1/queues/emails/counts", None, {**headers, "Leasehold-Request": "ab" * 16})
+        known = served.ask("GET", "/v1/queues/emails/counts", None, {**headers, "Tenure-Request": "ab" * 16})
         served.close()
     log = process.log.read_bytes()
     for what, secret in SECRETS.items():
@@ -142,11 +142,11 @@ def test_logs_numbers_and_no_secrets(tmp_path: Path):
     assert known.status == 200
     assert requests[-1]["request_id"] == "ab" * 16
     for line in (
-        b'leasehold_http_requests_total{route="enqueue",status="200"} 2.0',
-        b'leasehold_http_requests_total{route="none",status="401"} 1.0',
-        b'leasehold_http_requests_total{route="none",status="404"} 1.0',
-        b'leasehold_http_seconds_count{route="claim"} 2.0',
-        b'leasehold_verb_seconds_count{verb="settle"} 2.0',
+        b'tenure_http_requests_total{route="enqueue",status="200"} 2.0',
+        b'tenure_http_requests_total{route="none",status="401"} 1.0',
+        b'tenure_http_requests_total{route="none",status="404"} 1.0',
+        b'tenure_http_seconds_count{route="claim"} 2.0',
+        b'tenure_verb_seconds_count{verb="settle"} 2.0',
     ):
         assert line in numbers, line
 
@@ -157,7 +157,7 @@ def test_tls_and_the_other_door_from_the_command_line(tmp_path: Path):
     args = ("--bind", "127.0.0.1:0", "--tls-cert", files.cert, "--tls-key", files.key, "--capnp", "127.0.0.1:0")
     with process_of(tmp_path, *args, SERVER_AUTH_SECRET_FILE="secret") as process:
         held = token("default", "admin")["Authorization"].removeprefix("Bearer ")
-        with leasehold.open(f"https://127.0.0.1:{port_of(process)}", token=held, ca_file=files.ca) as store:
+        with tenure.open(f"https://127.0.0.1:{port_of(process)}", token=held, ca_file=files.ca) as store:
             store.queue("emails").enqueue(b"x")
             assert store.queue("emails").counts().ready == 1
     (serving,) = (line for line in process.lines() if line["event"] == "serving")
@@ -177,7 +177,7 @@ def test_tls_and_the_other_door_from_the_command_line(tmp_path: Path):
 )
 def test_what_does_not_start(args: tuple[str, ...], says: str, tmp_path: Path):
     ran = subprocess.run(
-        [sys.executable, "-m", "leasehold", "serve", "--store", "memory:", *args],
+        [sys.executable, "-m", "tenure", "serve", "--store", "memory:", *args],
         capture_output=True,
         text=True,
         timeout=60,

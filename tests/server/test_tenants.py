@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-import leasehold
-from leasehold import ManualClock, Policy
+import tenure
+from tenure import ManualClock, Policy
 from tests.server.foreign import Probe, Things, probes
 from tests.server.running import Running, running, token
 
@@ -33,7 +33,7 @@ SCOPES = {
 MADE_UP = re.compile(rb'[0-9a-f]{32}|"cursor":"[^"]*"')
 
 
-def furnish(store: leasehold.Store, tenant: str) -> Things:
+def furnish(store: tenure.Store, tenant: str) -> Things:
     """A job in every state, and all that can be named."""
     queue = store.queue(QUEUE, tenant)
     queue.configure(Policy(retention=86_400, max_attempts=1))
@@ -74,7 +74,7 @@ def plain(body: bytes, probe: Probe) -> bytes:
     return MADE_UP.sub(lambda found: found[0] if found[0] in sent else b"*", body)
 
 
-def everything(store: leasehold.Store, tenant: str) -> bytes:
+def everything(store: tenure.Store, tenant: str) -> bytes:
     queue = store.queue(QUEUE, tenant)
     found = [queue.list(state).jobs for state in STATES]
     lives = [queue.timeline(job.id) for jobs in found for job in jobs]
@@ -118,7 +118,7 @@ def test_an_operator_at_another_tenant(twins: tuple[Running, Running, Things]):
             continue  # of the whole store, which is an operator's to see
         if f"{ACME}/" in repr(probe.body):
             continue  # names acme: an operator may
-        headers = {**token(None, "operator"), "Leasehold-Tenant": GLOBEX}
+        headers = {**token(None, "operator"), "Tenure-Tenant": GLOBEX}
         one, other = here.ask(*probe.wire, headers), elsewhere.ask(*probe.wire, headers)
         assert (one.status, plain(one.body, probe)) == (other.status, plain(other.body, probe)), probe
         answers[one.status] += 1
@@ -127,12 +127,12 @@ def test_an_operator_at_another_tenant(twins: tuple[Running, Running, Things]):
 
 
 def test_without_a_token_every_route_is_closed(twins: tuple[Running, Running, Things]):
-    for headers in ({}, {"Authorization": "Bearer x.y.z"}, {"Leasehold-Tenant": ACME}):
+    for headers in ({}, {"Authorization": "Bearer x.y.z"}, {"Tenure-Tenant": ACME}):
         assert set(compare(twins, headers)) == {401}
 
 
 def test_a_tenant_cannot_name_another(twins: tuple[Running, Running, Things]):
-    answers = compare(twins, {**token(GLOBEX, "produce consume admin"), "Leasehold-Tenant": ACME})
+    answers = compare(twins, {**token(GLOBEX, "produce consume admin"), "Tenure-Tenant": ACME})
     assert set(answers) == {403}
 
 

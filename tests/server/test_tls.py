@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold import OpenError, SettingsError
-from leasehold.server.running import check_tls
-from leasehold.serving import Tls
+import tenure
+from tenure import OpenError, SettingsError
+from tenure.server.running import check_tls
+from tenure.serving import Tls
 from tests.server.certificates import Certificates, certificates
 from tests.server.running import Running, running, token
 
@@ -33,7 +33,7 @@ def bearer() -> str:
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_client_with_the_right_authority(host: str, served: Running, files: Certificates):
-    with leasehold.open(f"https://{host}:{served.port}", token=bearer(), ca_file=files.ca) as store:
+    with tenure.open(f"https://{host}:{served.port}", token=bearer(), ca_file=files.ca) as store:
         queue = store.queue("emails")
         queue.enqueue(bytes(300_000))
         delivery = queue.claim(wait=5)[0]
@@ -43,18 +43,18 @@ def test_a_client_with_the_right_authority(host: str, served: Running, files: Ce
 
 def test_a_client_that_does_not_know_the_authority(served: Running):
     with pytest.raises(OpenError, match="certificate"):
-        leasehold.open(f"https://localhost:{served.port}", token=bearer(), timeout=20)
+        tenure.open(f"https://localhost:{served.port}", token=bearer(), timeout=20)
 
 
 def test_a_certificate_for_another_name(tmp_path: Path):
     other = certificates(tmp_path, "elsewhere.example")
     with running(tls=Tls(cert=other.cert, key=other.key)) as served, pytest.raises(OpenError, match="certificate"):
-        leasehold.open(f"https://localhost:{served.port}", token=bearer(), ca_file=other.ca, timeout=20)
+        tenure.open(f"https://localhost:{served.port}", token=bearer(), ca_file=other.ca, timeout=20)
 
 
 def test_plain_http_is_not_spoken_there(served: Running):
     with pytest.raises(OpenError):
-        leasehold.open(f"http://localhost:{served.port}", token=bearer(), timeout=20)
+        tenure.open(f"http://localhost:{served.port}", token=bearer(), timeout=20)
 
 
 def test_old_versions_are_not_spoken(served: Running, files: Certificates):

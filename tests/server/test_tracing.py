@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import leasehold
-from leasehold import KeyConflict
-from leasehold.stores.tracing import client_span, server_span
+import tenure
+from tenure import KeyConflict
+from tenure.stores.tracing import client_span, server_span
 from tests.server.running import running, token
 
 EXPORTER = InMemorySpanExporter()
@@ -33,15 +33,15 @@ def empty():
 
 def test_the_context_travels():
     carried: dict[str, str] = {}
-    with client_span("enqueue", carried, {"leasehold.queue": "emails"}), server_span("enqueue", dict(carried), {}):
+    with client_span("enqueue", carried, {"tenure.queue": "emails"}), server_span("enqueue", dict(carried), {}):
         pass
     server, client = EXPORTER.get_finished_spans()
-    assert (client.name, client.kind) == ("leasehold enqueue", trace.SpanKind.CLIENT)
+    assert (client.name, client.kind) == ("tenure enqueue", trace.SpanKind.CLIENT)
     assert (server.name, server.kind) == ("enqueue", trace.SpanKind.SERVER)
     assert server.parent is not None
     assert client.context is not None
     assert server.parent.span_id == client.context.span_id
-    assert client.attributes == {"leasehold.queue": "emails"}
+    assert client.attributes == {"tenure.queue": "emails"}
     assert propagate.extract(carried)
 
 
@@ -56,8 +56,8 @@ def test_an_error_is_a_code_and_no_message():
 
 def test_a_program_that_does_not_trace_loads_nothing():
     script = (
-        "import sys, leasehold\n"
-        "from leasehold.stores.tracing import client_span, server_span, tracing\n"
+        "import sys, tenure\n"
+        "from tenure.stores.tracing import client_span, server_span, tracing\n"
         "carried = {}\n"
         "with client_span('a', carried, {}) as one, server_span('b', {}, {}) as other: pass\n"
         "assert (one, other, carried, tracing()) == (None, None, {}, False)\n"
@@ -70,15 +70,15 @@ def test_a_program_that_does_not_trace_loads_nothing():
 def test_a_request_through_a_server():
     """The client's span and the server's, in one trace, with what may be known and nothing else."""
     held = token("default", "produce consume")["Authorization"].removeprefix("Bearer ")
-    with running() as served, leasehold.open(served.url, token=held) as store:
+    with running() as served, tenure.open(served.url, token=held) as store:
         EXPORTER.clear()
         tracer = trace.get_tracer("a test")
         with tracer.start_as_current_span("work"):
             store.queue("emails").enqueue(b"PAYLOAD-7f3a", key="KEY-7f3a")
-        with pytest.raises(leasehold.Forbidden):
+        with pytest.raises(tenure.Forbidden):
             store.queue("emails").pause()
     spans = {span.name: span for span in EXPORTER.get_finished_spans()}
-    work, client, server = spans["work"], spans["leasehold enqueue"], spans["enqueue"]
+    work, client, server = spans["work"], spans["tenure enqueue"], spans["enqueue"]
     assert work.context is not None
     assert client.context is not None
     assert client.parent is not None
@@ -87,12 +87,12 @@ def test_a_request_through_a_server():
     assert server.parent.span_id == client.context.span_id
     assert server.attributes is not None
     assert server.attributes["http.response.status_code"] == 200
-    assert server.attributes["leasehold.tenant"] == "default"
-    assert server.attributes["leasehold.queue"] == "emails"
-    assert len(str(server.attributes["leasehold.request_id"])) == 32
-    assert spans["leasehold pause"].status.status_code is trace.StatusCode.ERROR
+    assert server.attributes["tenure.tenant"] == "default"
+    assert server.attributes["tenure.queue"] == "emails"
+    assert len(str(server.attributes["tenure.request_id"])) == 32
+    assert spans["tenure pause"].status.status_code is trace.StatusCode.ERROR
     assert spans["pause"].attributes is not None
-    assert spans["pause"].attributes["leasehold.error"] == "forbidden"
+    assert spans["pause"].attributes["tenure.error"] == "forbidden"
     for span in spans.values():
         for secret in ("7f3a", held, held.split(".")[2]):
             assert secret not in span.to_json()

@@ -12,18 +12,18 @@ from functools import partial
 
 import pytest
 
-import leasehold
-from leasehold.server.running import Bind, Service, listening
-from leasehold.serving import Server
-from leasehold.testing.conformance.world import eventually
+import tenure
+from tenure.server.running import Bind, Service, listening
+from tenure.serving import Server
+from tenure.testing.conformance.world import eventually
 
 pytestmark = pytest.mark.xdist_group("server-waiting")
 
 
 @contextlib.contextmanager
-def serving(url: str = "memory:") -> Iterator[tuple[leasehold.Store, Service, int]]:
+def serving(url: str = "memory:") -> Iterator[tuple[tenure.Store, Service, int]]:
     bind = Bind("127.0.0.1", 0)
-    with leasehold.open(url, sweep=False) as store, listening(bind) as sock:
+    with tenure.open(url, sweep=False) as store, listening(bind) as sock:
         service = Service(store, bind, Server())
         with service.running(sock):
             yield store, service, sock.getsockname()[1]

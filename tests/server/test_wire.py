@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from leasehold.server.wire import guarded
+from tenure.server.wire import guarded
 
 LIMIT = 8192
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-import leasehold.spark
+import tenure.spark
 
 
 def main(url: str, folder: str, events: str) -> None:
-    spark = leasehold.spark.session("bronze", master="local[2]", conf={"spark.log.level": "OFF"})
+    spark = tenure.spark.session("bronze", master="local[2]", conf={"spark.log.level": "OFF"})
 
     def write(batch: DataFrame, id: int) -> None:
         batch.write.mode("overwrite").parquet(str(Path(folder) / "bronze" / f"batch={id}"))
         print("batch", id, flush=True)
 
     (
-        spark.readStream.format("leasehold")
+        spark.readStream.format("tenure")
         .option("url", url)
         .option("table", "events")
         .option("maxEventsPerTrigger", events)

@@ -11,8 +11,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-import leasehold.spark
-from leasehold.spark.session import JAVA
+import tenure.spark
+from tenure.spark.session import JAVA
 
 HERE = Path(__file__).parent
 #: A Java that lives for minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
@@ -64,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    made = leasehold.spark.session("tests", master=master, memory="1g", conf=conf)
+    made = tenure.spark.session("tests", master=master, memory="1g", conf=conf)
     yield made
     made.stop()
 

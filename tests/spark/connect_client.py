@@ -9,16 +9,16 @@ import sys
 
 from pyspark.sql import SparkSession
 
-import leasehold.spark
+import tenure.spark
 
 
 def main(url: str, folder: str) -> None:
     spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    leasehold.spark.register(spark)
-    with leasehold.spark.snapshot(url) as snap:
-        jobs = spark.read.format("leasehold").options(url=url, table="jobs", snapshot=snap.id).load()
+    tenure.spark.register(spark)
+    with tenure.spark.snapshot(url) as snap:
+        jobs = spark.read.format("tenure").options(url=url, table="jobs", snapshot=snap.id).load()
         print("jobs", jobs.where("queue = 'emails'").count(), flush=True)
-    events = spark.readStream.format("leasehold").options(url=url, table="events", columns="commit, index").load()
+    events = spark.readStream.format("tenure").options(url=url, table="events", columns="commit, index").load()
     query = (
         events.writeStream.format("parquet")
         .option("path", f"{folder}/bronze")

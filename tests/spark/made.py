@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-import leasehold
-from leasehold import Backoff, Event, ManualClock, NewJob, Policy, Store
-from leasehold.bulk.schemas import ddl
-from leasehold.model.lease import Settle
+import tenure
+from tenure import Backoff, Event, ManualClock, NewJob, Policy, Store
+from tenure.bulk.schemas import ddl
+from tenure.model.lease import Settle
 
 ERRORS = (
     "MailboxFull: ada@example.org", "Timeout: no answer after 31 s", "ValueError: 'x' is not a number", "KeyError: 17",
@@ -120,6 +120,6 @@ def _number(event: Event) -> int:
 
 def a_store(**work: Any) -> tuple[Store, ManualClock]:
     clock = ManualClock()
-    store = leasehold.open("memory:", clock=clock, sweep=False)
+    store = tenure.open("memory:", clock=clock, sweep=False)
     live(store, clock, **work)
     return store, clock

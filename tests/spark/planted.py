@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leasehold import Backoff, Delivery, ManualClock, Policy, Queue, Store
-from leasehold.model.ids import NO_ID, job_id_bytes
-from leasehold.model.lifecycle import Change
-from leasehold.storage import keyspace, records
-from leasehold.storage.keyspace import Counter, Due
-from leasehold.testing.harness import engine_of
+from tenure import Backoff, Delivery, ManualClock, Policy, Queue, Store
+from tenure.model.ids import NO_ID, job_id_bytes
+from tenure.model.lifecycle import Change
+from tenure.storage import keyspace, records
+from tenure.storage.keyspace import Counter, Due
+from tenure.testing.harness import engine_of
 
 Edit = Callable[[records.EventRecord], records.EventRecord]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 
-import leasehold.spark
+import tenure.spark
 
 
 def main(folder: str, url: str, checkpoint: str, scratch: str) -> None:
-    spark = leasehold.spark.session(
+    spark = tenure.spark.session(
         "stream",
         master="local[2]",
         memory="512m",
         conf={"spark.local.dir": scratch, "spark.sql.warehouse.dir": scratch, "spark.log.level": "OFF"},
     )
     rows = spark.readStream.schema("payload string").option("maxFilesPerTrigger", 1).parquet(folder)
-    writing = rows.writeStream.format("leasehold").option("url", url).option("queue", "work")
+    writing = rows.writeStream.format("tenure").option("url", url).option("queue", "work")
     query = writing.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import leasehold
-from leasehold import ManualClock, Store, bulk
-from leasehold.spark.pipelines import audit
+import tenure
+from tenure import ManualClock, Store, bulk
+from tenure.spark.pipelines import audit
 from tests.spark.made import live, small_plans
 from tests.spark.planted import Planter
 
@@ -30,7 +30,7 @@ def tables(spark: SparkSession, store: Store) -> dict[str, DataFrame]:
 
 def test_damage_of_every_kind_is_found_and_nothing_else(spark: SparkSession) -> None:
     clock = ManualClock()
-    with leasehold.open("memory:", clock=clock, sweep=False) as store:
+    with tenure.open("memory:", clock=clock, sweep=False) as store:
         live(store, clock, rounds=40)
         planter = Planter(store, clock)
         planter.all()
@@ -43,6 +43,6 @@ def test_damage_of_every_kind_is_found_and_nothing_else(spark: SparkSession) -> 
 
 def test_a_clean_store_breaks_no_law(spark: SparkSession) -> None:
     clock = ManualClock()
-    with leasehold.open("memory:", clock=clock, sweep=False) as store:
+    with tenure.open("memory:", clock=clock, sweep=False) as store:
         live(store, clock, rounds=150, seed=3)
         assert audit.violations(tables(spark, store)).collect() == []

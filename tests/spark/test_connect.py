@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.spark.session import _plain_python
+import tenure
+from tenure.spark.session import _plain_python
 from tests.bulk.filling import fill
 
 
@@ -19,7 +19,7 @@ from tests.bulk.filling import fill
 @pytest.mark.timeout(600)
 def test_a_client_reads_and_streams(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         fill(store)
         counts = store.queue("emails", tenant="acme").counts()
         jobs = counts.waiting + counts.leased + counts.done + counts.dead

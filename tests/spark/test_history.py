@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import leasehold
-from leasehold import ManualClock
-from leasehold.errors import InvalidArgument, OpenError
-from leasehold.spark.jobs.history import history
-from leasehold.spark.jobs.lake import Entry, Lake, RunConflict
-from leasehold.spark.jobs.report import report
-from leasehold.spark.pipelines import gold
+import tenure
+from tenure import ManualClock
+from tenure.errors import InvalidArgument, OpenError
+from tenure.spark.jobs.history import history
+from tenure.spark.jobs.lake import Entry, Lake, RunConflict
+from tenure.spark.jobs.report import report
+from tenure.spark.pipelines import gold
 from tests.spark.made import live, small_plans
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
@@ -73,11 +73,11 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     url, root = f"rocksdb:{place / 'data'}", str(place / "stopped")
     clock = ManualClock()
     for number, step in enumerate(("silver/lives", "gold/ready", "committing")):
-        with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+        with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
             live(store, clock, rounds=25, seed=number, jobs=8)
         if number == 2:
             assert history(spark, url, root).facts["run"] == 1
-            with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+            with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
                 live(store, clock, rounds=10, seed=number, jobs=8)
         with pytest.raises(Stopped):
             history(spark, url, root, told=stop_at(step))
@@ -118,7 +118,7 @@ def test_of_two_runs_from_one_place_one_counts(tmp_path: Path) -> None:
 
 def test_the_journal_is_kept_for_it(world: tuple[str, str]) -> None:
     url, _ = world
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.forget_consumer("history")
 
 
@@ -130,7 +130,7 @@ def test_what_is_refused(spark: SparkSession, world: tuple[str, str], tmp_path: 
         history(spark, f"rocksdb:{tmp_path / 'nothing'}", root)
     with pytest.raises(InvalidArgument, match="no history"):
         report(spark, str(tmp_path), str(tmp_path / "r.html"))
-    with leasehold.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as store:
         store.queue("q").enqueue(b"x")
     with pytest.raises(InvalidArgument, match="another store"):
         history(spark, f"rocksdb:{tmp_path / 'other'}", root)
@@ -188,7 +188,7 @@ def test_the_report_is_one_page_that_needs_nothing(spark: SparkSession, world: t
 
 def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]) -> None:
     deltalake = pytest.importorskip("deltalake")
-    from leasehold.spark.jobs.delta import publish
+    from tenure.spark.jobs.delta import publish
 
     _, root = world
     lake = Lake(root)
@@ -206,12 +206,12 @@ def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]
 def test_killed_at_random_it_is_the_same_history(spark: SparkSession, tmp_path: Path) -> None:
     url, root = f"rocksdb:{tmp_path / 'data'}", str(tmp_path / "killed")
     clock = ManualClock()
-    with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+    with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
         live(store, clock, rounds=60)
     chance = random.Random(7)
     program = (
-        "import sys, leasehold.spark\nfrom leasehold.spark.jobs.history import history\n"
-        "spark = leasehold.spark.session(master='local[2]', conf={'spark.log.level': 'ERROR'})\n"
+        "import sys, tenure.spark\nfrom tenure.spark.jobs.history import history\n"
+        "spark = tenure.spark.session(master='local[2]', conf={'spark.log.level': 'ERROR'})\n"
         "print('ready', flush=True)\nhistory(spark, sys.argv[1], sys.argv[2])\nprint('done', flush=True)\n"
     )
     killed = 0
@@ -229,7 +229,7 @@ def test_killed_at_random_it_is_the_same_history(spark: SparkSession, tmp_path: 
         driver.wait()
         driver.stdout.close()
         if driver.returncode == 0:  # it was done: give it something to do
-            with leasehold.open(url, clock=clock, sweep=False, durability="os") as store:
+            with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
                 live(store, clock, rounds=20, seed=killed)
         time.sleep(0.1)
     history(spark, url, root)

@@ -12,18 +12,18 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-import leasehold
-from leasehold import ManualClock, Policy
-from leasehold.cli import sparking
-from leasehold.cli.main import cli
-from leasehold.errors import InvalidArgument
-from leasehold.model.checksum import Checksum
-from leasehold.spark.jobs.archive import Archive, archive, restore
-from leasehold.spark.jobs.load import load
-from leasehold.spark.jobs.migrate import migrate
-from leasehold.spark.jobs.replay import replay
-from leasehold.spark.pipelines.loading import as_jobs, parse_mapping
-from leasehold.stores import moving
+import tenure
+from tenure import ManualClock, Policy
+from tenure.cli import sparking
+from tenure.cli.main import cli
+from tenure.errors import InvalidArgument
+from tenure.model.checksum import Checksum
+from tenure.spark.jobs.archive import Archive, archive, restore
+from tenure.spark.jobs.load import load
+from tenure.spark.jobs.migrate import migrate
+from tenure.spark.jobs.replay import replay
+from tenure.spark.pipelines.loading import as_jobs, parse_mapping
+from tenure.stores import moving
 from tests.moving.filled import fill
 from tests.spark.made import small_plans
 from tests.spark.planted import Planter
@@ -40,13 +40,13 @@ def _quick(spark: SparkSession) -> Iterator[None]:
 
 
 def filled(url: str, jobs: int = 400) -> Checksum:
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         fill(store, jobs)
     return summed(url)
 
 
 def summed(url: str) -> Checksum:
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.check().clean
         return moving.checksum(store, [(info.queue, info.tenant) for info in store.queues()])
 
@@ -68,7 +68,7 @@ def test_migrate_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     assert code == 0, said
     assert json.loads(said.splitlines()[-1])["verified"] is True
     assert summed(urls[2]) == first
-    with leasehold.open(urls[2], sweep=False) as store:
+    with tenure.open(urls[2], sweep=False) as store:
         assert [info.paused for info in store.queues()] == [False, False, True]
     with pytest.raises(InvalidArgument, match="one store"):
         migrate(spark, urls[0], urls[0])
@@ -77,7 +77,7 @@ def test_migrate_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
 def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
     url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
     first = filled(url)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         ended = sum(info.counts.done + info.counts.dead for info in store.queues())
     for step in ("verifying", "committing", "removed"):  # before its commit, at it, and in the middle of removing
         with pytest.raises(Stopped):
@@ -88,7 +88,7 @@ def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
     code, said = run("spark", "archive", root, "--older-than", LATER.isoformat(), "--store", url)
     assert code == 0, said
     assert [entry.jobs for entry in Archive(root).entries()] == [ended], "nothing is archived twice"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert sum(info.counts.done + info.counts.dead for info in store.queues()) == 0
         assert store.check().clean
     assert len(list((Path(root) / "jobs").glob("run=*/*"))) == 1, "what stopped runs left is gone"
@@ -101,7 +101,7 @@ def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_what_changed_since_is_not_removed(spark: SparkSession, tmp_path: Path) -> None:
     url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("q")
         queue.enqueue_many([b"1", b"2"])
         for delivery in queue.claim(limit=2):
@@ -109,24 +109,24 @@ def test_what_changed_since_is_not_removed(spark: SparkSession, tmp_path: Path) 
         job = queue.list("dead").jobs[0].id
     with pytest.raises(Stopped):
         archive(spark, url, root, LATER, told=stop_at("removed"))
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("q").counts().dead == 0
         restore_later = Archive(root).entries()[0]
     restore(spark, url, root)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("q")
         queue.replay(ids=[job])
         queue.fail(queue.claim()[0], error="again")
     summary = archive(spark, url, root, LATER - timedelta(days=30))
     assert summary.facts["finished_before"] == 1, "the one that died again stays"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert [dead.id for dead in store.queue("q").list("dead")] == [job]
     assert restore_later.jobs == 2
 
 
 def test_replay_by_a_predicate(spark: SparkSession, tmp_path: Path) -> None:
     url = f"rocksdb:{tmp_path / 'a'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         for name in ("a", "b"):
             queue = store.queue(name)
             queue.configure(Policy(max_attempts=1))
@@ -139,7 +139,7 @@ def test_replay_by_a_predicate(spark: SparkSession, tmp_path: Path) -> None:
     code, said = run("spark", "replay", where, "--queue", "a", "--rate", "0.01", "--store", url)
     assert code == 0, said
     assert "default/a: 2 dead jobs" in said
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("a")
         # The second falls due 100 s after the first: listed in this order, it may be met twice but never missed.
         back = {job.id: job for state in ("scheduled", "ready") for job in queue.list(state)}.values()
@@ -165,7 +165,7 @@ def test_load_with_a_mapping_and_a_quarantine(spark: SparkSession, tmp_path: Pat
     assert [path for path in aside.rglob("*") if path.is_file()], "the rejected row is kept, with its reason"
     again = json.loads(run(*args)[1].splitlines()[-1])
     assert again["written"] == 0, "the same write again adds nothing"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         first, second = store.queue("people").list("ready")
     assert (json.loads(first.payload), first.key, first.headers) == (
         {"id": 1, "urgency": 5, "name": "ada"}, "p-1", {"name": "ada"},
@@ -193,11 +193,11 @@ def test_mappings_that_make_no_sense(spark: SparkSession) -> None:
 
 def test_audit_is_a_command_for_schedulers(spark: SparkSession, tmp_path: Path) -> None:
     url, clock = f"rocksdb:{tmp_path / 'a'}", ManualClock()
-    with leasehold.open(url, clock=clock, sweep=False) as store:
+    with tenure.open(url, clock=clock, sweep=False) as store:
         store.queue("sound").enqueue_many([b"x"] * 3)
     code, said = run("spark", "audit", "--store", url)
     assert (code, "clean: 3 jobs" in said) == (0, True), said
-    with leasehold.open(url, clock=clock, sweep=False) as store:
+    with tenure.open(url, clock=clock, sweep=False) as store:
         planter = Planter(store, clock)
         number = next(info.number for info in store.queues())
         planter._counters(store.queue("sound"), number)
@@ -216,7 +216,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "Java 17" in said
     assert "apt-get install openjdk-17" in said
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
-    with pytest.raises(sparking.SparkMissing, match=r"leasehold\[spark\]"):
+    with pytest.raises(sparking.SparkMissing, match=r"tenure\[spark\]"):
         sparking.require()
 
 

@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import leasehold
-import leasehold.spark
-from leasehold import bulk
-from leasehold.bulk.schemas import TABLES
+import tenure
+import tenure.spark
+from tenure import bulk
+from tenure.bulk.schemas import TABLES
 from tests.bulk.filling import fill
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = f"rocksdb:{tmp_path_factory.mktemp('read') / 'data'}"
-    with leasehold.open(made, sweep=False) as store:
+    with tenure.open(made, sweep=False) as store:
         fill(store)
     return made
 
 
 def load(spark: SparkSession, url: str, table: str = "jobs", **options: object) -> DataFrame:
-    reader = spark.read.format("leasehold").option("url", url).option("table", table)
+    reader = spark.read.format("tenure").option("url", url).option("table", table)
     for name, value in options.items():
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.load()
 
 
 def truth(url: str, table: str, **which: object) -> list[dict[str, Any]]:
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         return [_plain(row) for row in bulk.read(store, table, **which).to_pylist()]
 
 
@@ -85,9 +85,9 @@ def test_pushed_filters_are_taken(spark: SparkSession, url: str):
 
 def test_one_moment_for_several_reads(spark: SparkSession, tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         store.queue("a").enqueue_many([b"x"] * 10)
-        with leasehold.spark.snapshot(store, ttl=600) as snap:
+        with tenure.spark.snapshot(store, ttl=600) as snap:
             store.queue("a").enqueue_many([b"y"] * 5)
             # The store is open here, and nobody needs it to read a snapshot that was taken.
             assert load(spark, url, snapshot=snap.id).count() == 10
@@ -98,7 +98,7 @@ def test_one_moment_for_several_reads(spark: SparkSession, tmp_path: Path):
             frame.count()
         with pytest.raises(Exception, match=r"SnapshotExpired.*is no longer kept"):
             load(spark, url, snapshot=snap.id).count()
-    with leasehold.spark.snapshot(url) as snap:
+    with tenure.spark.snapshot(url) as snap:
         assert load(spark, url, snapshot=snap.id).count() == 15
     assert load(spark, url).count() == 15
 
@@ -107,7 +107,7 @@ def test_one_moment_for_several_reads(spark: SparkSession, tmp_path: Path):
 def test_a_store_is_read_while_it_is_open(spark: SparkSession, tmp_path: Path, scheme: str):
     """RocksDB through its owner's socket, which is asked for a snapshot and no more."""
     url = f"{scheme}:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         fill(store)
         whole = [_plain(row) for row in bulk.read(store, "jobs").to_pylist()]
         assert seen(load(spark, url, rowsPerPartition=200)) == whole
@@ -131,7 +131,7 @@ def test_a_store_is_read_while_it_is_open(spark: SparkSession, tmp_path: Path, s
     ],
 )  # fmt: skip
 def test_errors_say_what_is_wrong(spark: SparkSession, url: str, options: dict[str, str | None], said: str):
-    reader = spark.read.format("leasehold")
+    reader = spark.read.format("tenure")
     for name, value in ({"url": url} | options).items():
         if value is not None:
             reader = reader.option(name, value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import leasehold
+import tenure
 from tests.docs.blocks import README, blocks
 
 (EXAMPLE,) = (block for block in blocks(README) if "spark" in block.marks)
@@ -25,6 +25,6 @@ def test_tables_go_in_and_counts_come_out(
     shown = capsys.readouterr().out
     assert "orders" in shown
     assert "30" in shown
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}") as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}") as store:
         assert store.queue("orders").counts().ready == 30
         assert store.queue("orders").claim()[0].payload.startswith(b'{"id":"order-')

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import leasehold
-import leasehold.spark
-from leasehold import bulk
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
-from leasehold.stores.remote.readers import READERS
-from leasehold.stores.store import Store
+import tenure
+import tenure.spark
+from tenure import bulk
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
+from tenure.stores.remote.readers import READERS
+from tenure.stores.store import Store
 from tests.bulk.filling import fill
 from tests.spark.test_read import load, seen
 from tests.spark.test_stream import Bronze, stream
@@ -23,7 +23,7 @@ from tests.spark.test_stream import Bronze, stream
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with leasehold.open(f"rocksdb:{tmp_path_factory.mktemp('served') / 'data'}", sweep=False) as store:
+    with tenure.open(f"rocksdb:{tmp_path_factory.mktemp('served') / 'data'}", sweep=False) as store:
         fill(store)
         for _ in range(21):  # more than travels with a plan
             store.queue("bulk").enqueue_many([b"x"] * 1000)
@@ -40,7 +40,7 @@ def url(behind: Store) -> Iterator[str]:
 
 
 def test_a_table_in_parts(spark: SparkSession, behind: Store, url: str):
-    with leasehold.spark.snapshot(url) as snap:
+    with tenure.spark.snapshot(url) as snap:
         frame = load(spark, url, queue="emails", snapshot=snap.id, rowsPerPartition=150)
         truth = bulk.read(behind, "jobs", queue="emails", snapshot=snap.id).to_pylist()
         assert seen(frame) == [row | {"headers": dict(row["headers"])} for row in truth]

@@ -12,16 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import leasehold
-import leasehold.spark
-from leasehold.stores.remote.host import Host
-from leasehold.stores.remote.listener import Listener
-from leasehold.stores.store import Store
+import tenure
+import tenure.spark
+from tenure.stores.remote.host import Host
+from tenure.stores.remote.listener import Listener
+from tenure.stores.store import Store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as made:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as made:
         yield made
         assert made.check().clean
 
@@ -40,20 +40,20 @@ def test_a_write_is_staged_in_the_store_and_drained_from_it(
     rows = spark.range(0, 3_000, 1, 2).select(F.col("id").cast("string").alias("payload"))
     rows = rows.withColumn("priority", F.when(F.col("payload") == "7", 70).otherwise(1))
     for _ in range(2):
-        writing = rows.write.format("leasehold").mode("append").option("url", url).option("queue", "work")
+        writing = rows.write.format("tenure").mode("append").option("url", url).option("queue", "work")
         writing.option("writeId", "nightly").option("quarantinePath", str(tmp_path / "bad")).save()
     assert store.queue("work").counts().ready == 2_999
     bad = [row for file in (tmp_path / "bad").iterdir() for row in pq.read_table(file).to_pylist()]
     assert [row["payload"] for row in bad] == ["7"]
     assert not list((tmp_path / "data" / "staging").iterdir()), "nothing is left behind"
 
-    outcomes = leasehold.spark.drain(spark, url, "work", lambda job: "dead" if job.payload == b"8" else None)
+    outcomes = tenure.spark.drain(spark, url, "work", lambda job: "dead" if job.payload == b"8" else None)
     assert Counter(row.verdict for row in outcomes.collect()) == {"ok": 2_998, "dead": 1}
     assert store.queue("work").counts().removed == 2_998
 
 
 def test_a_bulk_load_needs_the_folder(spark: SparkSession, url: str) -> None:
     rows = spark.range(1).select(F.col("id").cast("string").alias("payload"))
-    writing = rows.write.format("leasehold").mode("append").option("url", url).option("queue", "work")
+    writing = rows.write.format("tenure").mode("append").option("url", url).option("queue", "work")
     with pytest.raises(Exception, match="share the store's folder"):
         writing.option("mode", "bulk").save()

@@ -14,4 +14,4 @@ def test_times_are_utc_and_python_runs(spark: SparkSession):
 
 def test_the_source_is_found_without_registering(spark: SparkSession):
     with pytest.raises(AnalysisException, match="unknown table 'nope'"):
-        spark.read.format("leasehold").option("url", "memory:").option("table", "nope").load()
+        spark.read.format("tenure").option("url", "memory:").option("table", "nope").load()

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from leasehold import Event
-from leasehold.spark.pipelines import gold, silver
-from leasehold.spark.pipelines.causes import cause, top_causes
-from leasehold.spark.pipelines.chains import chains
+from tenure import Event
+from tenure.spark.pipelines import gold, silver
+from tenure.spark.pipelines.causes import cause, top_causes
+from tenure.spark.pipelines.chains import chains
 from tests.spark.made import a_store, all_events, small_plans, table
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first

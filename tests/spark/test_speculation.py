@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
+import tenure
 from tests.spark.conftest import linked_home
 
 pytestmark = [
@@ -26,9 +26,9 @@ pytestmark = [
 
 DRIVER = """
 import os, sys, time
-import leasehold.spark
+import tenure.spark
 master, url, marks, python, scratch = sys.argv[1:]
-spark = leasehold.spark.session("speculation", master=master, memory="512m", conf={
+spark = tenure.spark.session("speculation", master=master, memory="512m", conf={
     "spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1",
     "spark.speculation.interval": "100ms", "spark.speculation.minTaskRuntime": "100ms",
     "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
@@ -48,7 +48,7 @@ def slow(batches):
 
 rows = spark.range(0, 8000, 1, 4).selectExpr("cast(id as string) as payload")
 rows = rows.mapInArrow(slow, rows.schema)
-rows.write.format("leasehold").mode("append").option("url", url).option("queue", "work").option("writeId", "w").save()
+rows.write.format("tenure").mode("append").option("url", url).option("queue", "work").option("writeId", "w").save()
 spark.stop()
 """
 
@@ -101,7 +101,7 @@ def test_speculative_attempts_write_once(master: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", DRIVER, *arguments], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3_000:]
     assert len(list((tmp_path / "marks").iterdir())) == 2, "two attempts of the slow task"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().ready == 8_000
         assert store.check().clean
     print("two attempts of one task at once, 8,000 rows: 8,000 jobs")

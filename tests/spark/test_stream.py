@@ -13,17 +13,17 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-import leasehold
-from leasehold.storage import keyspace
-from leasehold.stores.store import Store
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure.storage import keyspace
+from tenure.stores.store import Store
+from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
 
 Key = tuple[int, int]
 
 
 def stream(spark: SparkSession, url: str, **options: object) -> DataFrame:
-    reader = spark.readStream.format("leasehold").option("url", url).option("table", "events")
+    reader = spark.readStream.format("tenure").option("url", url).option("table", "events")
     for name, value in options.items():
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.load()
@@ -66,13 +66,13 @@ def bronze(spark: SparkSession, tmp_path: Path) -> Bronze:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     made = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(made, sweep=False, durability="os") as store:
+    with tenure.open(made, sweep=False, durability="os") as store:
         fill(store)
     return made
 
 
 def with_store(url: str, then: Callable[[Store], Any]) -> Any:
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         return then(store)
 
 
@@ -150,7 +150,7 @@ def test_what_was_trimmed_is_an_error_and_a_consumer_prevents_it(spark: SparkSes
 
 def test_offsets_of_another_store_are_refused(spark: SparkSession, url: str, bronze: Bronze, tmp_path: Path):
     bronze.drain(stream(spark, url))
-    with leasehold.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as other:
+    with tenure.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as other:
         other.queue("a").enqueue(b"x")
     with pytest.raises(StreamingQueryException, match="belongs to another store"):
         bronze.drain(stream(spark, f"rocksdb:{tmp_path / 'other'}"))
@@ -158,7 +158,7 @@ def test_offsets_of_another_store_are_refused(spark: SparkSession, url: str, bro
 
 def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: Bronze, tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'live'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("live")
         queue.enqueue(b"first")
         query = (

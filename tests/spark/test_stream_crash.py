@@ -13,8 +13,8 @@ from random import Random
 import pyarrow.dataset as arrow
 import pytest
 
-import leasehold
-from leasehold.spark.stores import opened
+import tenure
+from tenure.spark.stores import opened
 from tests.bulk.filling import fill
 
 DRIVER = Path(__file__).parent / "bronze_driver.py"
@@ -26,7 +26,7 @@ KILLS = min(10, int(os.environ.get("CRASH_ROUNDS", "1")))
 @pytest.mark.parametrize("scheme", ["rocksdb", "lmdb"] if KILLS > 9 else ["rocksdb"])
 def test_killed_at_random_every_event_is_there_once(tmp_path: Path, scheme: str):
     url, random = f"{scheme}:{tmp_path / 'data'}", Random(time.time_ns())
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         fill(store)
     kills = turn = 0
     while kills < KILLS:
@@ -39,7 +39,7 @@ def test_killed_at_random_every_event_is_there_once(tmp_path: Path, scheme: str)
     assert not _run(url, tmp_path, None, 25_000)
     found = arrow.dataset(tmp_path / "bronze", format="parquet").to_table(["commit", "index"])
     assert sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.check().clean
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import leasehold
+import tenure
 from tests.spark import stream_driver
 
 KILLS = int(os.environ.get("SPARK_KILLS", "2"))
@@ -56,7 +56,7 @@ def test_each_row_once_though_the_driver_is_killed(tmp_path: Path, scheme: str) 
         rows = pa.array([str(file * ROWS + row) for row in range(ROWS)])
         pq.write_table(pa.table({"payload": rows}), tmp_path / "in" / f"{file:03d}.parquet")
     dice = random.Random(os.environ.get("SPARK_SEED", "7"))
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         for _ in range(KILLS):
             before = queue.counts().enqueued

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import leasehold
-import leasehold.spark
-from leasehold import Backoff, Policy
-from leasehold.spark import outcomes, settling
-from leasehold.spark.claiming import ClaimReader, planned
-from leasehold.spark.draining import judge
-from leasehold.stores.store import Store
+import tenure
+import tenure.spark
+from tenure import Backoff, Policy
+from tenure.spark import outcomes, settling
+from tenure.spark.claiming import ClaimReader, planned
+from tenure.spark.draining import judge
+from tenure.stores.store import Store
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with leasehold.open(url, sweep=False) as made:
+    with tenure.open(url, sweep=False) as made:
         made.queue("work").configure(Policy(max_attempts=3, backoff=Backoff.fixed(0)))
         yield made
         report = made.check()
@@ -45,7 +45,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def claims(spark: SparkSession, url: str, **options: Any) -> DataFrame:
-    reading = spark.readStream.format("leasehold").option("table", "claims").option("url", url).option("queue", "work")
+    reading = spark.readStream.format("tenure").option("table", "claims").option("url", url).option("queue", "work")
     for name, value in options.items():
         reading = reading.option(name, value)
     return reading.load()
@@ -63,7 +63,7 @@ def verdicts(jobs: DataFrame) -> DataFrame:
 
 def test_claims_to_verdicts(spark: SparkSession, url: str, store: Store, tmp_path: Path) -> None:
     fill(store, 200)
-    writing = verdicts(claims(spark, url, maxJobsPerTrigger=100)).writeStream.format("leasehold")
+    writing = verdicts(claims(spark, url, maxJobsPerTrigger=100)).writeStream.format("tenure")
     writing = writing.option("table", "verdicts").option("url", url).option("queue", "work")
     query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(100)
@@ -86,7 +86,7 @@ def test_verdicts_in_foreach_batch_and_a_batch_that_runs_again(
             raise RuntimeError("the first time it fails")
         settled = batch.sparkSession.createDataFrame(rows)
         for _ in range(2):  # a verdict that is given again changes nothing
-            settled.write.format("leasehold").mode("append").option("table", "verdicts").option("url", url).option(
+            settled.write.format("tenure").mode("append").option("table", "verdicts").option("url", url).option(
                 "queue", "work"
             ).save()
 
@@ -152,7 +152,7 @@ def test_looking_claims_nothing_and_leases_are_kept_alive(url: str, store: Store
 def test_verdicts_are_checked(url: str, store: Store, row: tuple[str, str], error: str) -> None:
     """As an executor does it, but here: there a task that fails is tried four times."""
     batch = pa.RecordBatch.from_pydict({"receipt": [row[0]], "verdict": [row[1]]})
-    with pytest.raises(leasehold.InvalidArgument, match=error):
+    with pytest.raises(tenure.InvalidArgument, match=error):
         settling.settle(settling.Plan(url, store.queue("work").name), iter([batch]))
 
 
@@ -173,7 +173,7 @@ def drained(spark: SparkSession, url: str, store: Store, tmp_path: Path, jobs: i
         assert "CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_text()
         return executor
 
-    def handler(delivery: leasehold.Delivery) -> object:
+    def handler(delivery: tenure.Delivery) -> object:
         number = int(delivery.payload)
         if number == jobs // 3:
             try:
@@ -186,7 +186,7 @@ def drained(spark: SparkSession, url: str, store: Store, tmp_path: Path, jobs: i
             raise ValueError(f"no {number}")
         return "retry" if number % 40 == 20 else None
 
-    rows = leasehold.spark.drain(spark, url, "work", handler, lease=3, batch=50).collect()
+    rows = tenure.spark.drain(spark, url, "work", handler, lease=3, batch=50).collect()
     assert Path(mark).exists()
     counts = store.queue("work").counts()
     assert (counts.dead, counts.removed, counts.waiting + counts.leased) == (jobs // 20, jobs - jobs // 20, 0)
@@ -223,20 +223,20 @@ def test_drain_to_a_limit_and_of_nothing(
     spark: SparkSession, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = str  # it gives back what is no verdict
-    assert leasehold.spark.drain(spark, url, "work", handler, until="idle").count() == 0
+    assert tenure.spark.drain(spark, url, "work", handler, until="idle").count() == 0
     fill(store, 100)
     store.queue("work").enqueue(b"later", delay=3600)
     monkeypatch.setattr(outcomes, "FEW", 10)  # more are put together by Spark: it must say the same
-    taken = leasehold.spark.drain(spark, url, "work", lambda delivery: ("retry", "why"), limit=20, batch=5, tasks=2)
+    taken = tenure.spark.drain(spark, url, "work", lambda delivery: ("retry", "why"), limit=20, batch=5, tasks=2)
     rows = taken.collect()
     assert [(len(rows), row.verdict, row.error, row.attempt) for row in rows] == [(20, "retry", "why", 1)] * 20
     assert all(row.claimed_at <= row.settled_at and row.worker.startswith("drain-") for row in rows)
     monkeypatch.undo()
-    assert taken.dtypes == leasehold.spark.drain(spark, url, "work", handler, limit=1, tasks=1).dtypes
-    assert leasehold.spark.drain(spark, url, "work", lambda delivery: b"r", until="idle", tasks=1).count() == 100
+    assert taken.dtypes == tenure.spark.drain(spark, url, "work", handler, limit=1, tasks=1).dtypes
+    assert tenure.spark.drain(spark, url, "work", lambda delivery: b"r", until="idle", tasks=1).count() == 100
     assert store.queue("work").counts().scheduled == 1
-    with pytest.raises(leasehold.InvalidArgument, match="empty or idle"):
-        leasehold.spark.drain(spark, url, "work", handler, until="never")
+    with pytest.raises(tenure.InvalidArgument, match="empty or idle"):
+        tenure.spark.drain(spark, url, "work", handler, until="never")
 
 
 def test_what_a_handler_may_say(store: Store) -> None:
@@ -262,27 +262,27 @@ def test_what_a_handler_may_say(store: Store) -> None:
 def test_streams_are_told_of(spark: SparkSession, url: str, store: Store, tmp_path: Path) -> None:
     fill(store, 30)
     registry = CollectorRegistry()
-    listener = leasehold.spark.StreamListener(registry)
+    listener = tenure.spark.StreamListener(registry)
     spark.streams.addListener(listener)
     try:
-        df = spark.readStream.format("leasehold").option("table", "events").option("url", url).load()
+        df = spark.readStream.format("tenure").option("table", "events").option("url", url).load()
         writing = df.writeStream.format("noop").queryName("told").option("checkpointLocation", str(tmp_path / "c"))
         query = writing.trigger(availableNow=True).start()
         assert query.awaitTermination(100)
 
         def value(name: str) -> float:
-            return registry.get_sample_value(f"leasehold_stream_{name}", {"query": "told"}) or 0.0
+            return registry.get_sample_value(f"tenure_stream_{name}", {"query": "told"}) or 0.0
 
         until = threading.Event()
         for _ in range(1_000):  # events of a query come a moment after its end
-            if value("rows_total") >= 30 and registry.get_sample_value("leasehold_stream_running") == 0:
+            if value("rows_total") >= 30 and registry.get_sample_value("tenure_stream_running") == 0:
                 break
             until.wait(0.1)
         assert value("rows_total") >= 30
         assert value("batches_total") >= 1
         assert value("batch_seconds_sum") > 0
         assert value("lag") == 0
-        assert registry.get_sample_value("leasehold_stream_running") == 0
-        assert registry.get_sample_value("leasehold_stream_failures_total") == 0
+        assert registry.get_sample_value("tenure_stream_running") == 0
+        assert registry.get_sample_value("tenure_stream_failures_total") == 0
     finally:
         spark.streams.removeListener(listener)

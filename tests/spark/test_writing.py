@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-import leasehold
-from leasehold import InvalidArgument, Policy
-from leasehold.bulk import staging
-from leasehold.spark import writing
+import tenure
+from tenure import InvalidArgument, Policy
+from tenure.bulk import staging
+from tenure.spark import writing
 
 #: `make test-crash` takes a million.
 ROWS = int(os.environ.get("SPARK_ROWS", "20000"))
@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> str:
 
 
 def save(df: DataFrame, url: str, **options: str | int) -> None:
-    writing = df.write.format("leasehold").mode("append").option("url", url)
+    writing = df.write.format("tenure").mode("append").option("url", url)
     for name, value in {"queue": "work", **options}.items():
         writing = writing.option(name, value)
     writing.save()
@@ -45,7 +45,7 @@ def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
 def payloads(url: str, queue: str = "work") -> list[bytes]:
     """The payloads of all ready jobs; every test ends with a check of the whole store."""
     found: list[bytes] = []
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         while claim := store.queue(queue).claim(limit=10_000):
             found += [delivery.payload for delivery in claim]
         assert store.check().clean
@@ -71,7 +71,7 @@ def test_every_column(spark: SparkSession, url: str) -> None:
     names = [name.split()[0] for name in schema.split(", ")]
     rows = [tuple(which.get(name) for name in names) for which in (row, plain)]
     save(spark.createDataFrame(rows, schema), url)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         delivery = store.queue("mail", tenant="acme").claim()[0]
         assert (delivery.payload, delivery.priority, delivery.key, delivery.max_attempts) == (b"p", 7, "k", 2)
         assert delivery.headers == {"a": "b"}
@@ -81,7 +81,7 @@ def test_every_column(spark: SparkSession, url: str) -> None:
 def test_a_struct_is_json_and_a_delay_delays(spark: SparkSession, url: str) -> None:
     df = spark.sql("select struct(1 as n, 'x' as t) as payload, 3600 as delay")
     save(df, url)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         job = store.queue("work").list("scheduled").jobs[0]
         assert job.payload == b'{"n":1,"t":"x"}'
         assert 3_500_000 < job.visible_at_ms - job.created_at_ms <= 3_600_000
@@ -133,7 +133,7 @@ def test_what_cannot_be_written(spark: SparkSession, url: str) -> None:
     with pytest.raises(InvalidArgument, match="no queue is named"):
         writing.writer({"url": url}, PAYLOAD, False)
     with pytest.raises(Exception, match="only ever added"):
-        numbers(spark, 1).write.format("leasehold").mode("overwrite").option("url", url).option("queue", "q").save()
+        numbers(spark, 1).write.format("tenure").mode("overwrite").option("url", url).option("queue", "q").save()
 
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,18 +161,18 @@ def failing_first(df: DataFrame, marks: Path) -> DataFrame:
 
 def disturbed(spark: SparkSession, url: str, tmp_path: Path, rows: int, limit: int, **options: str) -> None:
     """Every partition's first attempt fails after staging, the commit fails in its middle, and the whole job is run again."""
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         store.queue("work").configure(Policy(max_waiting=limit))
     df = numbers(spark, rows, PARTITIONS)
     with pytest.raises(Exception, match="waiting jobs and takes"):
         save(failing_first(df, tmp_path / "first"), url, writeId="nightly", **options)
     assert len(list((tmp_path / "first").iterdir())) == PARTITIONS
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().enqueued <= limit
         store.queue("work").configure(Policy())
     for _ in range(2):
         save(failing_first(df, tmp_path / "second"), url, writeId="nightly", **options)
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().enqueued == rows
     found = payloads(url)
     assert len(found) == rows
@@ -210,7 +210,7 @@ def test_a_bulk_load(spark: SparkSession, tmp_path: Path) -> None:
 def test_the_driver_may_have_the_store_open(spark: SparkSession, tmp_path: Path) -> None:
     """Of a RocksDB store it is then the owner, and Spark's processes come in through it."""
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         for mode in ("ordinary", "bulk"):
             save(numbers(spark, 1_500), url, mode=mode)
         assert store.queue("work").counts().ready == 3_000
@@ -218,7 +218,7 @@ def test_the_driver_may_have_the_store_open(spark: SparkSession, tmp_path: Path)
 
 
 def test_the_writer_is_held_back(spark: SparkSession, url: str) -> None:
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue, seen = store.queue("work"), []
         done = threading.Event()
 
@@ -247,7 +247,7 @@ def source(spark: SparkSession, folder: Path, rows: int, files: int) -> DataFram
 
 
 def stream(df: DataFrame, url: str, checkpoint: Path) -> None:
-    writing = df.writeStream.format("leasehold").option("url", url).option("queue", "work")
+    writing = df.writeStream.format("tenure").option("url", url).option("queue", "work")
     query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     assert query.awaitTermination(100)
 
@@ -261,7 +261,7 @@ def test_a_stream_goes_in_batch_by_batch(spark: SparkSession, url: str, tmp_path
     (last.parent / f".{last.name}.crc").unlink()
     stream(df, url, tmp_path / "checkpoint")
     assert sorted(map(int, payloads(url))) == list(range(3_000))
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
         kept = [number for number in range(4) if store.staged(f"{query}/{number}").state() is not None]
         assert kept == [int(last.name)], "only the last batch need be remembered"

@@ -7,8 +7,8 @@ import sys
 
 STORY = """
 import sys, threading
-from leasehold.model.retry import Policy
-from leasehold.storage import records
+from tenure.model.retry import Policy
+from tenure.storage import records
 sys.setswitchinterval(1e-6)
 row = records.encode_struct(records.QueueRecord(1, "default", "emails", Policy(), False))
 start = threading.Barrier(4)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import FormatError, OpenError, StoreLocked
-from leasehold.storage.folder import Folder, expand
-from leasehold.storage.keyspace import FORMAT
+from tenure.errors import FormatError, OpenError, StoreLocked
+from tenure.storage.folder import Folder, expand
+from tenure.storage.keyspace import FORMAT
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -81,14 +81,14 @@ def test_a_store_half_made_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (f"leasehold {FORMAT + 1} rocksdb", "newer"),
-        ("leasehold 0 rocksdb", "upgrade"),
-        (f"leasehold {FORMAT} lmdb", "lmdb:"),
-        (f"leasehold {FORMAT}", "damaged"),
+        (f"tenure {FORMAT + 1} rocksdb", "newer"),
+        ("tenure 0 rocksdb", "upgrade"),
+        (f"tenure {FORMAT} lmdb", "lmdb:"),
+        (f"tenure {FORMAT}", "damaged"),
         ("something else entirely", "damaged"),
         ("", "damaged"),
-        ("leasehold -1 rocksdb", "damaged"),
-        ("leasehold \u0661 rocksdb", "damaged"),
+        ("tenure -1 rocksdb", "damaged"),
+        ("tenure \u0661 rocksdb", "damaged"),
     ],
 )
 def test_other_formats_are_refused_and_said(tmp_path: Path, content: str, says: str) -> None:
@@ -111,7 +111,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "lmdb")
     folder.write_format()
     assert folder.check()
-    assert (tmp_path / "FORMAT").read_text() == f"leasehold {FORMAT} lmdb\n"
+    assert (tmp_path / "FORMAT").read_text() == f"tenure {FORMAT} lmdb\n"
     assert not (tmp_path / "FORMAT.new").exists()
 
 
@@ -155,7 +155,7 @@ def test_a_long_owner_is_written_over_whole(tmp_path: Path) -> None:
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
-        "from leasehold.storage.folder import Folder\n"
+        "from tenure.storage.folder import Folder\n"
         "folder = Folder(sys.argv[1], 'rocksdb')\n"
         "folder.lock()\n"
         "print('locked', flush=True)\n"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import Corrupt, FormatError, OpenError, StoreClosed, StoreLocked, Unavailable
-from leasehold.storage.engines.lmdb import LmdbEngine, engine
-from leasehold.storage.keyspace import COUNTERS, DUE, JOBS, JOURNAL, LAST, META, READY, STATE, commit, of_queue
-from leasehold.storage.records import decode_count
+from tenure.errors import Corrupt, FormatError, OpenError, StoreClosed, StoreLocked, Unavailable
+from tenure.storage.engines.lmdb import LmdbEngine, engine
+from tenure.storage.keyspace import COUNTERS, DUE, JOBS, JOURNAL, LAST, META, READY, STATE, commit, of_queue
+from tenure.storage.records import decode_count
 
 SRC = str(Path(__file__).parents[2] / "src")
 BOOT = "this boot"
@@ -44,9 +44,9 @@ def start(path: Path, body: str) -> subprocess.Popen[str]:
     """Another process that has the store open as `db`; it talks by lines on its standard input and output."""
     code = f"""
         import os, sys, time
-        from leasehold.errors import *
-        from leasehold.storage.engines.lmdb import LmdbEngine
-        from leasehold.storage.keyspace import *
+        from tenure.errors import *
+        from tenure.storage.engines.lmdb import LmdbEngine
+        from tenure.storage.keyspace import *
         def say(*what): print(*what, flush=True)
         db = LmdbEngine({str(path)!r}, boot_id={BOOT!r}, map_size=1 << 20)
         db.share()

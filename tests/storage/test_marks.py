@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.storage.marks import Marks
+from tenure.storage.marks import Marks
 
 
 @pytest.fixture

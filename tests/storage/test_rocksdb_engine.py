@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from leasehold.errors import Corrupt, StoreClosed
-from leasehold.storage import keyspace
-from leasehold.storage.engine import iterate, iterate_keys
-from leasehold.storage.engines.rocksdb import RocksEngine
-from leasehold.storage.engines.rocksdb.transaction import Reader
-from leasehold.storage.keyspace import (
+from tenure.errors import Corrupt, StoreClosed
+from tenure.storage import keyspace
+from tenure.storage.engine import iterate, iterate_keys
+from tenure.storage.engines.rocksdb import RocksEngine
+from tenure.storage.engines.rocksdb.transaction import Reader
+from tenure.storage.keyspace import (
     COUNTERS,
     DUE,
     JOBS,
@@ -32,7 +32,7 @@ from leasehold.storage.keyspace import (
     of_queue,
     ready,
 )
-from leasehold.storage.records import decode_count, encode_count
+from tenure.storage.records import decode_count, encode_count
 
 BOOT = "this boot"
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
-import leasehold
-from leasehold import NewJob
-from leasehold.errors import Corrupt
-from leasehold.storage import keyspace, records
-from leasehold.storage.engine import Reader, Transaction
-from leasehold.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
-from leasehold.storage.segmented import Habits
-from leasehold.stores.snapshots import open_copy
-from leasehold.stores.store import Store
-from leasehold.testing.harness import engine_of
+import tenure
+from tenure import NewJob
+from tenure.errors import Corrupt
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, Transaction
+from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
+from tenure.storage.segmented import Habits
+from tenure.stores.snapshots import open_copy
+from tenure.stores.store import Store
+from tenure.testing.harness import engine_of
 
 SPACES = (JOBS, STATE, READY)
 
@@ -27,7 +27,7 @@ SPACES = (JOBS, STATE, READY)
 @pytest.fixture(params=["memory", "rocksdb"])
 def store(request: Any, tmp_path: Path) -> Any:
     where = "memory:" if request.param == "memory" else f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(where, sweep=False, durability=None if request.param == "memory" else "os") as opened:
+    with tenure.open(where, sweep=False, durability=None if request.param == "memory" else "os") as opened:
         yield opened
         assert opened.check().clean
 
@@ -211,11 +211,11 @@ def test_a_large_batch_is_several(store: Store) -> None:
 
 def test_it_outlives_the_process(tmp_path: Path) -> None:
     url = f"rocksdb:{tmp_path / 'data'}"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         ids = [added.id for added in queue.enqueue_many([b"x"] * 30)]
         held = [delivery.receipt for delivery in queue.claim(limit=10, lease=600)]
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         assert store.check().clean
         assert queue.counts().leased == 10
@@ -227,7 +227,7 @@ def test_it_outlives_the_process(tmp_path: Path) -> None:
 def test_a_store_that_was_made_before_there_were_any(tmp_path: Path) -> None:
     """It lacks their spaces, and is opened as it is; so is a copy of it."""
     url, path = f"rocksdb:{tmp_path / 'data'}", tmp_path / "data" / "db"
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         for _ in range(10):
             queue.enqueue(b"x")
@@ -239,7 +239,7 @@ def test_a_store_that_was_made_before_there_were_any(tmp_path: Path) -> None:
     shutil.copytree(path.parent, tmp_path / "copy")
     with open_copy(tmp_path / "copy") as copy:
         assert len(copy.scan(STATE, b"", LAST, 100)) == 10
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         queue.enqueue_many([b"x"] * 20)
         assert store.check().clean

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.errors import Unavailable
-from leasehold.storage.syncing import Syncer, _Waiter
+from tenure.errors import Unavailable
+from tenure.storage.syncing import Syncer, _Waiter
 
 
 class Disk:

@@ -1,4 +1,4 @@
-"""`leasehold.open`: which engine, with which settings, and what it refuses."""
+"""`tenure.open`: which engine, with which settings, and what it refuses."""
 
 import gc
 import logging
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.errors import FormatError, OpenError, SettingsError, StoreLocked, UnknownEngine
-from leasehold.storage.engines.rocksdb import RocksEngine
-from leasehold.stores import opening
+import tenure
+from tenure.errors import FormatError, OpenError, SettingsError, StoreLocked, UnknownEngine
+from tenure.storage.engines.rocksdb import RocksEngine
+from tenure.stores import opening
 
 ENGINES = ["rocksdb", "lmdb"]
 
@@ -24,23 +24,23 @@ ENGINES = ["rocksdb", "lmdb"]
 def _plain(tmp_path, monkeypatch):
     """No settings but the test's own."""
     monkeypatch.chdir(tmp_path)
-    for key in [key for key in os.environ if key.startswith("LEASEHOLD_")]:
+    for key in [key for key in os.environ if key.startswith("TENURE_")]:
         monkeypatch.delenv(key)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_store_is_made_and_found_again(tmp_path, engine):
-    with leasehold.open(f"{engine}:./data") as store:
+    with tenure.open(f"{engine}:./data") as store:
         assert store.url == f"{engine}:{tmp_path / 'data'}"
         assert store.durability == "disk"
         job = store.queue("emails").enqueue(b"hello")
-    with leasehold.open(f"{engine}://{tmp_path}/data") as store:
+    with tenure.open(f"{engine}://{tmp_path}/data") as store:
         assert [d.id for d in store.queue("emails").claim()] == [job.id]
         assert store.check().clean
 
 
 def test_memory():
-    with leasehold.open("memory:") as store:
+    with tenure.open("memory:") as store:
         assert store.url == "memory:"
         assert store.durability == "memory"
         store.queue("emails").enqueue(b"hello")
@@ -48,31 +48,31 @@ def test_memory():
 
 
 def test_settings_open_a_store_without_a_url(tmp_path, monkeypatch):
-    monkeypatch.setenv("LEASEHOLD_STORAGE_ENGINE", "lmdb")
-    monkeypatch.setenv("LEASEHOLD_STORAGE_PATH", "$ROOM/data")
+    monkeypatch.setenv("TENURE_STORAGE_ENGINE", "lmdb")
+    monkeypatch.setenv("TENURE_STORAGE_PATH", "$ROOM/data")
     monkeypatch.setenv("ROOM", str(tmp_path))
-    with leasehold.open() as store:
+    with tenure.open() as store:
         assert store.url == f"lmdb:{tmp_path}/data"
 
 
 def test_a_file_opens_a_store(tmp_path):
     Path("queues.toml").write_text('[storage]\nengine = "memory"\n[sweep]\nenabled = false\n')
-    with leasehold.open(config="queues.toml") as store:
+    with tenure.open(config="queues.toml") as store:
         assert store.url == "memory:"
         assert store._sweeper is None
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with leasehold.open("rocksdb:~/a") as store:
+    with tenure.open("rocksdb:~/a") as store:
         assert store.url == f"rocksdb:{tmp_path}/a"
-    with leasehold.open("rocksdb:$HOME/a") as store:
+    with tenure.open("rocksdb:$HOME/a") as store:
         assert store.url == f"rocksdb:{tmp_path}/a"
 
 
 def test_no_store_is_named():
-    with pytest.raises(SettingsError, match="LEASEHOLD_STORAGE_PATH"):
-        leasehold.open()
+    with pytest.raises(SettingsError, match="TENURE_STORAGE_PATH"):
+        tenure.open()
     assert not list(Path().iterdir())
 
 
@@ -86,8 +86,8 @@ def test_options_reach_the_engine(monkeypatch):
         seen.update(given)
         return RocksEngine(path, **given)
 
-    monkeypatch.setattr("leasehold.storage.engines.rocksdb.RocksEngine", engine)
-    with leasehold.open(
+    monkeypatch.setattr("tenure.storage.engines.rocksdb.RocksEngine", engine)
+    with tenure.open(
         "rocksdb:./data",
         durability="os",
         cache_capacity="8MB",
@@ -106,7 +106,7 @@ def test_options_reach_the_engine(monkeypatch):
 
 
 def test_lmdb_takes_a_map_size():
-    leasehold.open("lmdb:./data", map_size="4MB").close()
+    tenure.open("lmdb:./data", map_size="4MB").close()
 
 
 @pytest.mark.parametrize(
@@ -125,26 +125,26 @@ def test_lmdb_takes_a_map_size():
 )
 def test_wrong_options_are_named_and_nothing_is_made(options, said):
     with pytest.raises(SettingsError, match=said):
-        leasehold.open("rocksdb:./data", **options)
+        tenure.open("rocksdb:./data", **options)
     assert not list(Path().iterdir())
 
 
 def test_the_sweeper_is_on_off_or_at_an_interval(monkeypatch):
-    with leasehold.open("memory:") as store:
+    with tenure.open("memory:") as store:
         assert store._sweeper is not None
         assert store._sweeper.interval == 1.0
-    with leasehold.open("memory:", sweep=False) as store:
+    with tenure.open("memory:", sweep=False) as store:
         assert store._sweeper is None
-    monkeypatch.setenv("LEASEHOLD_SWEEP_ENABLED", "false")
-    with leasehold.open("memory:") as store:
+    monkeypatch.setenv("TENURE_SWEEP_ENABLED", "false")
+    with tenure.open("memory:") as store:
         assert store._sweeper is None
-    with leasehold.open("memory:", sweep=timedelta(seconds=0.5)) as store:
+    with tenure.open("memory:", sweep=timedelta(seconds=0.5)) as store:
         assert store._sweeper is not None
         assert store._sweeper.interval == 0.5
 
 
 def test_the_background_sweeper_brings_expired_jobs_back():
-    with leasehold.open("memory:", sweep=0.01) as store:
+    with tenure.open("memory:", sweep=0.01) as store:
         queue = store.queue("emails")
         job = queue.enqueue(b"hello")
         queue.claim(lease=0.02)
@@ -166,7 +166,7 @@ def test_the_background_sweeper_brings_expired_jobs_back():
 @pytest.mark.parametrize("asked", ["disk", "os"])
 def test_memory_refuses_to_promise_more(asked):
     with pytest.raises(OpenError, match=f"'memory', and '{asked}' was asked for"):
-        leasehold.open("memory:", durability=asked)
+        tenure.open("memory:", durability=asked)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_memory_refuses_to_promise_more(asked):
     ],
 )
 def test_more_than_was_asked_for_is_fine(engine, asked, has):
-    with leasehold.open("memory:" if engine == "memory" else f"{engine}:./data", durability=asked) as store:
+    with tenure.open("memory:" if engine == "memory" else f"{engine}:./data", durability=asked) as store:
         assert store.durability == has
 
 
@@ -192,10 +192,10 @@ def test_an_engine_with_less_is_closed_again(monkeypatch):
             super().__init__(path, **{**given, "durability": "os"})
 
     with monkeypatch.context() as patch:
-        patch.setattr("leasehold.storage.engines.rocksdb.RocksEngine", Weak)
+        patch.setattr("tenure.storage.engines.rocksdb.RocksEngine", Weak)
         with pytest.raises(OpenError, match="'os', and 'disk' was asked for"):
-            leasehold.open("rocksdb:./data")
-    leasehold.open("rocksdb:./data").close()  # it is free
+            tenure.open("rocksdb:./data")
+    tenure.open("rocksdb:./data").close()  # it is free
 
 
 def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
@@ -203,10 +203,10 @@ def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
         raise OpenError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr("leasehold.stores.owner.OwnerBackend", fail)
+        patch.setattr("tenure.stores.owner.OwnerBackend", fail)
         with pytest.raises(OpenError, match="no"):
-            leasehold.open("rocksdb:./data")
-    leasehold.open("rocksdb:./data").close()
+            tenure.open("rocksdb:./data")
+    tenure.open("rocksdb:./data").close()
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +215,7 @@ def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
 @pytest.mark.parametrize("url", ["./data", "sqlite:./data"])
 def test_unknown_engines(url):
     with pytest.raises(UnknownEngine):
-        leasehold.open(url)
+        tenure.open(url)
     assert not list(Path().iterdir())
 
 
@@ -231,27 +231,27 @@ def test_bad_paths(engine):
         ("$NOWHERE/x", OpenError),
     ]:
         with pytest.raises(error):
-            leasehold.open(f"{engine}:{path}")
+            tenure.open(f"{engine}:{path}")
     assert sorted(str(p) for p in Path().rglob("*")) == ["file", "strange", "strange/notes.txt"]
 
 
 def test_a_store_of_another_engine():
-    leasehold.open("rocksdb:./data").close()
+    tenure.open("rocksdb:./data").close()
     with pytest.raises(FormatError, match="holds a rocksdb store"):
-        leasehold.open("lmdb:./data")
+        tenure.open("lmdb:./data")
 
 
 def test_a_path_that_is_open_already():
-    with leasehold.open("rocksdb:./data"), pytest.raises(StoreLocked, match="this process"):
-        leasehold.open("rocksdb:./data")
+    with tenure.open("rocksdb:./data"), pytest.raises(StoreLocked, match="this process"):
+        tenure.open("rocksdb:./data")
 
 
 # ── telling, and loading ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_it_says_what_it_opened(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "leasehold")
-    leasehold.open("rocksdb:./data", sweep=False).close()
+    caplog.set_level(logging.INFO, "tenure")
+    tenure.open("rocksdb:./data", sweep=False).close()
     line = next(record.msg for record in caplog.records if record.msg["event"] == "opened")
     assert line == {
         "event": "opened",
@@ -268,10 +268,10 @@ def test_drivers_are_loaded_when_they_are_asked_for():
 import sys
 import time
 import weakref
-import leasehold
+import tenure
 heavy = {"rocksdict", "lmdb", "sortedcontainers", "structlog", "prometheus_client", "click", "rich", "asyncio", "redis"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
-leasehold.open("memory:").close()
+tenure.open("memory:").close()
 assert not {"rocksdict", "lmdb"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -286,7 +286,7 @@ def test_options_are_the_engines_settings():
 
 
 def test_a_store_that_was_not_closed_is_collected():
-    store = leasehold.open("memory:", sweep=0.01)
+    store = tenure.open("memory:", sweep=0.01)
     store.queue("emails").enqueue(b"hello")
     gone = weakref.ref(store)
     del store
@@ -300,11 +300,11 @@ def test_a_store_that_was_not_closed_is_collected():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_store_that_was_not_closed_does_not_keep_the_interpreter(engine):
     code = f"""
-import leasehold
-store = leasehold.open("{engine}:./data", sweep=0.001)
+import tenure
+store = tenure.open("{engine}:./data", sweep=0.001)
 store.queue("emails").enqueue(b"hello")
 """
     ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=True)
     assert ended.stderr == ""
-    with leasehold.open(f"{engine}:./data") as store:
+    with tenure.open(f"{engine}:./data") as store:
         assert store.queue("emails").counts().ready == 1

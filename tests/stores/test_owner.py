@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-from leasehold.errors import OpenError, StoreClosed, StoreLocked
-from leasehold.stores.joining import JoinedBackend
-from leasehold.stores.owner import OwnerBackend
-from leasehold.testing.conformance.world import eventually
+import tenure
+from tenure.errors import OpenError, StoreClosed, StoreLocked
+from tenure.stores.joining import JoinedBackend
+from tenure.stores.owner import OwnerBackend
+from tenure.testing.conformance.world import eventually
 
 OWNER = """
-import leasehold, sys, time
+import tenure, sys, time
 options = {"durability": "os"} if len(sys.argv) < 3 else {"durability": sys.argv[2]}
-store = leasehold.open(sys.argv[1], sweep=False, **options)
+store = tenure.open(sys.argv[1], sweep=False, **options)
 store.queue("work").enqueue_many([b"%d" % n for n in range(10)])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -64,7 +64,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_second_process_gets_in_and_has_the_whole_contract(url: str, tmp_path: Path):
-    with Owner(url), leasehold.open(url, sweep=False) as store:
+    with Owner(url), tenure.open(url, sweep=False) as store:
         assert isinstance(store._backend, JoinedBackend)
         assert (store.traits.scope, store.durability, store.url) == ("host", "os", f"rocksdb:{tmp_path / 'data'}")
         queue = store.queue("work")
@@ -74,12 +74,12 @@ def test_a_second_process_gets_in_and_has_the_whole_contract(url: str, tmp_path:
         assert store.sweep().total >= 0
         store.snapshot(tmp_path / "copy")
         assert store.check().clean
-    with leasehold.open(f"rocksdb:{tmp_path / 'copy'}", sweep=False) as copy:
+    with tenure.open(f"rocksdb:{tmp_path / 'copy'}", sweep=False) as copy:
         assert copy.queue("work").counts().ready == 6
 
 
 def test_the_socket_is_the_owners_alone(url: str, tmp_path: Path):
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert isinstance(store._backend, OwnerBackend)
         mode = (tmp_path / "data" / "SOCKET").stat().st_mode
         assert stat.S_ISSOCK(mode)
@@ -89,13 +89,13 @@ def test_the_socket_is_the_owners_alone(url: str, tmp_path: Path):
 
 def test_a_folder_whose_name_is_too_long_for_a_socket(tmp_path: Path):
     url = f"rocksdb:{tmp_path / ('d' * 60) / ('e' * 60) / ('f' * 60)}"
-    with Owner(url), leasehold.open(url, sweep=False) as store:
+    with Owner(url), tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().ready == 10
 
 
 @pytest.mark.parametrize("how", ["killed", "closed"])
 def test_whoever_is_left_takes_over(url: str, how: str):
-    with Owner(url) as owner, leasehold.open(url, sweep=True) as store:
+    with Owner(url) as owner, tenure.open(url, sweep=True) as store:
         queue = store.queue("work")
         claim = queue.claim(limit=4, lease=60)
         owner.end(how)
@@ -109,9 +109,9 @@ def test_whoever_is_left_takes_over(url: str, how: str):
 
 
 def test_a_waiting_claim_goes_on_with_the_next_owner(url: str):
-    with Owner(url) as owner, leasehold.open(url, sweep=False) as store:
+    with Owner(url) as owner, tenure.open(url, sweep=False) as store:
         queue = store.queue("other")
-        claims: list[leasehold.Claim] = []
+        claims: list[tenure.Claim] = []
         waiter = threading.Thread(target=lambda: claims.append(queue.claim(wait=90)))
         waiter.start()
         time.sleep(0.2)
@@ -125,8 +125,8 @@ def test_a_waiting_claim_goes_on_with_the_next_owner(url: str):
 
 
 WORKER = """
-import json, leasehold, pathlib, sys
-store = leasehold.open(sys.argv[1], durability="os")
+import json, tenure, pathlib, sys
+store = tenure.open(sys.argv[1], durability="os")
 queue = store.queue("work")
 print("ready", flush=True)
 done, added = [], []
@@ -143,7 +143,7 @@ store.close()
 def test_the_owner_killed_again_and_again_and_each_job_done_once(url: str, tmp_path: Path):
     """Acks and enqueues of the survivors all hold, and none was done twice. OWNER_KILLS makes it longer."""
     kills, stop = int(os.environ.get("OWNER_KILLS", "3")), tmp_path / "stop"
-    with leasehold.open(url, sweep=False, durability="os") as store:
+    with tenure.open(url, sweep=False, durability="os") as store:
         first = [e.id for e in store.queue("work").enqueue_many([b"first" for _ in range(100)])]
     workers = [Owner(url, str(stop), code=WORKER) for _ in range(kills + 2)]
     try:
@@ -155,7 +155,7 @@ def test_the_owner_killed_again_and_again_and_each_job_done_once(url: str, tmp_p
             workers.remove(victim)
             victim.__exit__()
             assert eventually(lambda gone=pid: _owner_of(url) not in (None, gone))  # type: ignore[misc]
-        with leasehold.open(url, sweep=False) as store:  # those that are left go on
+        with tenure.open(url, sweep=False) as store:  # those that are left go on
             before = store.queue("work").counts().removed
             assert eventually(lambda: store.queue("work").counts().removed > before + 100)
         stop.touch()
@@ -171,7 +171,7 @@ def test_the_owner_killed_again_and_again_and_each_job_done_once(url: str, tmp_p
             worker.__exit__()
     assert len(done) == len(set(done)), "a job was settled twice"
     assert len(done) > 50
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         assert store.check().clean
         queue = store.queue("work")
         left = {job.id for state in ("ready", "leased") for job in queue.list(state, limit=10_000)}
@@ -179,7 +179,7 @@ def test_the_owner_killed_again_and_again_and_each_job_done_once(url: str, tmp_p
         assert {*first, *added} - {*done} - left <= _done_by_the_killed(store, done), "an enqueue was lost"
 
 
-def _done_by_the_killed(store: leasehold.Store, told: list[str]) -> set[str]:
+def _done_by_the_killed(store: tenure.Store, told: list[str]) -> set[str]:
     """Jobs whose end the journal knows, and no survivor told of."""
     ended: set[str] = set()
     page = store.events(limit=10_000)
@@ -204,21 +204,21 @@ def test_an_owner_that_does_not_listen(url: str):
         Owner(url, code=OWNER.replace("sweep=False", "sweep=False, listen=False")) as owner,
         pytest.raises(StoreLocked, match=str(owner.process.pid)),
     ):
-        leasehold.open(url, sweep=False)
+        tenure.open(url, sweep=False)
 
 
 def test_who_does_not_listen_does_not_join(url: str):
     with Owner(url) as owner, pytest.raises(StoreLocked, match=str(owner.process.pid)):
-        leasehold.open(url, sweep=False, listen=False)
+        tenure.open(url, sweep=False, listen=False)
 
 
 def test_more_durability_than_the_owner_keeps_is_refused(url: str):
     with Owner(url), pytest.raises(OpenError, match="'os', and 'disk'"):
-        leasehold.open(url, sweep=False, durability="disk")
+        tenure.open(url, sweep=False, durability="disk")
 
 
 def test_a_fork_of_who_joined_is_refused_and_the_parent_goes_on(url: str):
-    with Owner(url), leasehold.open(url, sweep=False) as store:
+    with Owner(url), tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
         reading, writing = os.pipe()
         child = os.fork()
@@ -248,14 +248,14 @@ def test_a_fork_of_the_owner_does_not_keep_its_socket_open(url: str, tmp_path: P
         owner.process.send_signal(signal.SIGKILL)
         owner.process.wait(20)
         started = time.monotonic()
-        with leasehold.open(url, sweep=False) as store:
+        with tenure.open(url, sweep=False) as store:
             assert store.queue("work").counts().ready == 10
         assert time.monotonic() - started < 20
 
 
 def test_closing_ends_a_joined_store(url: str):
     with Owner(url):
-        store = leasehold.open(url, sweep=False)
+        store = tenure.open(url, sweep=False)
         store.close()
         store.close()
         with pytest.raises(StoreClosed):

@@ -16,23 +16,23 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
-from leasehold.clock import ManualClock, SystemClock
-from leasehold.errors import LeaseLost, StoreClosed, Unavailable
-from leasehold.model.job import Swept
-from leasehold.model.names import QueueName
-from leasehold.stores import telemetry
-from leasehold.stores.sweeper import Sweeper
-from leasehold.stores.telemetry import BOUNDS, Meters, Span, Telemetry, configure_logging
+from tenure.clock import ManualClock, SystemClock
+from tenure.errors import LeaseLost, StoreClosed, Unavailable
+from tenure.model.job import Swept
+from tenure.model.names import QueueName
+from tenure.stores import telemetry
+from tenure.stores.sweeper import Sweeper
+from tenure.stores.telemetry import BOUNDS, Meters, Span, Telemetry, configure_logging
 
 NAME = QueueName("default", "emails")
 
 
 FAMILIES = {
-    "leasehold_conflicts",
-    "leasehold_errors",
-    "leasehold_jobs",
-    "leasehold_transaction_retries",
-    "leasehold_verb_seconds",
+    "tenure_conflicts",
+    "tenure_errors",
+    "tenure_jobs",
+    "tenure_transaction_retries",
+    "tenure_verb_seconds",
 }
 
 
@@ -52,31 +52,31 @@ def eventually(condition, seconds=60.0):
 
 def test_a_span_counts_time_and_jobs():
     span = Telemetry("memory:").spans(NAME)
-    before = sample("leasehold_verb_seconds_count", verb="t_jobs")
+    before = sample("tenure_verb_seconds_count", verb="t_jobs")
     with span("t_jobs") as running:
         running.jobs(3)
     with span("t_jobs") as running:
         running.jobs(0)
-    assert sample("leasehold_verb_seconds_count", verb="t_jobs") == before + 2
-    assert sample("leasehold_verb_seconds_sum", verb="t_jobs") > 0
-    assert sample("leasehold_jobs_total", verb="t_jobs") == 3
+    assert sample("tenure_verb_seconds_count", verb="t_jobs") == before + 2
+    assert sample("tenure_verb_seconds_sum", verb="t_jobs") > 0
+    assert sample("tenure_jobs_total", verb="t_jobs") == 3
 
 
 def test_a_verb_that_moves_no_jobs_has_no_count_of_them():
     with Telemetry("memory:").span("t_look"):
         pass
-    assert REGISTRY.get_sample_value("leasehold_verb_seconds_count", {"verb": "t_look"}) == 1
-    assert REGISTRY.get_sample_value("leasehold_jobs_total", {"verb": "t_look"}) is None
+    assert REGISTRY.get_sample_value("tenure_verb_seconds_count", {"verb": "t_look"}) == 1
+    assert REGISTRY.get_sample_value("tenure_jobs_total", {"verb": "t_look"}) is None
 
 
 @pytest.mark.parametrize(
     ("error", "code"), [(LeaseLost(), "lease_lost"), (KeyError("x"), "unexpected"), (SystemExit(3), "unexpected")]
 )
 def test_errors_are_counted_by_code_and_go_on(error, code):
-    before = sample("leasehold_errors_total", verb="t_error", code=code)
+    before = sample("tenure_errors_total", verb="t_error", code=code)
     with pytest.raises(type(error)), Telemetry("memory:").span("t_error"):
         raise error
-    assert sample("leasehold_errors_total", verb="t_error", code=code) == before + 1
+    assert sample("tenure_errors_total", verb="t_error", code=code) == before + 1
 
 
 def test_buckets():
@@ -92,7 +92,7 @@ def test_buckets():
     registry.register(meters)
     text = generate_latest(registry).decode()
     for bound, count in {"1e-05": 0, "5": 0, "10": 1, "+Inf": 2}.items():
-        assert f'leasehold_verb_seconds_bucket{{le="{bound}",verb="t"}} {count}.0' in text
+        assert f'tenure_verb_seconds_bucket{{le="{bound}",verb="t"}} {count}.0' in text
 
 
 def test_a_bound_belongs_to_its_bucket():
@@ -101,25 +101,25 @@ def test_a_bound_belongs_to_its_bucket():
 
 def test_retries_and_conflicts():
     told = Telemetry("memory:")
-    conflicts = sample("leasehold_conflicts_total")
-    retries = sample("leasehold_transaction_retries_total", kind="commit_unknown")
+    conflicts = sample("tenure_conflicts_total")
+    retries = sample("tenure_transaction_retries_total", kind="commit_unknown")
     told.retried("conflict")
     told.retried("commit_unknown")
-    assert sample("leasehold_conflicts_total") == conflicts + 1
-    assert sample("leasehold_transaction_retries_total", kind="commit_unknown") == retries + 1
+    assert sample("tenure_conflicts_total") == conflicts + 1
+    assert sample("tenure_transaction_retries_total", kind="commit_unknown") == retries + 1
 
 
 def test_many_stores_are_registered_once():
     for _ in range(3):
         Telemetry("memory:")
-    names = [family.name for family in REGISTRY.collect() if family.name.startswith("leasehold")]
+    names = [family.name for family in REGISTRY.collect() if family.name.startswith("tenure")]
     assert len(names) == len(set(names))
     assert set(names) >= FAMILIES  # the server and the workers have some of their own, once they are imported
 
 
 def test_no_label_names_a_queue_or_a_tenant():
     for family in REGISTRY.collect():
-        if family.name.startswith("leasehold"):
+        if family.name.startswith("tenure"):
             for one in family.samples:
                 assert not {"queue", "tenant", "job", "worker"} & set(one.labels)
 
@@ -137,8 +137,8 @@ def test_nothing_is_lost_between_threads():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sample("leasehold_verb_seconds_count", verb="t_threads") == 8000
-    assert sample("leasehold_jobs_total", verb="t_threads") == 16000
+    assert sample("tenure_verb_seconds_count", verb="t_threads") == 8000
+    assert sample("tenure_jobs_total", verb="t_threads") == 16000
 
 
 def test_a_fork_counts_on_though_another_thread_held_the_lock():
@@ -184,7 +184,7 @@ def test_a_span_is_nearly_free():
 
 @pytest.fixture
 def level():
-    logger = logging.getLogger("leasehold")
+    logger = logging.getLogger("tenure")
     before = logger.level
     yield logger.setLevel
     logger.setLevel(before)
@@ -202,7 +202,7 @@ def test_levels_are_the_applications(level, caplog):
     assert Telemetry("memory:").debugging is True
     told.debug("enqueued", ids=["1", "2"])
     assert caplog.records[-1].levelname == "DEBUG"
-    assert caplog.records[-1].name == "leasehold"
+    assert caplog.records[-1].name == "tenure"
     assert caplog.records[-1].getMessage() == "enqueued url=memory: ids=['1', '2']"
 
 
@@ -222,7 +222,7 @@ def run_python(code, **more):
 
 
 SAY = """
-from leasehold.stores.telemetry import Telemetry, configure_logging, warn
+from tenure.stores.telemetry import Telemetry, configure_logging, warn
 {configure}
 told = Telemetry("memory:")
 told.debug("a_debug"); told.info("an_info", n=1); told.warning("a_warning", n=2)
@@ -264,14 +264,14 @@ def test_the_command_line_logs_lines_for_people():
 def test_configuring_again_replaces_only_its_own_handler():
     root = logging.getLogger()
     before = list(root.handlers)
-    level = logging.getLogger("leasehold").level
+    level = logging.getLogger("tenure").level
     try:
         configure_logging("error", "json")
         configure_logging("error", "console")
         assert [handler for handler in root.handlers if handler not in before] == root.handlers[-1:]
     finally:
         root.handlers[:] = before
-        logging.getLogger("leasehold").setLevel(level)
+        logging.getLogger("tenure").setLevel(level)
 
 
 # ── the sweeper ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -420,9 +420,9 @@ def test_a_fork_has_no_sweeper_and_can_stop_it():
 
 def test_it_does_not_keep_the_interpreter():
     run_python("""
-from leasehold.clock import SystemClock
-from leasehold.model.job import Swept
-from leasehold.stores.sweeper import Sweeper
+from tenure.clock import SystemClock
+from tenure.model.job import Swept
+from tenure.stores.sweeper import Sweeper
 class Store:
     def sweep(self): return Swept()
 store = Store()

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 
-from leasehold import App, Backoff, Policy, current_job
+from tenure import App, Backoff, Policy, current_job
 
 app = App(os.environ.get("TEST_STORE", "memory:"), policies={"fenced": Policy(lease=1.0, max_attempts=1000)})
 

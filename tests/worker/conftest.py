@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+    for name in [name for name in os.environ if name.startswith("TENURE_")]:
         monkeypatch.delenv(name)
 
 

@@ -1,4 +1,4 @@
-"""`leasehold worker`, `run` and `top`, as a person types them."""
+"""`tenure worker`, `run` and `top`, as a person types them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from urllib.request import urlopen
 
 import pytest
 
-import leasehold
+import tenure
 from tests.redis.servers import free_ports
 from tests.worker.conftest import until
 
-LEASEHOLD = [sys.executable, "-m", "leasehold"]
+TENURE = [sys.executable, "-m", "tenure"]
 TASKS = """
 import os
-from leasehold import App
+from tenure import App
 
 app = App("lmdb:./data")
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LEASEHOLD, *args], input=stdin, capture_output=True, text=True, timeout=100)
+    return subprocess.run([*TENURE, *args], input=stdin, capture_output=True, text=True, timeout=100)
 
 
 class Screen:
@@ -63,7 +63,7 @@ class Screen:
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
         environment.pop("NO_COLOR", None)
         self.process = subprocess.Popen(
-            [*LEASEHOLD, *args], stdout=terminal, stderr=terminal, stdin=terminal, env=environment,
+            [*TENURE, *args], stdout=terminal, stderr=terminal, stdin=terminal, env=environment,
             start_new_session=True,
         )  # fmt: skip
         os.close(terminal)
@@ -124,7 +124,7 @@ WRONG = [
 IN_TURN = """
 import json, sys
 from click.testing import CliRunner
-from leasehold.cli.main import cli
+from tenure.cli.main import cli
 for args in json.load(sys.stdin):
     ran = CliRunner().invoke(cli, args)
     print(json.dumps([ran.exit_code, ran.stderr]))
@@ -155,9 +155,7 @@ def test_enqueue_for_a_worker_and_wait(folder):
     assert (looked["queue"], looked["ready"], looked["in_per_second"]) == ("emails", 1, None)
     assert "emails" in run("top", "--once", "--store", "lmdb:data").stdout
     port = free_ports(1)[0]
-    with subprocess.Popen(
-        [*LEASEHOLD, "worker", "tasks", "--metrics-port", str(port)], stderr=subprocess.PIPE
-    ) as worker:
+    with subprocess.Popen([*TENURE, "worker", "tasks", "--metrics-port", str(port)], stderr=subprocess.PIPE) as worker:
         try:
             done = run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "60")
             assert done.stdout == "2\n", done.stderr
@@ -165,7 +163,7 @@ def test_enqueue_for_a_worker_and_wait(folder):
             assert done.returncode == 1
             assert "ValueError: broken" in done.stderr
             with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-                assert 'leasehold_tasks_total{outcome="done",task="tasks.later"} 1.0' in answer.read().decode()
+                assert 'tenure_tasks_total{outcome="done",task="tasks.later"} 1.0' in answer.read().decode()
         finally:
             worker.terminate()
             worker.communicate(timeout=60)
@@ -175,7 +173,7 @@ def test_enqueue_for_a_worker_and_wait(folder):
 def test_the_line_a_person_sees(folder):
     screen = Screen("worker", "tasks:app", "--name", "web-1")
     screen.until("0 of 4 running")
-    with leasehold.open("lmdb:data", sweep=False) as store:
+    with tenure.open("lmdb:data", sweep=False) as store:
         store.queue("emails").enqueue(b'{"task":"tasks.send","args":{"to":"ada"}}')
         store.queue("default").enqueue(b'{"task":"tasks.fail"}', max_attempts=1)
     screen.until("to ada")
@@ -187,7 +185,7 @@ def test_the_line_a_person_sees(folder):
 
 
 def test_top_on_a_terminal(folder):
-    with leasehold.open("lmdb:data", sweep=False) as store:
+    with tenure.open("lmdb:data", sweep=False) as store:
         queue = store.queue("emails")
         queue.enqueue_many([b"x"] * 5)
         claim = queue.claim(2, 60, worker="web-1")
@@ -202,10 +200,10 @@ def test_top_on_a_terminal(folder):
 
 
 def test_top_in_a_pipe(folder):
-    with leasehold.open("lmdb:data", sweep=False) as store:
+    with tenure.open("lmdb:data", sweep=False) as store:
         store.queue("emails").enqueue_many([b"x"] * 5)
         with subprocess.Popen(
-            [*LEASEHOLD, "top", "--store", "lmdb:data", "--every", "0.2", "--json"], stdout=subprocess.PIPE, text=True
+            [*TENURE, "top", "--store", "lmdb:data", "--every", "0.2", "--json"], stdout=subprocess.PIPE, text=True
         ) as process:
             try:
                 assert process.stdout is not None
@@ -219,7 +217,7 @@ def test_top_in_a_pipe(folder):
 
 def test_reload(folder):
     with subprocess.Popen(
-        [*LEASEHOLD, "worker", "tasks:app", "--reload"], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*TENURE, "worker", "tasks:app", "--reload"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as supervisor:
         try:
             answer = run("run", "tasks:later", '{"n": 1}', "--enqueue", "--wait", "60")

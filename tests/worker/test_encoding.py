@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from leasehold import InvalidArgument
-from leasehold.worker.encoding import Codec, is_json, open_envelope
+from tenure import InvalidArgument
+from tenure.worker.encoding import Codec, is_json, open_envelope
 
 
 class Colour(enum.Enum):

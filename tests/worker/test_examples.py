@@ -90,7 +90,7 @@ def test_enqueueing_from_fastapi(tmp_path: Path):
 @pytest.mark.parametrize("name", ["mail", "thumbnails", "report", "web"])
 def test_the_commands_an_example_names_are_there(name: str):
     text = (ROOT / "examples" / f"{name}.py").read_text()
-    (command,) = re.findall(r"leasehold worker (\S+)(.*)$", text.split('"""')[1], re.MULTILINE)[:1]
-    from leasehold.worker.finding import load_app
+    (command,) = re.findall(r"tenure worker (\S+)(.*)$", text.split('"""')[1], re.MULTILINE)[:1]
+    from tenure.worker.finding import load_app
 
     assert load_app(str(ROOT / command[0]) if command[0].endswith(".py") else command[0]).tasks

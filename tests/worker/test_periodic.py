@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-import leasehold
-from leasehold import App, InvalidArgument, ManualClock, current_job
-from leasehold.worker.periodic import QUEUE, Ticker
+import tenure
+from tenure import App, InvalidArgument, ManualClock, current_job
+from tenure.worker.periodic import QUEUE, Ticker
 from tests.worker.conftest import until
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -23,7 +23,7 @@ def ms(*when: int) -> int:
 
 def ticks_of(app: App) -> list[str]:
     """The ticks for which the task's jobs wait, in order."""
-    return sorted(job.headers["leasehold-tick"] for job in app.store.queue("default").list("ready", 10_000).jobs)
+    return sorted(job.headers["tenure-tick"] for job in app.store.queue("default").list("ready", 10_000).jobs)
 
 
 def two(store, cron: str, **options) -> tuple[list[App], list[str]]:
@@ -44,7 +44,7 @@ def two(store, cron: str, **options) -> tuple[list[App], list[str]]:
 @pytest.fixture
 def store():
     clock = ManualClock(ms(2026, 1, 1, 0, 0))
-    with leasehold.open("memory:", clock=clock, sweep=False) as made:
+    with tenure.open("memory:", clock=clock, sweep=False) as made:
         made.clock = clock  # type: ignore[attr-defined]
         yield made
         assert made.check().clean
@@ -63,7 +63,7 @@ def store():
 def test_two_workers_through_a_change_of_the_clock(day, cron, expected):
     """Two whole workers; the clock steps on once they have done what is due, since a step ends every lease."""
     clock = ManualClock(ms(*day, 0, 0) - 300_000)
-    with leasehold.open("memory:", clock=clock, sweep=False) as store:
+    with tenure.open("memory:", clock=clock, sweep=False) as store:
         store.clock = clock  # type: ignore[attr-defined]
         apps, ran = two(store, cron)
         seen = [store.queue(QUEUE), store.queue("default")]
@@ -127,7 +127,7 @@ def test_a_worker_that_dies_between_two_steps_is_repeated_without_effect(store, 
     ticker = Ticker(app, "w1")
     ticker.prepare()
     store.clock.advance(3600)
-    died = leasehold.Unavailable("the process is gone")
+    died = tenure.Unavailable("the process is gone")
 
     def die(*args, **kwargs):
         raise died
@@ -136,7 +136,7 @@ def test_a_worker_that_dies_between_two_steps_is_repeated_without_effect(store, 
     with monkeypatch.context() as patched:
         patched.setattr(queue, "ack", die)  # everything but the last step
         patched.setattr(queue, "nack", die)
-        with pytest.raises(leasehold.Unavailable):
+        with pytest.raises(tenure.Unavailable):
             ticker.step()
     store.clock.advance(31)  # its lease runs out
     assert Ticker(other, "w2").step() == 0
@@ -187,7 +187,7 @@ def test_the_ticker_goes_on_after_an_error(store, monkeypatch, caplog):
         calls.append(1)
         if len(calls) == 2:
             stop.set()
-        raise leasehold.Unavailable("no disk")
+        raise tenure.Unavailable("no disk")
 
     ticker = Ticker(app, "w1")
     monkeypatch.setattr(ticker, "prepare", fail)

@@ -8,13 +8,13 @@ from importlib.metadata import entry_points
 import pytest
 
 #: Registered by an installation made since the plugin is there; until then it is named.
-REGISTERED = any(entry.name == "leasehold" for entry in entry_points(group="pytest11"))
-PLUGIN = () if REGISTERED else ("-p", "leasehold.testing.plugin")
+REGISTERED = any(entry.name == "tenure" for entry in entry_points(group="pytest11"))
+PLUGIN = () if REGISTERED else ("-p", "tenure.testing.plugin")
 
 pytest_plugins = ["pytester"]
 
 TASKS = """
-from leasehold import App, Backoff, Policy, current_job
+from tenure import App, Backoff, Policy, current_job
 
 app = App("rocksdb:./nowhere", policies={"emails": Policy(max_attempts=2)})
 
@@ -46,8 +46,8 @@ import pytest
 import tasks
 
 @pytest.fixture
-def bench(leasehold_bench):
-    return leasehold_bench(tasks.app)
+def bench(tenure_bench):
+    return tenure_bench(tasks.app)
 
 def test_a_delayed_call(bench):
     tasks.remind.options(delay=3600).delay("ada")
@@ -94,13 +94,13 @@ def test_the_schedule(bench):
 def test_each_test_has_its_own(bench):
     assert bench.enqueued() == []
 
-def test_an_app_of_the_test_s(leasehold_app, leasehold_clock):
-    @leasehold_app.task
+def test_an_app_of_the_test_s(tenure_app, tenure_clock):
+    @tenure_app.task
     def now() -> int:
-        return leasehold_clock.wall_ms()
+        return tenure_clock.wall_ms()
 
     now.options(delay=5).delay()
-    (ran,) = leasehold_app.bench.drain(forward=True)
+    (ran,) = tenure_app.bench.drain(forward=True)
     assert ran.result >= 1_800_000_005_000
 """
 
@@ -113,6 +113,6 @@ def test_a_program_s_tests(pytester: pytest.Pytester):
 
 
 def test_loading_the_plugin_loads_nothing_else(pytester: pytest.Pytester):
-    code = "import sys, leasehold.testing.plugin; print([m for m in sys.modules if m.startswith('leasehold.worker')])"
+    code = "import sys, tenure.testing.plugin; print([m for m in sys.modules if m.startswith('tenure.worker')])"
     ran = pytester.run(sys.executable, "-c", code)
     assert ran.outlines == ["[]"]

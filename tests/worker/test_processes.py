@@ -9,9 +9,9 @@ import signal
 
 import pytest
 
-import leasehold
-from leasehold import App, InvalidArgument, TaskFailed
-from leasehold.worker import finding
+import tenure
+from tenure import App, InvalidArgument, TaskFailed
+from tenure.worker import finding
 from tests.worker import apps
 from tests.worker.conftest import until
 
@@ -22,7 +22,7 @@ KEPT = 2.5
 
 @pytest.fixture
 def app(trace):
-    apps.app.use(leasehold.open("memory:", sweep=False))
+    apps.app.use(tenure.open("memory:", sweep=False))
     yield apps.app
     store = apps.app.store
     assert store.check().clean
@@ -62,7 +62,7 @@ def test_a_handler_that_holds_the_interpreter_for_three_leases_runs_once(app, tr
 
 
 def test_in_threads_it_stops_the_heartbeat_and_the_worker_says_so(app, trace, caplog):
-    caplog.set_level(logging.WARNING, "leasehold")
+    caplog.set_level(logging.WARNING, "tenure")
     with app.worker(["busy"], pool="thread", concurrency=1, lease=LEASE):
         handle = apps.hold_the_gil.options(max_attempts=1).delay(3 * LEASE)
 
@@ -110,7 +110,7 @@ def test_children_do_not_outlive_a_killed_worker(trace, tmp_path, monkeypatch):
     from tests.worker.test_signals import command
 
     monkeypatch.setenv("TEST_STORE", f"lmdb:{tmp_path / 'data'}")
-    with leasehold.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as store:
+    with tenure.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as store:
         apps.app.use(store)
         with command("--pool", "process", "--concurrency", "2", "--queues", "busy") as process:
             pids = {apps.pid.delay().result(60) for _ in range(4)}

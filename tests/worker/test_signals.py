@@ -1,4 +1,4 @@
-"""`leasehold worker` as a process: how it ends, and what is left when it does."""
+"""`tenure worker` as a process: how it ends, and what is left when it does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
+import tenure
 from tests.worker import apps
 from tests.worker.conftest import until
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 @contextlib.contextmanager
 def command(*options: str, output: int | None = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
     """A worker of `tests.worker.apps`, ended whatever happens."""
-    arguments = [sys.executable, "-X", "faulthandler", "-m", "leasehold", "worker", "tests.worker.apps:app", *options]
+    arguments = [sys.executable, "-X", "faulthandler", "-m", "tenure", "worker", "tests.worker.apps:app", *options]
     process = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=output, text=True)
     try:
         yield process
@@ -44,7 +44,7 @@ def url(request, tmp_path, monkeypatch) -> str:
 
 def fill(url: str, task, calls) -> list[str]:
     """Enqueue and let go of the store: RocksDB's belongs to one process."""
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         apps.app.use(store)
         ids = [handle.id for handle in task.map(calls)]
         apps.app.use("memory:")
@@ -63,7 +63,7 @@ def test_sigterm_under_load_counts_no_delivery_for_what_did_not_start(url, trace
     ended = {line[1] for line in trace() if line[0] == "slept"}
     assert set(started) == ended  # handlers had time to finish
     assert set(started.values()) == {1}
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         queue = store.queue("busy")
         jobs = {job: queue.get(job) for job in ids}
         assert {job for job, found in jobs.items() if found is not None and found.state == "done"} == ended
@@ -87,7 +87,7 @@ def test_a_second_signal_ends_it_at_once(url, trace, tmp_path):
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(50) == 1  # the grace is twice that
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         found = store.queue("busy").get(job)
         assert found is not None
         assert (found.state, found.attempt) == ("ready", 1)  # it had started: the delivery counts, and it is back
@@ -112,7 +112,7 @@ def test_killed_again_and_again(url, trace, tmp_path):
         db.execute("create table fence (job text primary key, token integer)")
         db.execute("create table effects (job text primary key, number integer)")
         db.commit()
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         store.queue("fenced").configure(apps.app.policies["fenced"])
     fill(url, apps.effect, range(jobs))
 
@@ -131,7 +131,7 @@ def test_killed_again_and_again(url, trace, tmp_path):
     with command("--queues", "fenced", "--concurrency", "8") as process:
         with contextlib.closing(sqlite3.connect(tmp_path / "effects.db")) as db:
             until(lambda: db.execute("select count(*) from effects").fetchone()[0] == jobs, 60)
-        with leasehold.open(url, sweep=False) as store:  # what took effect and was not acked is given out once more
+        with tenure.open(url, sweep=False) as store:  # what took effect and was not acked is given out once more
             until(lambda: not (counts := store.queue("fenced").counts()).waiting + counts.leased, 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -145,7 +145,7 @@ def test_killed_again_and_again(url, trace, tmp_path):
         )  # what was given back before it started took a token, and counts as no attempt
         deliveries.setdefault(int(number), []).append(int(token))
     assert all(tokens == sorted(set(tokens)) for tokens in deliveries.values())  # no token was given twice
-    with leasehold.open(url, sweep=False) as store:
+    with tenure.open(url, sweep=False) as store:
         counts = store.queue("fenced").counts()
         assert (counts.waiting, counts.leased, counts.dead) == (0, 0, 0)
         assert counts.enqueued == jobs

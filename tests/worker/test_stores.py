@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-import leasehold
-from leasehold import App, Policy, current_job
-from leasehold.testing.conformance.world import all_events
+import tenure
+from tenure import App, Policy, current_job
+from tenure.testing.conformance.world import all_events
 from tests.worker.conftest import until
 
 
@@ -76,7 +76,7 @@ def works(app: App) -> None:
     def flaky(x: int) -> int:
         current_job().progress(0.5)
         if current_job().attempt == 1:
-            raise leasehold.Retry(after=0)
+            raise tenure.Retry(after=0)
         return x
 
     @app.task
@@ -105,10 +105,10 @@ def works(app: App) -> None:
 
 def test_through_a_listener(tmp_path):
     """The worker and the producer are clients of a store that somebody else owns."""
-    from leasehold.stores.remote.host import Host
-    from leasehold.stores.remote.listener import Listener
+    from tenure.stores.remote.host import Host
+    from tenure.stores.remote.listener import Listener
 
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}") as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}") as store:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(tmp_path / "s"))
         listening.listen()

@@ -8,9 +8,9 @@ from typing import assert_type
 
 import pytest
 
-import leasehold
-from leasehold import App, InvalidArgument, KeyConflict, ManualClock, TaskFailed, WaitTimeout, current_job
-from leasehold.worker.handles import Handle
+import tenure
+from tenure import App, InvalidArgument, KeyConflict, ManualClock, TaskFailed, WaitTimeout, current_job
+from tenure.worker.handles import Handle
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_the_store_is_opened_when_it_is_needed(tmp_path):
     one.delay()
     assert (tmp_path / "data").exists()
     app.close()
-    with leasehold.open(f"rocksdb:{tmp_path / 'data'}") as store:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}") as store:
         assert store.queue("default").counts().ready == 1
     assert one.delay().status() == "ready"  # and again
     app.close()

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from leasehold import App, Dead, TaskFailed
+from tenure import App, Dead, TaskFailed
 
 spans = InMemorySpanExporter()
 provider = TracerProvider()
@@ -58,7 +58,7 @@ print("ok")
 
 WITHOUT = """
 import sys
-from leasehold import App
+from tenure import App
 app = App("memory:")
 @app.task
 def nothing() -> None: ...

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold import Backoff, Dead, InvalidArgument, Retry
-from leasehold.model.job import MAX_ERROR_CHARS
-from leasehold.worker.verdicts import Rules, told
+from tenure import Backoff, Dead, InvalidArgument, Retry
+from tenure.model.job import MAX_ERROR_CHARS
+from tenure.worker.verdicts import Rules, told
 
 
 def raised(error: BaseException) -> BaseException:

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from leasehold import App, Backoff, Dead, InvalidArgument, LeaseLost, Policy, Retry, TaskFailed, current_job
-from leasehold.errors import Unavailable
-from leasehold.worker.runner import CLEAN, CUT_OFF, NO_STORE, Worker
+from tenure import App, Backoff, Dead, InvalidArgument, LeaseLost, Policy, Retry, TaskFailed, current_job
+from tenure.errors import Unavailable
+from tenure.worker.runner import CLEAN, CUT_OFF, NO_STORE, Worker
 from tests.worker.conftest import until
 
 each_pool = pytest.mark.parametrize("pool", ["thread", "async"])
@@ -26,7 +26,7 @@ def app():
 
 @pytest.fixture
 def logs(caplog):
-    caplog.set_level(logging.INFO, "leasehold")
+    caplog.set_level(logging.INFO, "tenure")
     return lambda: [str(record.msg) for record in caplog.records]
 
 
@@ -95,7 +95,7 @@ def test_failures(app, pool, logs):
             handle.result()
         assert handle.job().attempt == 1
         assert "in hopeless" in handle.job().error
-        assert "leasehold" not in handle.job().error.partition("Traceback")[2]
+        assert "tenure" not in handle.job().error.partition("Traceback")[2]
         handle = told.delay("dead")
         with pytest.raises(TaskFailed, match="the account is closed"):
             handle.result()
@@ -417,6 +417,6 @@ def test_metrics_per_task(app):
         job.delay(False).result()
         with pytest.raises(TaskFailed):
             job.delay(True).result()
-    assert REGISTRY.get_sample_value("leasehold_tasks_total", {"task": "metered", "outcome": "done"}) == 1
-    assert REGISTRY.get_sample_value("leasehold_tasks_total", {"task": "metered", "outcome": "dead"}) == 1
-    assert REGISTRY.get_sample_value("leasehold_task_seconds_count", {"task": "metered"}) == 2
+    assert REGISTRY.get_sample_value("tenure_tasks_total", {"task": "metered", "outcome": "done"}) == 1
+    assert REGISTRY.get_sample_value("tenure_tasks_total", {"task": "metered", "outcome": "dead"}) == 1
+    assert REGISTRY.get_sample_value("tenure_task_seconds_count", {"task": "metered"}) == 2

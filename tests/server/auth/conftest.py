@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from leasehold import ManualClock
-from leasehold.server.auth.claims import Rules
+from tenure import ManualClock
+from tenure.server.auth.claims import Rules
 
 SECRET = b"0123456789abcdef0123456789abcdef"
-RULES = Rules("https://id.example", "leasehold", leeway=5)
+RULES = Rules("https://id.example", "tenure", leeway=5)
 RSA = rsa.generate_private_key(65537, 2048)
 ED = ed25519.Ed25519PrivateKey.generate()
 OTHER_RSA = rsa.generate_private_key(65537, 2048)

@@ -11,10 +11,10 @@ from typing import Any
 import jwt
 import pytest
 
-from leasehold import ManualClock, SettingsError, Unauthenticated, Unavailable
-from leasehold.server.auth import jwks as module
-from leasehold.server.auth.jwks import Jwks, checked_url
-from leasehold.server.auth.tokens import TokenAuthenticator
+from tenure import ManualClock, SettingsError, Unauthenticated, Unavailable
+from tenure.server.auth import jwks as module
+from tenure.server.auth.jwks import Jwks, checked_url
+from tenure.server.auth.tokens import TokenAuthenticator
 from tests.server.auth.conftest import ED, OTHER_ED, OTHER_RSA, RSA, RULES, SECRET, bearing, claims, jwk, jwks
 
 
@@ -74,7 +74,7 @@ class Door:
     def settled(self) -> None:
         """Wait for a fetch in the background, if there is one."""
         for thread in threading.enumerate():
-            if thread.name == "leasehold-jwks":
+            if thread.name == "tenure-jwks":
                 thread.join()
 
 

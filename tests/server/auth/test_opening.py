@@ -1,4 +1,4 @@
-"""From settings to a door, and `leasehold token` to a key for it."""
+"""From settings to a door, and `tenure token` to a key for it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leasehold import SettingsError, SystemClock
-from leasehold.cli.main import cli
-from leasehold.server.auth.opening import authenticator, configured
-from leasehold.serving import Auth, Secret
-from leasehold.stores.remote.identity import Identity
+from tenure import SettingsError, SystemClock
+from tenure.cli.main import cli
+from tenure.server.auth.opening import authenticator, configured
+from tenure.serving import Auth, Secret
+from tenure.stores.remote.identity import Identity
 from tests.server.auth.conftest import ED, RSA, SECRET, bearing, private_pem, public_pem
 
 
@@ -62,9 +62,9 @@ def test_a_minted_token_opens(auth: Auth, key_file: str):
 
 
 def test_a_token_by_the_servers_settings(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LEASEHOLD_SERVER_AUTH_SECRET_FILE", "secret")
-    monkeypatch.setenv("LEASEHOLD_SERVER_AUTH_ISSUER", "https://id.example")
-    monkeypatch.setenv("LEASEHOLD_SERVER_AUTH_TENANT_CLAIM", "org")
+    monkeypatch.setenv("TENURE_SERVER_AUTH_SECRET_FILE", "secret")
+    monkeypatch.setenv("TENURE_SERVER_AUTH_ISSUER", "https://id.example")
+    monkeypatch.setenv("TENURE_SERVER_AUTH_TENANT_CLAIM", "org")
     auth = Auth(secret_file="secret", issuer="https://id.example", tenant_claim="org")
     door = authenticator(auth, SystemClock())
     assert door is not None
@@ -122,14 +122,14 @@ def test_what_cannot_be_secure_does_not_start(auth: Auth, says: str):
 def test_without_the_extra_it_says_what_to_install():
     script = (
         "import sys; sys.modules['jwt'] = None\n"
-        "from leasehold.cli.main import cli; cli.main(['token', '--new-secret'], standalone_mode=False)"
+        "from tenure.cli.main import cli; cli.main(['token', '--new-secret'], standalone_mode=False)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2
-    assert "pip install 'leasehold[server]'" in ran.stderr
+    assert "pip install 'tenure[server]'" in ran.stderr
 
 
-def test_importing_leasehold_imports_none_of_it():
-    script = "import leasehold, leasehold.cli.main, sys; print([m for m in ('jwt', 'cryptography', 'litestar', 'uvicorn') if m in sys.modules])"
+def test_importing_tenure_imports_none_of_it():
+    script = "import tenure, tenure.cli.main, sys; print([m for m in ('jwt', 'cryptography', 'litestar', 'uvicorn') if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == "[]"

@@ -11,11 +11,11 @@ from typing import Any
 import jwt
 import pytest
 
-from leasehold import Forbidden, InvalidArgument, ManualClock, NotFound, SettingsError, Unauthenticated
-from leasehold.server.auth import LoopbackAuthenticator
-from leasehold.server.auth.keys import Key, OneKey, from_pem, from_secret
-from leasehold.server.auth.tokens import MAX_TOKEN_BYTES, TokenAuthenticator
-from leasehold.stores.remote.identity import Identity
+from tenure import Forbidden, InvalidArgument, ManualClock, NotFound, SettingsError, Unauthenticated
+from tenure.server.auth import LoopbackAuthenticator
+from tenure.server.auth.keys import Key, OneKey, from_pem, from_secret
+from tenure.server.auth.tokens import MAX_TOKEN_BYTES, TokenAuthenticator
+from tenure.stores.remote.identity import Identity
 from tests.server.auth.conftest import ED, OTHER_ED, OTHER_RSA, RSA, RULES, SECRET, bearing, claims, jwk, public_pem
 
 #: The server's key, what its friends sign with, what a stranger signs with.
@@ -61,7 +61,7 @@ def test_a_good_token(kind: str, clock: ManualClock):
 @pytest.mark.parametrize(
     ("changes", "attribute", "value"),
     [
-        ({"aud": ["other", "leasehold"]}, "tenant", "acme"),
+        ({"aud": ["other", "tenure"]}, "tenant", "acme"),
         ({"scope": ["admin", "openid"]}, "scopes", {"admin"}),
         ({"scope": "openid profile"}, "scopes", set()),
         ({"queues": []}, "queues", frozenset()),
@@ -112,9 +112,9 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "iat as text": {"iat": "1"},
     "not yet": {"nbf": 1_800_000_060},
     "for another server": {"aud": "other"},
-    "for several others": {"aud": ["other", "leasehold2"]},
-    "aud an object": {"aud": {"leasehold": 1}},
-    "aud that contains ours": {"aud": "xleaseholdx"},
+    "for several others": {"aud": ["other", "tenure2"]},
+    "aud an object": {"aud": {"tenure": 1}},
+    "aud that contains ours": {"aud": "xtenurex"},
     "by another issuer": {"iss": "https://evil.example"},
     "issuers as a list": {"iss": ["https://id.example"]},
     "a list of tenants": {"tenant": ["acme", "globex"]},

@@ -1,0 +1,140 @@
+"""Tenure: a durable, lease-based job queue. A job is settled only by the holder of its live lease.
+
+    import tenure
+
+    store = tenure.open("rocksdb:./data")
+    queue = store.queue("emails")
+    queue.enqueue(b"...")
+    with queue.claim(limit=10, wait=5) as claim:
+        for delivery in claim:
+            queue.ack(delivery)
+
+or, with tasks and workers:
+
+    app = tenure.App("rocksdb:./data")
+
+    @app.task
+    def send(to: str) -> None: ...
+
+    send.delay("ada")             # tenure worker tasks:app
+
+For asyncio, see `tenure.aio`.
+"""
+
+import typing as _typing
+
+from tenure.clock import ManualClock, SystemClock
+from tenure.errors import (
+    AlreadySettled,
+    Corrupt,
+    Forbidden,
+    FormatError,
+    InvalidArgument,
+    JournalTrimmed,
+    KeyConflict,
+    LeaseLost,
+    NotFound,
+    OpenError,
+    QueueFull,
+    QuotaExceeded,
+    RateLimited,
+    SettingsError,
+    SnapshotExpired,
+    StoreClosed,
+    StoreError,
+    StoreLocked,
+    TaskFailed,
+    TenureError,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    UnknownEngine,
+    WaitTimeout,
+)
+from tenure.model.event import Event
+from tenure.model.job import Enqueued, Job, NewJob, Where
+from tenure.model.lease import Delivery
+from tenure.model.quota import Quota
+from tenure.model.rate import Rate
+from tenure.model.retry import Backoff, Policy
+from tenure.stores.claim import Claim
+from tenure.stores.opening import open
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
+
+if _typing.TYPE_CHECKING:
+    from tenure.worker.app import App
+    from tenure.worker.context import current_job
+    from tenure.worker.verdicts import Dead, Retry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadySettled",
+    "App",
+    "Backoff",
+    "Claim",
+    "Corrupt",
+    "Dead",
+    "Delivery",
+    "Enqueued",
+    "Event",
+    "Forbidden",
+    "FormatError",
+    "InvalidArgument",
+    "Job",
+    "JournalTrimmed",
+    "KeyConflict",
+    "LeaseLost",
+    "ManualClock",
+    "NewJob",
+    "NotFound",
+    "OpenError",
+    "Policy",
+    "Queue",
+    "QueueFull",
+    "Quota",
+    "QuotaExceeded",
+    "Rate",
+    "RateLimited",
+    "Retry",
+    "SettingsError",
+    "SnapshotExpired",
+    "Store",
+    "StoreClosed",
+    "StoreError",
+    "StoreLocked",
+    "SystemClock",
+    "TaskFailed",
+    "TenureError",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownEngine",
+    "WaitTimeout",
+    "Where",
+    "__version__",
+    "current_job",
+    "open",
+]
+
+#: Loaded when they are first asked for: a program that only enqueues bytes needs none of them.
+_LAZY = {
+    "App": "tenure.worker.app",
+    "Dead": "tenure.worker.verdicts",
+    "Retry": "tenure.worker.verdicts",
+    "current_job": "tenure.worker.context",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tenure' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

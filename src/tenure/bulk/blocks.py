@@ -1,0 +1,168 @@
+"""Rows side by side: as they are stored, or made of segments, whose values are side by side already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tenure.bulk import layouts
+from tenure.bulk.sums import Sums
+from tenure.errors import Corrupt
+from tenure.storage import records
+from tenure.storage.checksum import crc32
+from tenure.storage.engine import Row, Space, Walk
+from tenure.storage.keyspace import JOBS, STATE
+from tenure.storage.segmented import Kept, SegmentedWalk
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+#: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are joined.
+_STEP = 512
+
+
+class Block:
+    """Rows side by side: keys and values joined; where each value starts and how long it is.
+
+    Most blocks are of values of one width, and then nothing is known of any single one: `width` is 0 where they differ.
+    """
+
+    def __init__(self, keys: bytes, data: bytes, lengths: Ints, width: int, sums: Sums | None = None) -> None:
+        self.keys = keys
+        self.data = data
+        self.lengths = lengths
+        self.width = width
+        self.starts: Ints = np.arange(len(lengths)) * width if width else np.cumsum(lengths) - lengths
+        self._sums = sums
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def key(self, at: int) -> bytes:
+        width = len(self.keys) // len(self)
+        return self.keys[at * width : (at + 1) * width]
+
+    def value(self, at: int) -> bytes:
+        return self.data[self.starts[at] : self.starts[at] + self.lengths[at]]
+
+    def sums(self) -> Sums:
+        """The CRC-32 of each value."""
+        if self._sums is None:
+            view, ends = memoryview(self.data), (self.starts + self.lengths).tolist()
+            found = [crc32(view[start:end]) for start, end in zip(self.starts.tolist(), ends, strict=True)]
+            self._sums = np.array(found, np.uint32)
+        return self._sums
+
+    def chosen(self, keep: Bools) -> Block:
+        """Some of the rows; the others' values are only passed over."""
+        width = len(self.keys) // len(self)
+        made = Block(np.frombuffer(self.keys, f"V{width}")[keep].tobytes(), self.data, self.lengths[keep], 0)
+        made.starts = self.starts[keep]
+        return made
+
+
+def block(rows: Sequence[Row], width: int, what: str) -> Block:
+    """These rows, whose keys must all have that width."""
+    return _joined([_piece(rows, width, what)] if rows else [])
+
+
+def gather(walk: Walk, limit: int, width: int, what: str) -> Block:
+    """The next rows of a walk; fewer than `limit` only at its end."""
+    pieces: list[Block] = []
+    while limit > 0:
+        step = min(limit, _STEP)
+        found = _taken(walk, step, width, what)
+        pieces += found
+        if sum([len(piece) for piece in found]) < step:
+            break
+        limit -= step
+    return _joined(pieces)
+
+
+def _taken(walk: Walk, step: int, width: int, what: str) -> list[Block]:
+    if isinstance(walk, SegmentedWalk):
+        return [
+            _piece(piece, width, what) if isinstance(piece, list) else _of_segment(*piece, walk.space, width, what)
+            for piece in walk.pieces(step)
+        ]
+    rows = walk.take(step)
+    return [_piece(rows, width, what)] if rows else []
+
+
+def _piece(rows: Sequence[Row], width: int, what: str) -> Block:
+    keys, values = zip(*rows, strict=True)
+    joined, data = joined_keys(keys, width, what), b"".join(values)
+    widths = set(map(len, values))
+    if len(widths) == 1:
+        one = widths.pop()
+        return Block(joined, data, np.full(len(values), one), one)
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    return Block(joined, data, lengths, 0, np.array(list(map(crc32, values)), np.uint32))
+
+
+def _joined(pieces: Sequence[Block]) -> Block:
+    if not pieces:
+        return Block(b"", b"", np.zeros(0, np.int64), 0)
+    if len(pieces) == 1:
+        return pieces[0]
+    widths = {piece.width for piece in pieces}
+    width = widths.pop() if len(widths) == 1 else 0
+    return Block(
+        b"".join([piece.keys for piece in pieces]),
+        b"".join([piece.data for piece in pieces]),
+        np.concatenate([piece.lengths for piece in pieces]),
+        width,
+        None if width else np.concatenate([piece.sums() for piece in pieces]),
+    )
+
+
+def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
+    if not set(map(len, keys)) <= {width}:
+        odd = next(key for key in keys if len(key) != width)
+        raise Corrupt(f"{what} has a key of {len(odd)} bytes: {odd.hex()}", key=odd)
+    return b"".join(keys)
+
+
+# ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_segment(kept: Kept, places: Sequence[int], space: Space, width: int, what: str) -> Block:
+    """The rows that some places of a segment stand for, without making each of them."""
+    body = kept.body
+    data = None
+    if isinstance(places, range) and isinstance(body, records.Segment):
+        data = _states(kept, places) if space == STATE else _bodies(body, places) if space == JOBS else None
+    if data is None or not isinstance(body, records.Segment):
+        return _piece(kept.rows_at(space, places), width, what)
+    keys = np.empty((len(places), layouts.OF_QUEUE.itemsize), np.uint8)
+    keys[:, :4] = np.frombuffer(kept.prefix, np.uint8)
+    keys[:, 4:] = _columns(body.value, body.ids + places[0] * 16, len(places), 16)
+    one = len(data) // len(places)
+    return Block(keys.tobytes(), data, np.full(len(places), one), one)
+
+
+def _states(kept: Kept, places: range) -> bytes:
+    first, state = kept.value(STATE, places[0]), kept.state
+    made = np.frombuffer(bytearray(first * len(places)), layouts.STATE)
+    refs = range(state.last_event + places.start, state.last_event + places.stop)
+    made["last_event"] = np.arange(refs.start, refs.stop, dtype=np.uint64)
+    made["crc"] = records.event_sums(first[: records.STATE_ALIKE], state.lease, refs)
+    return made.tobytes()
+
+
+def _bodies(body: records.Segment, places: range) -> bytes | None:
+    """None: their payloads are of different lengths, or one of them is damaged, and it has to be told which."""
+    size, count = body.size, len(places)
+    if size is None or not body.whole:
+        return None
+    head = body.job_rows(places[0], places[0] + 1)[0][: records.JOB_BYTES]
+    rows = np.empty((count, records.JOB_BYTES + size + 4), np.uint8)
+    rows[:, : records.JOB_BYTES] = np.frombuffer(head, np.uint8)
+    rows[:, records.JOB_BYTES : -4] = _columns(body.value, body.payloads_at + places[0] * size, count, size)
+    rows[:, -4:] = _columns(body.value, body.sums_at + places[0] * 4, count, 4)
+    return rows.tobytes()
+
+
+def _columns(value: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(value, np.uint8, count * width, at).reshape(count, width)

@@ -1,0 +1,146 @@
+"""Cutting a key space by what is known of it without reading it: about how many rows lie between which keys.
+
+Within an extent the keys are taken to lie evenly. Ids begin with a time, so they do where jobs come steadily; where they came
+in bursts, a part may have as many rows too many as one of the engine's files has.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tenure.bulk.query import Range
+from tenure.storage import keyspace
+from tenure.storage.engine import Extent, Reader
+
+#: Keys as numbers, of this many bytes: a queue's number and an id.
+_WIDTH = 20
+#: Rows a key, with so many binary places: what is added up must be exact, since what lies between two keys may be vast.
+_POINT = 200
+#: Keys walked at once, which make an extent.
+_WALKED = 5_000
+#: Fewer rows are read sooner by one core than by two.
+_FEW = 20_000
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Keys [begin, end) of the n-th range, over which rows lie evenly."""
+
+    range: int
+    begin: int
+    end: int
+    rows: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    ranges: Sequence[Range]
+    stretches: Sequence[_Stretch]
+
+    @property
+    def rows(self) -> float:
+        return sum(stretch.rows for stretch in self.stretches)
+
+    def cut(self, parts: int) -> list[tuple[Range, ...]]:
+        """All of the ranges, in at most so many parts of about as many rows each."""
+        share = self.rows / parts
+        cuts: list[list[bytes]] = [[] for _ in self.ranges]
+        passed, number = 0.0, 1
+        for stretch in self.stretches:
+            # Where the next shares end within it.
+            while number < parts and number * share < passed + stretch.rows:
+                into = max(0.0, number * share - passed) / stretch.rows
+                key = stretch.begin + int((stretch.end - stretch.begin) * into)
+                cuts[stretch.range].append(key.to_bytes(_WIDTH, "big"))
+                number += 1
+            passed += stretch.rows
+        made: list[tuple[Range, ...]] = []
+        current: list[Range] = []
+        for (begin, end), keys in zip(self.ranges, cuts, strict=True):
+            at = begin
+            for cut in keys:
+                if at < cut < end:
+                    made.append((*current, (at, cut)))
+                    current, at = [], cut
+            current.append((at, end))
+        return [*made, tuple(current)] if current else made
+
+
+def within_queues(reader: Reader, extents: Sequence[Extent]) -> list[Extent]:
+    """The same, none over more than one queue: ids of different queues are worlds apart, and what lies between is empty.
+
+    Keys are walked where the engine's extents go from one queue to another; large queues lie mostly in files of their own.
+    """
+    found: list[Extent] = []
+    for together in _overlapping(extents):
+        first, last = min(extent.first for extent in together), max(extent.last for extent in together)
+        if all(_queue(extent.first) == _queue(extent.last) for extent in together):
+            found += together
+        else:
+            found += _walked(reader, first, last)
+    return found
+
+
+def _overlapping(extents: Sequence[Extent]) -> list[list[Extent]]:
+    """In groups, so that those of one have no key in common with those of another."""
+    groups: list[list[Extent]] = []
+    reach = b""
+    for extent in sorted(extents):
+        if groups and extent.first <= reach:
+            groups[-1].append(extent)
+        else:
+            groups.append([extent])
+        reach = max(reach, extent.last)
+    return groups
+
+
+def _walked(reader: Reader, first: bytes, last: bytes) -> Iterator[Extent]:
+    begin, end = first, last + b"\0"
+    while True:
+        keys = reader.keys(keyspace.STATE, begin, end, _WALKED)
+        for _, group in groupby(keys, _queue):
+            same = list(group)
+            yield Extent(same[0], same[-1], len(same))
+        if len(keys) < _WALKED:
+            return
+        begin = keys[-1] + b"\0"
+
+
+def _queue(key: bytes) -> bytes:
+    return key[:4]
+
+
+def even(rows: float, most: int) -> int:
+    """In how many parts of at most so many rows (about) to read, so that no core has to wait long for another.
+
+    As many for each core of this machine, most often the reader's too, unless rows are so few that starting costs more.
+    """
+    parts, cores = max(1, math.ceil(rows / most)), os.cpu_count() or 1
+    return parts if rows < _FEW * cores else -(-parts // cores) * cores
+
+
+def spread(extents: Sequence[Extent], ranges: Sequence[Range]) -> Spread:
+    """How rows lie over some ranges, which ascend."""
+    files = [(_number(extent.first), _number(extent.last) + 1, extent.rows) for extent in extents if extent.rows]
+    found: list[_Stretch] = []
+    for number, (begin, end) in enumerate(ranges):
+        low, high = _number(begin), _number(end)
+        inside = [
+            (max(low, a), min(high, b), (rows << _POINT) // (b - a)) for a, b, rows in files if a < high and b > low
+        ]
+        # From one end of an extent to the next, as dense as those that cover it are together.
+        changes = sorted([(a, density) for a, _, density in inside] + [(b, -density) for _, b, density in inside])
+        density, at = 0, low
+        for point, change in changes:
+            if point > at and density:
+                found.append(_Stretch(number, at, point, density * (point - at) / (1 << _POINT)))
+            density, at = density + change, point
+    return Spread(ranges, found)
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key[:_WIDTH].ljust(_WIDTH, b"\0"), "big")

@@ -1,0 +1,394 @@
+"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), and notes and leases where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from tenure.bulk import arrays, blocks, layouts
+from tenure.bulk.arrays import Bools, Fields
+from tenure.bulk.blocks import Block
+from tenure.bulk.query import Moment, Query
+from tenure.errors import Corrupt
+from tenure.model.lifecycle import State
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Snapshot, Walk
+
+#: Columns that need more than the state's row.
+FROM_JOBS = ("created_at", "key", "headers", "payload")
+FROM_NOTES = ("error", "result", "progress", "progress_note")
+FROM_LEASES = ("lease_until", "worker")
+
+#: A batch is kept small enough for the processor's cache, on both sides of the socket.
+_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
+_KEY = layouts.OF_QUEUE.itemsize
+#: Below this share of rows that are wanted, the others' payloads are not worth reading past.
+_SPARSE = 0.2
+_SHOWN = ("gone", "ready", "leased", "done", "dead", "scheduled")
+_REASONS = (None, "max_attempts", "failed")
+
+
+def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+    size = _FIRST_ROWS
+    states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
+    while True:
+        rows = blocks.gather(states, size, _KEY, "state")
+        seen = len(rows.data)
+        if len(rows):
+            chunk = _Chunk(moment, query, rows, begin, jobs)
+            yield from chunk.batches()
+            seen = chunk.bytes_seen
+            begin = rows.keys[-_KEY:] + b"\0"
+        if len(rows) < size:
+            if query.wants(FROM_JOBS):
+                jobs.none_left(begin)
+            return
+        size = int(max(_FIRST_ROWS, min(_MOST_ROWS, 8 * size, size * _BATCH_BYTES // max(1, seen))))
+
+
+class _Jobs:
+    """The rows of `jobs` that go with those of `state`."""
+
+    def __init__(self, reader: Snapshot, end: bytes) -> None:
+        self._reader, self._end = reader, end
+        self._walk: Walk | None = None
+        self._at = b""
+
+    def following(self, begin: bytes, keys: bytes) -> Block:
+        """Those from `begin` on, which must have these keys."""
+        found = blocks.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs")
+        self._at = keys[-_KEY:] + b"\0"
+        return _matched(found, keys)
+
+    def few(self, keys: bytes) -> Block:
+        """Those at these keys, wherever they are."""
+        wanted = [keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]
+        found = zip(wanted, self._reader.get_many(keyspace.JOBS, wanted), strict=True)
+        return _matched(blocks.block([(key, value) for key, value in found if value is not None], _KEY, "jobs"), keys)
+
+    def none_left(self, begin: bytes) -> None:
+        """No state from there on: then there must be no job either."""
+        for key, _ in self._from(begin).take(1):
+            raise Corrupt("its state is missing", key[4:].hex(), key=key)
+
+    def _from(self, begin: bytes) -> Walk:
+        if self._walk is None or self._at != begin:
+            self._walk, self._at = self._reader.walk(keyspace.JOBS, begin, self._end), begin
+        return self._walk
+
+
+def _matched(rows: Block, keys: bytes) -> Block:
+    if rows.keys != keys:
+        wanted = {keys[at : at + _KEY] for at in range(0, len(keys), _KEY)}
+        there = {rows.key(at) for at in range(len(rows))}
+        first = min(wanted ^ there)  # behind a row too few or too many, others are shifted
+        what = "payload" if first in wanted else "state"
+        raise Corrupt(f"its {what} is missing", first[4:].hex(), key=first)
+    arrays.check(rows, layouts.JOB.itemsize, lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])))
+    return rows
+
+
+class _Chunk:
+    """Some rows of `state`, and one method a column."""
+
+    def __init__(self, moment: Moment, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
+        self._moment = moment
+        self._query = query
+        self._rows = rows
+        self._begin = begin
+        self._job_rows = jobs
+        self.bytes_seen = len(rows.data)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        rows, query = self._rows, self._query
+        arrays.check(rows, layouts.STATE.itemsize - 4, self._damage)
+        if rows.lengths.max() != layouts.STATE.itemsize:
+            self._damage(int((rows.lengths != layouts.STATE.itemsize).argmax()))
+        self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE)
+        self._all_states = arrays.fields(rows.data, layouts.STATE, "state")
+        if self._all_states["state"].max() > State.DEAD:
+            at = int(self._all_states["state"].argmax())
+            raise Corrupt(f"its state is {self._all_states['state'][at]}, which is none", self._hex(at))
+        keep = self._wanted()
+        if keep is not None and not keep.any():
+            return
+        self._keep = keep
+        self._keys: Fields = self._all_keys if keep is None else self._all_keys[keep]
+        self._states: Fields = self._all_states if keep is None else self._all_states[keep]
+        columns = [getattr(self, f"column_{name}")() for name in query.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=query.schema)
+        yield arrays.filtered(batch, self._in_time())
+
+    # ── which rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wanted(self) -> Bools | None:
+        if not self._query.states:
+            return None
+        numbers = [_SHOWN.index(state) for state in self._query.states]
+        return np.isin(self._shown(self._all_states), numbers)
+
+    def _in_time(self) -> Bools | None:
+        query = self._query
+        if query.since_ms is None and query.until_ms is None:
+            return None
+        created = self._heads["created_at_ms"].astype(np.int64)
+        return np.asarray(
+            (created >= (query.since_ms or 0)) & (created < (2**62 if query.until_ms is None else query.until_ms))
+        )
+
+    def _shown(self, states: Fields) -> arrays.Ints:
+        number = states["state"].astype(np.int64)
+        scheduled = (number == State.WAITING) & (states["visible_at_ms"] > self._moment.now_ms)
+        return np.where(scheduled, _SHOWN.index("scheduled"), number)
+
+    def _hex(self, at: int) -> str:
+        return self._rows.key(at)[4:].hex()
+
+    def _damage(self, at: int) -> None:
+        records.decode_state(self._rows.value(at), self._rows.key(at)[4:])
+
+    # ── of the state ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _names(self) -> tuple[pa.Array, pa.Array]:
+        return self._moment.names.columns(self._keys["queue"])
+
+    def column_tenant(self) -> pa.Array:
+        return self._names[0]
+
+    def column_queue(self) -> pa.Array:
+        return self._names[1]
+
+    def column_queue_number(self) -> pa.Array:
+        return arrays.longs(self._keys["queue"])
+
+    def column_id(self) -> pa.Array:
+        return arrays.hex_ids(self._keys["id"])
+
+    def column_state(self) -> pa.Array:
+        return arrays.texts(_SHOWN, self._shown(self._states))
+
+    def column_priority(self) -> pa.Array:
+        return arrays.ints(self._states["priority"])
+
+    def column_attempt(self) -> pa.Array:
+        return arrays.longs(self._states["attempt"])
+
+    def column_max_attempts(self) -> pa.Array:
+        return arrays.longs(self._states["max_attempts"])
+
+    def column_replays(self) -> pa.Array:
+        return arrays.longs(self._states["replays"])
+
+    def column_token(self) -> pa.Array:
+        return arrays.longs(self._states["token"])
+
+    def column_visible_at(self) -> pa.Array:
+        return arrays.times(self._states["visible_at_ms"])
+
+    def column_ended_at(self) -> pa.Array:
+        return arrays.times(self._states["ended_at_ms"], self._states["ended_at_ms"] == 0)
+
+    def column_due_at(self) -> pa.Array:
+        return arrays.times(self._states["due_at_ms"], self._states["due_at_ms"] == 0)
+
+    def column_reason(self) -> pa.Array:
+        dead = self._states["state"] == State.DEAD
+        return arrays.texts(_REASONS, np.where(dead, np.minimum(self._states["reason"], 2), 0))
+
+    def column_lease_id(self) -> pa.Array:
+        return arrays.hex_ids(self._states["lease"], ~self._leased)
+
+    def column_last_lease_id(self) -> pa.Array:
+        return arrays.hex_ids(self._states["lease"], arrays.no_id(self._states["lease"]))
+
+    def column_last_commit(self) -> pa.Array:
+        return arrays.longs(self._states["last_event"] >> np.uint64(records.REF_BITS))
+
+    def column_last_index(self) -> pa.Array:
+        return arrays.ints(self._states["last_event"] & np.uint64((1 << records.REF_BITS) - 1))
+
+    # ── of the lease ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _leased(self) -> Bools:
+        return np.asarray(self._states["state"] == State.LEASED)
+
+    @cached_property
+    def _leases(self) -> tuple[Fields, arrays.Ints]:
+        """The leases that hold jobs here, and for each leased job which of them it is."""
+        held = np.zeros(int(self._leased.sum()), layouts.OF_QUEUE)
+        held["queue"] = self._keys["queue"][self._leased]
+        held["id"] = self._states["lease"][self._leased]
+        unique, which = np.unique(held.view("V20"), return_inverse=True)
+        keys = [bytes(key) for key in unique]
+        values = self._moment.reader.get_many(keyspace.LEASES, keys)
+        for at, value in enumerate(values):
+            if value is None:
+                job = int(np.flatnonzero(self._leased)[int((which == at).argmax())])
+                raise Corrupt(
+                    f"its lease {keys[at][4:].hex()} is missing", self._keys["id"][job].tobytes().hex(), key=keys[at]
+                )
+        rows = blocks.block([(key, value or b"") for key, value in zip(keys, values, strict=True)], _KEY, "leases")
+        arrays.check(
+            rows, layouts.LEASE.itemsize - 4, lambda at: _ignore(records.decode_lease(rows.value(at), keys[at][4:]))
+        )
+        return arrays.fields(rows.data, layouts.LEASE, "leases"), which
+
+    def column_lease_until(self) -> pa.Array:
+        if not self._leased.any():
+            return pa.nulls(len(self._states), arrays.TIME)
+        until = np.zeros(len(self._states), np.uint64)
+        leases, which = self._leases
+        until[self._leased] = leases["expires_at_ms"][which]
+        return arrays.times(until, ~self._leased)
+
+    def column_worker(self) -> pa.Array:
+        if not self._leased.any():
+            return pa.nulls(len(self._states), pa.string())
+        leases, which = self._leases
+        words: list[str | None] = [worker(raw) for raw in leases["worker"]]
+        at = np.full(len(self._states), len(words), np.int64)
+        at[self._leased] = which
+        return arrays.texts([*words, None], at)
+
+    # ── of the job ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _jobs(self) -> Block:
+        """The rows of `jobs` that go with those wanted of `state`."""
+        keys, keep = self._rows.keys, self._keep
+        if keep is None:
+            made = self._job_rows.following(self._begin, keys)
+        elif keep.sum() < _SPARSE * len(keep):
+            made = self._job_rows.few(self._keys.tobytes())
+        else:
+            made = self._job_rows.following(self._begin, keys).chosen(keep)
+        self.bytes_seen += len(made.data)
+        return made
+
+    @cached_property
+    def _heads(self) -> Fields:
+        return arrays.heads(self._jobs, layouts.JOB)
+
+    def column_created_at(self) -> pa.Array:
+        return arrays.times(self._heads["created_at_ms"])
+
+    def column_key(self) -> pa.Array:
+        sizes = self._heads["key_bytes"].astype(np.int64)
+        return arrays.as_text(arrays.cut(self._jobs.data, self._jobs.starts + layouts.JOB.itemsize, sizes, sizes == 0))
+
+    def column_headers(self) -> pa.Array:
+        sizes = self._heads["headers_bytes"].astype(np.int64)
+        offsets = np.zeros(len(sizes) + 1, np.int32)
+        names: list[str] = []
+        values: list[str] = []
+        if not sizes.any():
+            return pa.MapArray.from_arrays(
+                pa.array(offsets), pa.array(names, pa.string()), pa.array(values, pa.string())
+            )
+        starts = self._jobs.starts + layouts.JOB.itemsize + self._heads["key_bytes"].astype(np.int64)
+        counts = np.zeros(len(sizes), np.int32)
+        for at in np.flatnonzero(sizes).tolist():
+            raw = self._jobs.data[starts[at] : starts[at] + sizes[at]]
+            found = records.decode_headers(raw, self._jobs.key(at)[4:])
+            names += found.keys()
+            values += found.values()
+            counts[at] = len(found)
+        np.cumsum(counts, out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()), pa.array(values, pa.string()))
+
+    def column_payload(self) -> pa.Array:
+        heads, rows = self._heads, self._jobs
+        before = layouts.JOB.itemsize + heads["key_bytes"].astype(np.int64) + heads["headers_bytes"].astype(np.int64)
+        sizes = rows.lengths - before - 4
+        whole = heads["payload_bytes"].astype(np.int64)
+        split = heads["parts"] > 0
+        wrong = (sizes < 0) | (~split & (sizes != whole))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise Corrupt("its payload is not as long as it says", rows.key(at)[4:].hex(), key=rows.key(at))
+        pieces = arrays.cut(rows.data, rows.starts + before, sizes)
+        if not split.any():
+            return pieces
+        payloads = pieces.to_pylist()
+        for at in np.flatnonzero(split).tolist():
+            payloads[at] = self._joined(
+                rows.key(at), payloads[at], 1, int(heads["parts"][at]), int(whole[at]), "payload"
+            )
+            self.bytes_seen += len(payloads[at])
+        return pa.array(payloads, pa.binary())
+
+    def _joined(self, key: bytes, first: bytes, part: int, count: int, total: int, what: str) -> bytes:
+        queue, job = keyspace.split_of_queue(key)
+        rows = self._moment.reader.scan(keyspace.PAYLOAD, *keyspace.payload_range(queue, job, part, count), count)
+        if len(rows) != count:
+            raise Corrupt(f"a part of its {what} is missing", job.hex(), key=key)
+        return records.join_parts(first, [value for _, value in rows], total, job, what)
+
+    # ── of the notes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _notes(self) -> dict[int, records.Notes]:
+        """Decoded one by one: few jobs have any."""
+        at = np.flatnonzero(self._states["flags"] & records.HAS_NOTES)
+        if not len(at):
+            return {}
+        keys = [self._keys[i].tobytes() for i in at.tolist()]
+        if len(at) < _SPARSE * len(self._rows):
+            values = self._moment.reader.get_many(keyspace.NOTES, keys)
+        else:
+            end = self._rows.keys[-_KEY:] + b"\0"
+            every = dict(self._moment.reader.scan(keyspace.NOTES, self._begin, end, len(self._rows) + 1))
+            values = [every.get(key) for key in keys]
+        found = {}
+        for i, key, value in zip(at.tolist(), keys, values, strict=True):
+            if value is None:
+                raise Corrupt("its notes are missing", key[4:].hex(), key=key)
+            found[i] = records.decode_struct(records.Notes, value, "its notes", key[4:])
+        return found
+
+    def _noted(self, name: str, kind: pa.DataType) -> pa.Array:
+        if not self._notes:
+            return pa.nulls(len(self._states), kind)
+        made: list[object] = [None] * len(self._states)
+        for at, notes in self._notes.items():
+            made[at] = getattr(notes, name)
+        return pa.array(made, kind)
+
+    def column_error(self) -> pa.Array:
+        return self._noted("error", pa.string())
+
+    def column_progress(self) -> pa.Array:
+        return self._noted("progress", pa.float64())
+
+    def column_progress_note(self) -> pa.Array:
+        return self._noted("progress_note", pa.string())
+
+    def column_result(self) -> pa.Array:
+        if not self._notes:
+            return pa.nulls(len(self._states), pa.binary())
+        made: list[bytes | None] = [None] * len(self._states)
+        for at, notes in self._notes.items():
+            if notes.result is None:
+                continue
+            missing = notes.result_bytes - len(notes.result)
+            if missing > 0:
+                parts = -(-missing // records.PART_BYTES)
+                key = self._keys[at].tobytes()
+                made[at] = self._joined(key, notes.result, keyspace.RESULT_PARTS, parts, notes.result_bytes, "result")
+                self.bytes_seen += notes.result_bytes
+            else:
+                made[at] = notes.result
+        return pa.array(made, pa.binary())
+
+
+def worker(raw: arrays.Bytes) -> str | None:
+    return raw.tobytes().rstrip(b"\0").decode("utf-8", "replace") or None
+
+
+def _ignore(_: object) -> None:
+    """A decoder was called for the error it raises."""

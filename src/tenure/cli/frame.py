@@ -1,0 +1,262 @@
+"""What every command has in common: its options, its examples, and how errors end it.
+
+exit code   meaning
+0           done
+1           the answer is no: nothing to claim, no such job, the check found something, the queue refused the job
+2           the command line, a value or a setting is wrong; nothing was written
+3           the lease is lost: the job is no longer this receipt's
+4           the store cannot be opened, another process has it, or a server does not let you in
+5           the store is damaged or cannot go on
+70          a bug in Tenure
+130         interrupted (Ctrl-C)
+141         whoever read the output stopped reading
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from tenure import errors
+from tenure.cli.output import Output, clean
+from tenure.cli.session import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NO, USAGE, LOST, CLOSED, DAMAGED, BUG, INTERRUPTED, UNREAD = 1, 2, 3, 4, 5, 70, 130, 141
+
+#: The first that fits decides.
+EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.LeaseLost, LOST),
+    (errors.InvalidArgument, USAGE),
+    (errors.SettingsError, USAGE),
+    (errors.TooLarge, USAGE),
+    (errors.OpenError, CLOSED),
+    (errors.Unauthenticated, CLOSED),
+    (errors.Forbidden, CLOSED),
+    (errors.StoreError, DAMAGED),
+    (errors.Conflict, DAMAGED),
+    (errors.CommitUnknown, DAMAGED),
+    (errors.TenureError, NO),  # KeyConflict, QueueFull, WaitTimeout, JournalTrimmed: asked well, answered no
+    (OSError, DAMAGED),
+    (Exception, BUG),
+)
+
+EXIT_CODE_HELP = (
+    ("0", "done"),
+    ("1", "the answer is no: nothing to claim, no such job, the check found something, the queue refused the job"),
+    ("2", "the command line, a value or a setting is wrong; nothing was written"),
+    ("3", "the lease is lost: the job is no longer this receipt's"),
+    ("4", "the store cannot be opened, another process has it, or a server does not let you in"),
+    ("5", "the store is damaged or cannot go on"),
+    ("70", "a bug in Tenure"),
+    ("130", "interrupted (Ctrl-C)"),
+    ("141", "whoever read the output stopped reading"),
+)
+
+#: What to do, where the error's own message does not say it.
+ADVICE: tuple[tuple[type[BaseException], str], ...] = (
+    (errors.AlreadySettled, "Nothing to do: the first call took effect."),
+    (errors.LeaseLost, "Do not settle it again; claim anew."),
+    (errors.KeyConflict, "Use another --key, or the same payload."),
+    (errors.QueueFull, "Try again later, or raise the limit: tenure configure {queue} --max-waiting N."),
+    (errors.QuotaExceeded, "Try again once some of it is done, or raise the limit: tenure quota {tenant}."),
+    (errors.WaitTimeout, "Wait again, or look: tenure get."),
+    (errors.Corrupt, "Run 'tenure check', then 'tenure check --repair', or go back to a snapshot."),
+    (errors.Unavailable, "Mend the cause (a full disk?), then run the command again."),
+)
+
+
+class Command(click.Command):
+    """A command with examples, whose common options come last in its help."""
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                (common if isinstance(param, CommonOption) or param.name == "help" else own).append(record)
+        for title, records in (("Options", own), ("Common options", common)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for index, (says, line) in enumerate(self.examples):
+                    if index:
+                        formatter.write_paragraph()
+                    formatter.write(f"{'':{formatter.current_indent}}# {says}\n")
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class CommonOption(click.Option):
+    """An option of every command, which may stand before the command's name as well as after it."""
+
+
+class Family(click.Group):
+    """A command whose first word says which of several; each of them is a `Command`."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for index, command in enumerate(self.commands.values()):
+                says, line = command.examples[0] if isinstance(command, Command) else ("", "")
+                if index:
+                    formatter.write_paragraph()
+                formatter.write(f"{'':{formatter.current_indent}}# {says}\n")
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Root(click.Group):
+    """The group of all commands: lists them by theme, and turns whatever ends a command into an exit code."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.themes: dict[str, list[str]] = {}
+
+    def add_theme(self, title: str, commands: Sequence[click.Command]) -> None:
+        for command in commands:
+            self.add_command(command)
+        self.themes[title] = [command.name or "" for command in commands]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in self.themes.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(formatter.width)) for name in names])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl(EXIT_CODE_HELP)
+        with formatter.section("A first look"):
+            for line in (
+                "tenure enqueue emails 'hello' --priority 5",
+                "tenure claim emails --lease 60",
+                "tenure ack emails RECEIPT",
+                "tenure queues",
+            ):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+        args = sys.argv[1:] if args is None else list(args)
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, *rest, **extra)
+        except click.ClickException as exc:
+            _usage(exc, "--json" in args)
+            code = USAGE
+        except click.Abort:
+            code = INTERRUPTED
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        session = ctx.ensure_object(Session)
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            with contextlib.suppress(BrokenPipeError):
+                sys.stdout.flush()
+            raise
+        except KeyboardInterrupt:
+            _end_line()
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _let_go_of_stdout()
+            raise click.exceptions.Exit(UNREAD) from None
+        except Exception as exc:  # noqa: BLE001 - a person gets a sentence, whatever it was; --debug shows the rest
+            raise click.exceptions.Exit(_report(exc, session)) from None
+
+
+def _report(exc: Exception, session: Session) -> int:
+    code = next(code for kind, code in EXIT_CODES if isinstance(exc, kind))
+    if session.debug:
+        traceback.print_exception(exc)
+    if isinstance(exc, errors.TenureError):
+        name, message = exc.code, str(exc)
+    elif isinstance(exc, OSError):
+        name, message = "os", f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc)
+    else:
+        name, message = "bug", f"{type(exc).__name__}: {exc} (a bug in Tenure: --debug shows where)"
+    advice = next((text for kind, text in ADVICE if isinstance(exc, kind)), "").format(
+        queue=getattr(exc, "queue", ""), tenant=getattr(exc, "tenant", "")
+    )
+    notes = [advice, *getattr(exc, "__notes__", ())]
+    session.out.problem(name, " ".join(part for part in (_sentence(message), *notes) if part))
+    return code
+
+
+def _usage(exc: click.ClickException, as_json: bool) -> None:
+    message = _sentence(exc.format_message())
+    context = getattr(exc, "ctx", None)
+    if context is not None:
+        message += f" See '{context.command_path} --help'."
+    Output(as_json).problem("usage", clean(message))
+
+
+def _sentence(message: str) -> str:
+    return message if message.endswith((".", "?", "!")) else message + "."
+
+
+def _end_line() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")  # after the ^C
+
+
+def _let_go_of_stdout() -> None:
+    """What is still buffered has no reader: the interpreter must not try to write it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value not in (None, False):
+            setattr(ctx.ensure_object(Session), name, value)
+
+    return callback
+
+
+def common_options(function: F) -> F:
+    """The options every command takes, before or after its name."""
+    for declarations, name, help_text, extra in reversed(
+        (
+            (("--store", "-s"), "url", "The store, as a URL: rocksdb:PATH, lmdb:PATH.", {"metavar": "URL"}),
+            (("--config", "-c"), "config", "Read settings from this TOML file.", {"metavar": "FILE"}),
+            (("--tenant", "-t"), "given_tenant", "The queue's tenant ('default' if not given).", {"metavar": "NAME"}),
+            (("--json",), "json", "One JSON object a line, for programs.", {"is_flag": True}),
+            (("--debug",), "debug", "Log everything, and show an error's traceback.", {"is_flag": True}),
+        )
+    ):
+        option = click.option(
+            *declarations, cls=CommonOption, help=help_text, callback=_set(name), expose_value=False, **extra
+        )
+        function = option(function)
+    return function
+
+
+def command(name: str, *, examples: Sequence[tuple[str, str]], **kwargs: Any) -> Callable[[F], Command]:
+    """A command with its examples (what it does, how it is typed) and the common options."""
+
+    def decorate(function: F) -> Command:
+        return click.command(name, cls=Command, examples=examples, **kwargs)(common_options(click.pass_obj(function)))
+
+    return decorate
+
+
+def no(session: Session, message: str) -> NoReturn:
+    """The answer is no: say so, and end with 1."""
+    if not session.json:
+        session.out.say(message)
+    raise click.exceptions.Exit(NO)

@@ -1,0 +1,199 @@
+"""timeline and events: what happened, as the journal tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from tenure.cli import shapes
+from tenure.cli.frame import command, no
+from tenure.cli.look import queue_label
+from tenure.cli.output import Cell, clean, faint, joined, shortened, state
+from tenure.cli.session import Session
+from tenure.cli.times import local, span
+from tenure.cli.working import Told, working
+from tenure.model.event import Event
+from tenure.model.lifecycle import Change
+from tenure.stores.store import Store
+
+PAGE, FOLLOW_PAGE = 10_000, 1_000
+#: How long one look at the journal waits; Ctrl-C is heard between two.
+FOLLOW_SECONDS = 1.0
+TYPES = tuple(change.name.lower() for change in Change)
+VISIBLE = {"enqueued", "retried", "released", "expired", "replayed", "restored"}
+
+
+@command(
+    "timeline",
+    examples=(("What happened to a job, and when:", "tenure timeline emails JOB_ID"),),
+    short_help="Show what happened to a job.",
+)
+@click.argument("queue")
+@click.argument("job_id")
+def timeline(session: Session, queue: str, job_id: str) -> None:
+    """Show the job's events, the oldest first, as far back as the journal is kept (7 days)."""
+    with session.queue(queue) as target:
+        found: Any = target.timeline(job_id)
+    events: list[Event] = found
+    if not events:
+        no(session, f"nothing is known of job {job_id} in {target.name}")
+    if session.json:
+        session.out.emit_all(shapes.event(event) for event in events)
+        return
+    session.out.table(
+        ("time", "after", "what", "state", ">try", ">token", "detail"), list(_timeline_rows(events)), stretch="detail"
+    )
+
+
+def _timeline_rows(events: Sequence[Event]) -> Iterator[list[Cell]]:
+    before = events[0].time_ms
+    for event in events:
+        yield [
+            local(event.time_ms, precise=True),
+            faint("+" + span((event.time_ms - before) / 1000)) if event.time_ms > before else "",
+            event.type,
+            state(event.state),
+            str(event.attempt or ""),
+            str(event.token or ""),
+            detail(event),
+        ]
+        before = event.time_ms
+
+
+@command(
+    "events",
+    examples=(
+        ("The last week, from its beginning:", "tenure events --limit 50"),
+        ("What happens from now on, in one queue, until Ctrl-C:", "tenure events --follow --new --queue emails"),
+        ("Deaths, for a program:", "tenure events --follow --type died --json"),
+    ),
+    short_help="Print what happened; --follow what happens.",
+)
+@click.option("--after", metavar="CURSOR", help="Go on after this cursor.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="At most this many (not with --follow).",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("--new", "new_only", is_flag=True, help="Leave out what has happened so far.")
+@click.option("--queue", "only_queue", metavar="QUEUE", help="Only this queue's.")
+@click.option(
+    "--type",
+    "only_types",
+    type=click.Choice(TYPES),
+    multiple=True,
+    metavar="TYPE",
+    help="Only of this type; may be repeated.",
+)
+def events(
+    session: Session,
+    after: str | None,
+    limit: int,
+    follow: bool,
+    new_only: bool,
+    only_queue: str | None,
+    only_types: Sequence[str],
+) -> None:
+    """Print the events of all queues in order, from the oldest that is kept (7 days) or after a cursor.
+
+    With --json, the last event of each page has a `cursor` to go on from. RocksDB belongs to one process: following such
+    a store keeps others out until it ends; use lmdb: to follow while others work.
+    """
+    if new_only and not follow:
+        raise click.UsageError("--new leaves out what has happened: it goes with --follow.")
+
+    def wanted(event: Event) -> bool:
+        return (
+            (only_queue is None or event.queue == only_queue)
+            and (session.given_tenant is None or event.tenant == session.given_tenant)
+            and (not only_types or event.type in only_types)
+        )
+
+    if not follow:
+        with session.store() as store, working("Reading the journal") as progress:
+            found, cursor = _gather(store, after, limit, wanted, progress)
+        _print(session, found, cursor)
+        if not found and not session.json:
+            session.out.say("no events")
+        elif not session.json and len(found) == limit:
+            session.out.hint(f"\nMore: tenure events --after {cursor}")
+        return
+    with session.store() as store:
+        if store.traits.scope == "process":
+            session.out.note("Following; this store belongs to one process, so others are kept out until Ctrl-C.")
+        cursor = _end(store, after) if new_only else after
+        while True:
+            page = store.events(cursor, FOLLOW_PAGE, FOLLOW_SECONDS)
+            cursor = page.cursor
+            _print(session, [event for event in page if wanted(event)], cursor)
+            session.out.flush()
+
+
+def _gather(
+    store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool], progress: Told
+) -> tuple[list[Event], str | None]:
+    """Up to `limit` events that are wanted, and the cursor after the last of them, so that going on skips none."""
+    found: list[Event] = []
+    read = 0
+    while len(found) < limit:
+        page = store.events(cursor, PAGE)
+        if not page.events:
+            break
+        chosen = [index for index, event in enumerate(page) if wanted(event)][: limit - len(found)]
+        found.extend(page.events[index] for index in chosen)
+        if len(found) == limit and chosen[-1] + 1 < len(page):
+            page = store.events(cursor, chosen[-1] + 1)  # once more, to have the cursor end there
+        cursor = page.cursor
+        read += len(page)
+        progress(read)
+    return found, cursor
+
+
+def _end(store: Store, cursor: str | None) -> str:
+    """The cursor after all there is."""
+    with working("Skipping what has happened"):
+        while True:
+            page = store.events(cursor, 100_000)
+            cursor = page.cursor
+            if not page.events:
+                return cursor
+
+
+def _print(session: Session, found: Sequence[Event], cursor: str | None) -> None:
+    last = len(found) - 1
+    if session.json:
+        session.out.emit_all(
+            shapes.event(event, cursor if index == last else None, with_cursor=True)
+            for index, event in enumerate(found)
+        )
+        return
+    for event in found:
+        session.out.say(
+            joined(
+                (
+                    faint(local(event.time_ms, precise=True)),
+                    f"  {queue_label(event.tenant, event.queue):<12} {event.type:<10} {event.job_id or ''} ",
+                    faint(detail(event)),
+                )
+            )
+        )
+
+
+def detail(event: Event) -> str:
+    """The rest of an event in a few words."""
+    parts = []
+    if event.reason:
+        parts.append(event.reason)
+    if event.text and event.type != "queue_created":  # which repeats the queue's name
+        parts.append(shortened(clean(event.text), 100))
+    if event.at_ms is not None and event.type in VISIBLE and event.at_ms > event.time_ms:
+        parts.append(f"visible {span((event.at_ms - event.time_ms) / 1000)} later")
+    if event.at_ms is not None and event.type in {"claimed", "extended"}:
+        parts.append(f"for {span((event.at_ms - event.time_ms) / 1000)}")
+    return ", ".join(parts)

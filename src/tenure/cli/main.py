@@ -1,0 +1,70 @@
+"""The entry point: every command under its theme."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+import tenure
+from tenure.cli import (
+    admin,
+    consume,
+    history,
+    look,
+    mend,
+    migrate,
+    produce,
+    quota,
+    serve,
+    spark,
+    tokens,
+    top,
+    worker,
+)
+from tenure.cli.frame import Root, common_options
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100})
+@click.version_option(tenure.__version__, "--version", prog_name="tenure")
+@common_options
+def cli() -> None:
+    """A durable, lease-based job queue: a job is settled only by the holder of its live lease.
+
+    The store is named by --store, or by TENURE_STORAGE_ENGINE and TENURE_STORAGE_PATH, or by tenure.toml;
+    without any of these it is rocksdb:./data. Durations are seconds, or have a unit: 30, 250ms, 5m, 2h, 7d.
+    """
+
+
+cli.add_theme("Produce", (produce.enqueue,))
+cli.add_theme(
+    "Consume",
+    (consume.claim, consume.ack, consume.nack, consume.fail, consume.release, consume.extend, consume.progress),
+)
+cli.add_theme("Work", (worker.worker, worker.run))
+cli.add_theme(
+    "Look",
+    (
+        top.top,
+        look.queues,
+        look.counts,
+        look.list_,
+        look.get,
+        look.dead,
+        look.upcoming,
+        history.timeline,
+        history.events,
+    ),
+)
+cli.add_theme("Mend", (mend.replay, mend.purge, mend.cancel, mend.pause, mend.resume, mend.configure, quota.quota))
+cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
+cli.add_theme("Pipelines", (spark.spark,))
+cli.add_theme("Serve", (serve.serve, tokens.token))
+
+
+def main() -> None:
+    if not sys.stdout.isatty():
+        # PYTHONUNBUFFERED, which containers like to set, makes a text stream drop what one write to a pipe does not take.
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = open(sys.stdout.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+    cli.main(prog_name="tenure")

@@ -1,0 +1,358 @@
+"""spark: the pipelines, each a job on a Spark session of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.text import Text
+
+from tenure.cli.frame import NO, Family, command
+from tenure.cli.output import clean, plural, shortened, strong
+from tenure.cli.session import Session
+from tenure.cli.sparking import spark_session, summary_shape, telling
+from tenure.cli.times import AGO, DURATION
+
+if TYPE_CHECKING:
+    from tenure.spark.jobs.summary import Summary
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(
+    "spark", cls=Family, short_help="Pipelines: load, history, report, audit, replay, migrate, archive, restore."
+)
+def spark() -> None:
+    """Pipelines over a store, on Spark (pip install 'tenure[spark]', and Java 17).
+
+    Each is a job on a session of its own: on this machine, or on the cluster that --master names.
+    """
+
+
+def _on_spark(function: F) -> F:
+    for option in (
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be given several times."),
+        click.option("--memory", metavar="SIZE", help="The driver's memory, as in 2g."),
+        click.option("--master", default="local[*]", show_default=True, help="Where to run: local[N], spark://…, yarn, k8s://…"),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _url(session: Session) -> str:
+    if session.url is not None:
+        return session.url
+    engine, path = session.where()
+    return f"{engine}:{path or ''}"
+
+
+def _run(session: Session, job: str, on: dict[str, Any], work: Callable[[Any, Any], Summary]) -> Summary:
+    with spark_session(session, job, on["master"], on["memory"], on["conf"]) as made, telling(session, job) as told:
+        summary = work(made, told)
+    if session.json:
+        session.out.emit(summary_shape(summary))
+    else:
+        session.out.say(
+            f"{job}: read ", strong(f"{summary.read:,}"), ", wrote ", strong(f"{summary.written:,}"), ", rejected ",
+            strong(f"{summary.rejected:,}"), f" in {summary.seconds:.1f} s",
+        )  # fmt: skip
+    return summary
+
+
+# ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@command(
+    "load",
+    examples=(
+        ("A CSV file, each row a job as JSON:", "tenure spark load emails customers.csv --quarantine rejected"),
+        (
+            "Say what is what; run it again with the same id, and nothing is added twice:",
+            "tenure spark load emails c.csv -m payload=body -m priority=urgency -m key=id --write-id monday",
+        ),
+        (
+            "Part of a file:",
+            "tenure spark load emails c.parquet --sql 'SELECT * FROM input WHERE active'",
+        ),
+    ),
+    short_help="A file or a query into a queue, exactly once.",
+)
+@click.argument("queue")
+@click.argument("path", required=False)
+@click.option(
+    "--format", "kind", type=click.Choice(["csv", "json", "parquet"]), help="If the file's name does not tell."
+)
+@click.option("--sql", help="A query; with PATH, over its rows, as the table input.")
+@click.option(
+    "--map", "-m", "pairs", multiple=True, metavar="FIELD=SQL", help="What a job gets: payload, priority, key, …"
+)
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", help="An option of Spark's reader.")
+@click.option("--quarantine", metavar="FOLDER", help="Where rows that are no valid jobs go, with the reason.")
+@click.option("--write-id", help="Names the load: repeated with the same one, it finishes and never doubles.")
+@click.option("--bulk", is_flag=True, help="Build the store's files directly: for millions of rows, without keys.")
+@_on_spark
+def load(
+    session: Session, queue: str, path: str | None, kind: str | None, sql: str | None, pairs: Sequence[str],
+    options: Sequence[str], quarantine: str | None, write_id: str | None, bulk: bool, **on: Any,
+) -> None:  # fmt: skip
+    """Enqueue the rows of PATH (CSV, JSON lines, Parquet) or of a query into QUEUE.
+
+    With no -m payload=…, a job's payload is its whole row as JSON. -m headers.NAME=… gives one header.
+    """
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.load import load
+        from tenure.spark.pipelines.loading import parse_mapping
+
+        return load(
+            made, _url(session), queue, path=path, kind=kind, sql=sql, mapping=parse_mapping(tuple(pairs)),
+            options=parse_mapping(tuple(options)), tenant=session.tenant, quarantine=quarantine, write_id=write_id, bulk=bulk,
+            told=told,
+        )  # fmt: skip
+
+    summary = _run(session, "load", on, work)
+    if summary.rejected and not session.json:
+        session.out.say(f"what was rejected is in {summary.facts['quarantine']}, with the reasons")
+
+
+# ── over its history ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@command(
+    "history",
+    examples=(
+        ("Bring a history up to date, every hour or so:", "tenure spark history ./history"),
+        ("One that counts jobs claimed within ten seconds:", "tenure spark history ./history --slo 10"),
+    ),
+    short_help="The journal as tables: events, attempts, lives, hourly numbers.",
+)
+@click.argument("root")
+@click.option("--slo", type=DURATION, help="Claimed within this time is in time (60 s); set with the first run.")
+@click.option(
+    "--consumer", default="history", show_default=True, help="The name under which the journal is kept for it."
+)
+@click.option("--delta", is_flag=True, help="Also keep the tables as Delta tables (pip install 'tenure[delta]').")
+@_on_spark
+def history(session: Session, root: str, slo: float | None, consumer: str, delta: bool, **on: Any) -> None:
+    """Read what the journal has since the last run, and add it to the tables in the folder ROOT.
+
+    Killed at any point it has done nothing; run again it does the same. The journal keeps what this history has not read.
+    """
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.history import history
+
+        summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=told)
+        if delta:
+            from tenure.spark.jobs.delta import publish
+
+            summary.facts["delta"] = publish(root, told=told)
+        return summary
+
+    summary = _run(session, "history", on, work)
+    if not session.json:
+        run = summary.facts["run"]
+        session.out.say(
+            "nothing happened since the last run"
+            if run is None
+            else f"run {run} covers commits {summary.facts['commits']}"
+        )
+
+
+@command(
+    "report",
+    examples=(("A page to open in a browser:", "tenure spark report ./history report.html"),),
+    short_help="A history as one HTML page.",
+)
+@click.argument("root")
+@click.argument("path", default="report.html")
+@click.option("--title", default="Tenure report", help="The page's title.")
+@_on_spark
+def report(session: Session, root: str, path: str, title: str, **on: Any) -> None:
+    """Draw the history in the folder ROOT into the file PATH (report.html): it holds everything it shows."""
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.report import report
+
+        return report(made, root, path, title=title, told=told)
+
+    summary = _run(session, "report", on, work)
+    if not session.json:
+        session.out.say("open ", strong(str(summary.facts["path"])))
+
+
+@command(
+    "audit",
+    examples=(
+        ("Does everything add up? Ends with 1 if not:", "tenure spark audit"),
+        ("Keep what was found:", "tenure spark audit --output violations"),
+    ),
+    short_help="Every law of the store and its history, by joins.",
+)
+@click.option("--output", metavar="FOLDER", help="Write the violations there, as Parquet.")
+@_on_spark
+def audit(session: Session, output: str | None, **on: Any) -> None:
+    """Look for what breaks a law: the store's invariants, and those of its history, over one snapshot.
+
+    Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' mends what can be mended.
+    """
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.audit import audit
+
+        return audit(made, _url(session), output=output, told=told)
+
+    summary = _run(session, "audit", on, work)
+    found: Any = summary.facts["violations"]
+    if not session.json:
+        looked = (
+            f"{plural(int(str(summary.facts['jobs'])), 'job')} and {plural(int(str(summary.facts['events'])), 'event')}"
+        )
+        if not found:
+            session.out.say(Text("clean", style="green"), f": {looked}, {summary.facts['rules']} laws")
+        else:
+            session.out.say(Text(plural(summary.rejected, "violation"), style="red"), f" in {looked}")
+            rows = [
+                (v["rule"], f"{v['tenant'] or ''}/{v['queue'] or ''}".strip("/"), v["job_id"] or v["lease_id"] or "",
+                 shortened(clean(v["evidence"]), 200))
+                for v in found
+            ]  # fmt: skip
+            session.out.table(("rule", "queue", "job or lease", "evidence"), rows, stretch="evidence")
+    if summary.rejected:
+        raise click.exceptions.Exit(NO)
+
+
+# ── mending and moving ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@command(
+    "replay",
+    examples=(
+        (
+            "What would come back?",
+            "tenure spark replay \"error LIKE 'Timeout%'\" --dry-run",
+        ),
+        ("Ten a second:", "tenure spark replay \"ended_at >= '2026-01-31' AND priority = 9\" --rate 10"),
+    ),
+    short_help="Dead jobs chosen by a SQL predicate.",
+)
+@click.argument("where")
+@click.option("--queue", "-q", help="Only of this queue.")
+@click.option("--limit", "-n", type=int, help="At most this many, the first to die first.")
+@click.option("--rate", type=float, help="Spread over time, this many a second; returns at once.")
+@click.option("--dry-run", is_flag=True, help="Say what would come back.")
+@_on_spark
+def replay(
+    session: Session, where: str, queue: str | None, limit: int | None, rate: float | None, dry_run: bool, **on: Any
+) -> None:
+    """Bring back the dead jobs for which the predicate WHERE, over the columns of the table jobs, is true.
+
+    A job that has changed since it was looked at is left alone.
+    """
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.replay import replay
+
+        return replay(
+            made, _url(session), where, tenant=session.given_tenant, queue=queue, limit=limit, rate=rate, dry_run=dry_run,
+            told=told,
+        )  # fmt: skip
+
+    summary = _run(session, "replay", on, work)
+    if not session.json:
+        queues: Any = summary.facts["queues"]
+        for name, count in queues.items():
+            session.out.say(f"  {name}: {'would replay ' if dry_run else ''}{plural(count, 'dead job')}")
+
+
+@command(
+    "migrate",
+    examples=(("A store to another engine, side by side:", "tenure spark migrate rocksdb:./data lmdb:./moved"),),
+    short_help="Copy a store into another, in parallel.",
+)
+@click.argument("source")
+@click.argument("target")
+@_on_spark
+def migrate(session: Session, source: str, target: str, **on: Any) -> None:
+    """Copy every job of SOURCE into TARGET and compare the two, as 'tenure migrate' does, with executors side by side."""
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.migrate import migrate
+
+        return migrate(made, source, target, told=told)
+
+    summary = _run(session, "migrate", on, work)
+    same = bool(summary.facts["verified"])
+    if not session.json:
+        word = Text("verified", style="green") if same else Text("the two differ", style="red")
+        session.out.say(word, f": {summary.facts['source']} at the source, {summary.facts['target']} at the target")
+    if not same:
+        raise click.exceptions.Exit(NO)
+
+
+@command(
+    "archive",
+    examples=(
+        ("Jobs that ended more than a month ago:", "tenure spark archive ./archive --older-than 30d"),
+        (
+            "Only dead ones, of one queue:",
+            "tenure spark archive ./archive --older-than 7d --state dead --queue emails",
+        ),
+    ),
+    short_help="Jobs that ended long ago into Parquet.",
+)
+@click.argument("root")
+@click.option("--older-than", "before", type=AGO, required=True, help="Those that ended before this: 30d, or a date.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(["done", "dead"]),
+    multiple=True,
+    default=("done", "dead"),
+    help="Both, if not given.",
+)
+@click.option("--queue", "-q", help="Only of this queue.")
+@_on_spark
+def archive(session: Session, root: str, before: float, states: Sequence[str], queue: str | None, **on: Any) -> None:
+    """Write finished and dead jobs to Parquet in the folder ROOT, verify it, and remove from the store those still unchanged."""
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.archive import archive
+
+        return archive(
+            made, _url(session), root, datetime.fromtimestamp(before, UTC), states=tuple(states),
+            tenant=session.given_tenant, queue=queue, told=told,
+        )  # fmt: skip
+
+    summary = _run(session, "archive", on, work)
+    if not session.json:
+        session.out.say(
+            f"removed {summary.facts['removed']:,} from the store; {summary.rejected:,} had changed and stay"
+        )
+
+
+@command(
+    "restore",
+    examples=(("Archived jobs back into the store:", "tenure spark restore ./archive --where \"queue = 'emails'\""),),
+    short_help="Archived jobs back into the store.",
+)
+@click.argument("root")
+@click.option("--where", default="true", help="A SQL predicate over the columns of the table jobs.")
+@_on_spark
+def restore(session: Session, root: str, where: str, **on: Any) -> None:
+    """Put jobs from the archive in the folder ROOT back as they were; those that are there already are left."""
+
+    def work(made: Any, told: Any) -> Summary:
+        from tenure.spark.jobs.archive import restore
+
+        return restore(made, _url(session), root, where, told=told)
+
+    summary = _run(session, "restore", on, work)
+    if not session.json:
+        session.out.say(f"{summary.facts['there']:,} were there already")
+
+
+for _made in (load, history, report, audit, replay, migrate, archive, restore):
+    spark.add_command(_made)

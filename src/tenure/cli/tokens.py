@@ -1,0 +1,97 @@
+"""token: access tokens for development, out of the server's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from tenure.cli.frame import command
+from tenure.cli.session import Session
+from tenure.cli.times import DURATION, now_ms
+from tenure.errors import InvalidArgument, SettingsError
+from tenure.extras import needs
+from tenure.model.names import checked
+from tenure.serving import Auth
+
+_SCOPES = ("produce", "consume", "admin", "operator")
+
+
+@command(
+    "token",
+    examples=(
+        ("A secret for a server of one's own, once:", "tenure token --new-secret > secret"),
+        (
+            "A token for tenant acme, signed with that secret:",
+            "tenure token --tenant acme --key-file secret --lifetime 8h",
+        ),
+        ("One that only produces, into one queue:", "tenure token --scope produce --queue emails"),
+        ("One for all tenants:", "tenure token --scope operator --subject ops"),
+    ),
+    short_help="Make an access token, for development.",
+)
+@click.option("--subject", default="developer", show_default=True, metavar="NAME", help="Who it is for.")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(_SCOPES),
+    multiple=True,
+    help="What it allows; may be repeated. Without: produce, consume and admin.",
+)
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only for this queue; may be repeated.")
+@click.option("--lifetime", type=DURATION, default=3600.0, show_default="1h", help="How long it is good for.")
+@click.option(
+    "--key-file", metavar="FILE", help="Sign with this secret or private key (else with the server's secret)."
+)
+@click.option("--new-secret", is_flag=True, help="Print a new random secret instead, to be kept in a file.")
+def token(
+    session: Session,
+    subject: str,
+    scopes: Sequence[str],
+    queues: Sequence[str],
+    lifetime: float,
+    key_file: str | None,
+    new_secret: bool,
+) -> None:
+    """Make an access token, with the issuer, audience and tenant claim that this machine's settings give a server.
+
+    For development: in production tokens come from an identity provider. Whoever has a token may do what it says until it
+    ends, so it is printed and kept nowhere.
+    """
+    with needs("server", "tokens"):
+        from tenure.server.auth import mint
+        from tenure.server.auth.opening import rules_of
+
+    if new_secret:
+        secret = mint.new_secret()
+        session.out.emit({"secret": secret}) if session.json else click.echo(secret)
+        return
+    if not 1 <= lifetime <= 366 * 86_400:
+        raise InvalidArgument("--lifetime: from a second to a year")
+    auth = session.settings.server.auth
+    made = mint.mint(
+        _key(auth, key_file),
+        rules_of(auth),
+        subject=subject,
+        tenant=None if session.given_tenant is None and "operator" in scopes else checked("tenant", session.tenant),
+        scopes=scopes or ("produce", "consume", "admin"),
+        queues=[checked("queue", queue) for queue in queues] or None,
+        now=now_ms() / 1000,
+        lifetime=lifetime,
+    )
+    session.out.emit({"token": made}) if session.json else click.echo(made)
+
+
+def _key(auth: Auth, key_file: str | None) -> bytes:
+    from tenure.server.auth.keys import secret_from_file
+
+    if key_file is not None:
+        return secret_from_file(key_file, "--key-file")
+    if auth.secret:
+        return auth.secret.reveal().encode()
+    if auth.secret_file:
+        return secret_from_file(auth.secret_file, "server.auth.secret_file")
+    raise SettingsError(
+        "nothing to sign with: name a secret or private key by --key-file, or set server.auth.secret_file."
+        " A new secret: tenure token --new-secret > secret"
+    )

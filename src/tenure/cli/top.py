@@ -1,0 +1,174 @@
+"""top: queues, rates, ages and workers, refreshed until it is left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tenure.cli.frame import command
+from tenure.cli.output import Screen, clean, number
+from tenure.cli.session import Session
+from tenure.cli.shapes import Shape
+from tenure.cli.times import DURATION, now_ms, span
+from tenure.model.job import Counts, QueueInfo
+from tenure.model.names import QueueName
+from tenure.stores.store import Store
+
+#: Leased jobs that are looked at for who holds them.
+_HELD = 1_000
+
+
+@dataclass
+class Seen:
+    """A queue at one moment."""
+
+    name: QueueName
+    paused: bool
+    counts: Counts
+    #: Since when the job that goes next has been ready.
+    oldest_ms: int | None
+    workers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ended(self) -> int:
+        return self.counts.done + self.counts.dead + self.counts.removed
+
+
+@dataclass
+class Moment:
+    at: float
+    queues: list[Seen]
+
+    def rates(self, before: Moment | None, queue: Seen) -> tuple[float, float] | None:
+        """(jobs in, jobs out) a second since an earlier moment."""
+        if before is None or self.at <= before.at:
+            return None
+        old = next((one for one in before.queues if one.name == queue.name), None)
+        if old is None:
+            return None
+        seconds = self.at - before.at
+        came = queue.counts.enqueued - old.counts.enqueued
+        # A job that is done and not kept is `removed`; a replay takes one out of `dead`: never less than nothing.
+        return max(0, came) / seconds, max(0, queue.ended - old.ended) / seconds
+
+
+@command(
+    "top",
+    examples=(
+        ("Watch all queues:", "tenure top"),
+        ("Some of them, twice a second:", "tenure top emails reports --every 0.5"),
+        ("Once, for a script:", "tenure top --once --json"),
+    ),
+    short_help="Watch queues, rates and workers.",
+)
+@click.argument("names", metavar="[QUEUE]...", nargs=-1)
+@click.option("--every", type=DURATION, default=1.0, show_default=True, help="Between two looks.")
+@click.option("--once", is_flag=True, help="One look, without rates.")
+def top(session: Session, names: Sequence[str], every: float, once: bool) -> None:
+    """Show queues, how fast jobs come and go, how long the next one has waited, and which workers hold jobs.
+
+    Without a terminal it writes a table (with --json a line a queue) every time. The store is opened for each look only.
+    """
+    every = max(every, 0.1)
+    moment = look(session, names)
+    if once:
+        _write(session, moment, None)
+        return
+    if session.json or not sys.stdout.isatty():
+        while True:
+            time.sleep(every)
+            before, moment = moment, look(session, names)
+            _write(session, moment, before)
+            session.out.flush()
+    with Live(screen(moment, None), console=Screen(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            before, moment = moment, look(session, names)
+            live.update(screen(moment, before), refresh=True)
+
+
+def look(session: Session, names: Sequence[str]) -> Moment:
+    with session.store() as store:
+        return Moment(time.monotonic(), [_see(store, info) for info in _wanted(session, store, names)])
+
+
+def _wanted(session: Session, store: Store, names: Sequence[str]) -> list[QueueInfo]:
+    infos = store.queues(session.given_tenant)
+    return [info for info in infos if not names or info.queue in names]
+
+
+def _see(store: Store, info: QueueInfo) -> Seen:
+    queue = store.queue(info.queue, info.tenant)
+    first = queue.list("ready", 1).jobs if info.counts.ready else []
+    seen = Seen(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
+    if info.counts.leased:
+        seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _HELD).jobs)
+    return seen
+
+
+# ── showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def screen(moment: Moment, before: Moment | None) -> RenderableType:
+    queues = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for title in ("queue", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers"):
+        queues.add_column(title, justify="left" if title == "queue" else "right", no_wrap=True)
+    workers: Counter[str] = Counter()
+    for queue in moment.queues:
+        queues.add_row(*_row(queue, moment.rates(before, queue)))
+        workers.update(queue.workers)
+    holding = Table(box=None, pad_edge=False, header_style="bold")
+    holding.add_column("worker", no_wrap=True)
+    holding.add_column("jobs in hand", justify="right")
+    for worker, count in workers.most_common(20):
+        holding.add_row(clean(worker), f"{count:,}")
+    total = sum(queue.counts.waiting for queue in moment.queues)
+    head = Text(f"{len(moment.queues)} queues · {total:,} waiting · {len(workers)} workers with jobs · Ctrl-C leaves")
+    return Group(head, "", queues, *(("", holding) if workers else ()))
+
+
+def _row(queue: Seen, rates: tuple[float, float] | None) -> list[Text | str]:
+    counts = queue.counts
+    age = None if queue.oldest_ms is None else max(0.0, (now_ms() - queue.oldest_ms) / 1000)
+    name = Text(str(queue.name), style="bold")
+    if queue.paused:
+        name.append(" (paused)", style="yellow")
+    return [
+        name, number(counts.ready), number(counts.scheduled), number(counts.leased), number(counts.dead, alarm=True),
+        *(("-", "-") if rates is None else (f"{rate:,.1f}" for rate in rates)),
+        "" if age is None else span(age), number(len(queue.workers)),
+    ]  # fmt: skip
+
+
+def _write(session: Session, moment: Moment, before: Moment | None) -> None:
+    if session.json:
+        session.out.emit_all(_shape(queue, moment.rates(before, queue)) for queue in moment.queues)
+    else:
+        titles = ["queue", ">ready", ">scheduled", ">leased", ">dead", ">in/s", ">out/s", ">oldest", ">workers"]
+        session.out.table(titles, [_row(queue, moment.rates(before, queue)) for queue in moment.queues])
+
+
+def _shape(queue: Seen, rates: tuple[float, float] | None) -> Shape:
+    counts = queue.counts
+    return {
+        "tenant": queue.name.tenant,
+        "queue": queue.name.queue,
+        "paused": queue.paused,
+        "ready": counts.ready,
+        "scheduled": counts.scheduled,
+        "leased": counts.leased,
+        "dead": counts.dead,
+        "in_per_second": None if rates is None else round(rates[0], 3),
+        "out_per_second": None if rates is None else round(rates[1], 3),
+        "oldest_seconds": None if queue.oldest_ms is None else max(0.0, (now_ms() - queue.oldest_ms) / 1000),
+        "workers": dict(queue.workers),
+    }

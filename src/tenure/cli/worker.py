@@ -1,0 +1,245 @@
+"""worker and run: an app's tasks from a shell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+import msgspec
+
+from tenure.cli import reload
+from tenure.cli.frame import BUG, NO, command, no
+from tenure.cli.live import WorkerLine
+from tenure.cli.output import strong
+from tenure.cli.session import Session
+from tenure.cli.times import AHEAD, DURATION
+from tenure.errors import InvalidArgument, TaskFailed
+from tenure.stores.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    from tenure.worker.app import App
+    from tenure.worker.runner import Worker
+    from tenure.worker.tasks import Task
+
+
+@command(
+    "worker",
+    examples=(
+        ("Run the tasks of `app` in tasks.py, four at a time:", "tenure worker tasks:app"),
+        ("Only some queues, with more threads:", "tenure worker tasks:app --queues emails,reports --concurrency 16"),
+        ("Handlers that compute, each in a process of its own:", "tenure worker tasks:app --pool process"),
+        ("While you write them: start again whenever a file changes:", "tenure worker tasks:app --reload"),
+    ),
+    short_help="Run an app's tasks.",
+)
+@click.argument("app_name", metavar="MODULE:APP")
+@click.option("--concurrency", "-n", type=click.IntRange(1, 10_000), default=4, show_default=True, help="Jobs at once.")
+@click.option(
+    "--pool",
+    type=click.Choice(["thread", "process", "async"]),
+    default="thread",
+    show_default=True,
+    help="What runs handlers: threads; processes, for those that compute; one event loop.",
+)
+@click.option("--queues", "-q", help="Comma-separated; all that its tasks use, if not given.")
+@click.option("--lease", type=DURATION, help="How long a claim holds without a heartbeat (the queues' policy).")
+@click.option(
+    "--grace", type=DURATION, default=30.0, show_default=True, help="For handlers to finish, when it is stopped."
+)
+@click.option(
+    "--patience",
+    type=DURATION,
+    default=60.0,
+    show_default=True,
+    help="Give up when no claim has succeeded for this long.",
+)
+@click.option("--recycle", type=click.IntRange(min=1), help="Renew a process of the pool after so many jobs.")
+@click.option("--name", help="What it is called where its leases are shown (host and process id).")
+@click.option("--no-schedule", is_flag=True, help="Leave periodic tasks to other workers.")
+@click.option("--reload", "reloading", is_flag=True, help="Start again when a Python file changes: for development.")
+@click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve Prometheus metrics there, on localhost.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="info; warning on a terminal, where a line shows what goes on.",
+)
+def worker(
+    session: Session,
+    app_name: str,
+    concurrency: int,
+    pool: Any,
+    queues: str | None,
+    lease: float | None,
+    grace: float,
+    patience: float,
+    recycle: int | None,
+    name: str | None,
+    no_schedule: bool,
+    reloading: bool,
+    metrics_port: int | None,
+    log_level: str | None,
+) -> None:
+    """Run the tasks of APP, a variable of MODULE, until it is stopped.
+
+    Ctrl-C or SIGTERM: it claims no more, lets handlers finish within the grace, and gives back what had not started; a
+    second one ends it at once. Ends with 0, with 1 if handlers were cut off, with 5 if the store was out of reach.
+    """
+    if reloading:
+        raise click.exceptions.Exit(reload.supervise(session))
+    app = _app(session, app_name)
+    made = app.worker(
+        None if queues is None else [part.strip() for part in queues.split(",") if part.strip()],
+        concurrency=concurrency, pool=pool, lease=lease, grace=grace, patience=patience, recycle=recycle, name=name,
+        schedule=not no_schedule,
+    )  # fmt: skip
+    if metrics_port is not None:
+        from prometheus_client import start_http_server
+
+        start_http_server(metrics_port, "127.0.0.1")
+    with contextlib.suppress(AttributeError):
+        # What handlers print is seen when it is printed, also in a file or a container's log.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with _shown(session, made, log_level):
+        code = made.run()
+    if code == BUG or code > NO:
+        session.out.problem("worker", f"{made.reason}.")
+    if code == NO and pool == "thread":
+        # Threads that were cut off cannot be ended, and Python would wait for what they may have started.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+    app.close()
+    raise click.exceptions.Exit(code)
+
+
+@contextmanager
+def _shown(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
+    """One line for people on a terminal, log lines for everybody else."""
+    for_people = sys.stderr.isatty() and not session.json
+    level = "debug" if session.debug else log_level or ("warning" if for_people else "info")
+    form = "json" if session.json else session.settings.log.format
+    if not for_people:
+        configure_logging(level, form)
+        yield
+        return
+    with WorkerLine(made):
+        configure_logging(level, form)  # after the line is there, so that log lines are written above it
+        yield
+
+
+@command(
+    "run",
+    examples=(
+        (
+            "Run a task here, and print what it returns:",
+            """tenure run tasks:app.send '{"to": "ada", "subject": "hi"}'""",
+        ),
+        ("Enqueue it for a worker:", """tenure run tasks:app.send '{"to": "ada"}' --enqueue"""),
+        ("Enqueue it, and wait for its result:", "tenure run tasks:report --enqueue --wait 60"),
+    ),
+    short_help="Run a task here, or enqueue it.",
+)
+@click.argument("task_name", metavar="MODULE:APP.TASK")
+@click.argument("arguments", metavar="[JSON]", default="{}")
+@click.option("--enqueue", is_flag=True, help="Enqueue it for a worker instead of running it here.")
+@click.option("--wait", type=DURATION, help="After --enqueue: wait this long for its result.")
+@click.option("--delay", type=DURATION, help="With --enqueue: not before this long from now.")
+@click.option("--at", type=AHEAD, help="With --enqueue: not before this moment.")
+@click.option("--key", help="With --enqueue: one job, however often it is enqueued with this key.")
+@click.option("--priority", type=click.IntRange(0, 9), help="With --enqueue: 9 goes first.")
+def run(
+    session: Session,
+    task_name: str,
+    arguments: str,
+    enqueue: bool,
+    wait: float | None,
+    delay: float | None,
+    at: float | None,
+    key: str | None,
+    priority: int | None,
+) -> None:
+    """Run a task with the arguments of a JSON object (- reads it from stdin). What it returns is printed as JSON."""
+    options = {"delay": delay, "at": at, "key": key, "priority": priority}
+    if not enqueue and any(value is not None for value in (*options.values(), wait)):
+        raise click.UsageError("--wait, --delay, --at, --key and --priority go with --enqueue.")
+    task = _task(session, task_name)
+    given = (sys.stdin.read() if arguments == "-" else arguments).encode()
+    payload = task.codec.encode_named(given)
+    if not enqueue:
+        _run_here(session, task, payload)
+        return
+    with task.app:
+        handle = task.options(**options).enqueue_payload(payload)  # type: ignore[arg-type]  # each of its own type
+        if wait is not None:
+            try:
+                _print(session, handle.result(wait))
+            except TaskFailed as exc:
+                session.out.problem(exc.code, f"{exc}")
+                raise click.exceptions.Exit(NO) from None
+            return
+    if session.json:
+        session.out.emit({"id": handle.id, "duplicate": handle.duplicate, "queue": task.queue})
+    else:
+        session.out.say("enqueued ", strong(handle.id), " (seen before)" if handle.duplicate else "")
+
+
+def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> None:
+    from tenure.worker.encoding import is_json, open_envelope
+
+    args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
+    try:
+        result = asyncio.run(task(*args, **kwargs)) if task.is_async else task(*args, **kwargs)
+    except Exception as exc:  # noqa: BLE001 - the task's, not ours: shown as Python shows it
+        traceback.print_exception(exc)
+        raise click.exceptions.Exit(NO) from None
+    _print(session, result)
+
+
+def _print(session: Session, result: Any) -> None:
+    if result is not None:
+        session.out.raw(msgspec.json.format(msgspec.json.encode(result), indent=0 if session.json else 2) + b"\n")
+
+
+def _app(session: Session, name: str) -> App:
+    from tenure.worker.finding import load_app
+
+    try:
+        app = load_app(name)
+    except InvalidArgument:
+        raise
+    except Exception as exc:  # noqa: BLE001 - whatever the module raised while it was imported
+        _import_failed(session, name, exc)
+    if session.url is not None:
+        app.use(session.url)
+    if session.given_tenant is not None:
+        app.tenant = session.given_tenant
+    return app
+
+
+def _task(session: Session, name: str) -> Task[Any, Any, Any]:
+    from tenure.worker.finding import load_task
+
+    try:
+        task = load_task(name)
+    except InvalidArgument:
+        raise
+    except Exception as exc:  # noqa: BLE001 - as above
+        _import_failed(session, name, exc)
+    if session.url is not None:
+        task.app.use(session.url)
+    if session.given_tenant is not None:
+        task.app.tenant = session.given_tenant
+    return task
+
+
+def _import_failed(session: Session, name: str, error: Exception) -> NoReturn:
+    traceback.print_exception(error)
+    no(session, f"{name.partition(':')[0]} could not be imported: see above.")

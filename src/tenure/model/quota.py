@@ -1,0 +1,59 @@
+"""What a tenant may take of a store it shares with others."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+from tenure.model.rate import Rate
+from tenure.model.retry import whole_number
+
+
+class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits over all queues of a tenant; None: no limit. Rates may be given as text: "100/s"."""
+
+    #: Waiting jobs, and the bytes of their payloads. Enqueues beyond are refused; jobs that come back never are.
+    max_waiting: int | None = None
+    max_bytes: int | None = None
+    #: Jobs enqueued.
+    rate: Rate | str | None = None
+    #: Requests to a server, of any kind.
+    requests: Rate | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "requests"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                msgspec.structs.force_setattr(self, name, Rate.parse(value))
+
+    def checked(self) -> Quota:
+        for name in ("max_waiting", "max_bytes"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1, 2**53)
+        for name in ("rate", "requests"):
+            value: object = getattr(self, name)
+            if value is not None:
+                if not isinstance(value, Rate):
+                    raise InvalidArgument(f"{name}={value!r} is not a Rate, nor text such as 100/s")
+                value.checked()
+        return self
+
+    @property
+    def empty(self) -> bool:
+        return self == _NONE
+
+    def rate_of(self, name: str) -> Rate | None:
+        rate = getattr(self, name)
+        return rate if isinstance(rate, Rate) else None
+
+
+_NONE = Quota()
+
+
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's quota, and what it has waiting."""
+
+    tenant: str
+    quota: Quota
+    waiting: int
+    bytes: int

@@ -1,0 +1,238 @@
+"""What users ask for, checked and in stored units: the only form in which a backend sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple, overload
+
+from tenure.errors import InvalidArgument, TooLarge
+from tenure.model.durations import Duration, duration_ms, moment_ms
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
+from tenure.model.names import MAX_KEY_BYTES, short_text
+from tenure.model.retry import MAX_ATTEMPTS, whole_number
+
+
+class JobRequest(NamedTuple):
+    """A checked `NewJob`. `at_ms` is a moment of the calendar; the store turns it into its own time."""
+
+    payload: bytes
+    delay_ms: int = 0
+    at_ms: int | None = None
+    priority: int = 0
+    key: str | None = None
+    max_attempts: int | None = None
+    ttl_ms: int | None = None
+    headers: dict[str, str] | None = None
+
+
+_PLAIN = tuple(JobRequest(b""))[1:]
+_new = tuple.__new__
+_KIND = repeat(JobRequest)
+_PLAIN_EACH = [repeat(value) for value in _PLAIN]
+_BYTES = {bytes}
+
+
+def job_request(job: object) -> JobRequest:
+    """Check a job as users give it: bytes, or a `NewJob`."""
+    if type(job) is bytes and len(job) <= MAX_PAYLOAD:
+        return _new(JobRequest, (job, *_PLAIN))  # the commonest job, made the quickest way
+    if not isinstance(job, NewJob):
+        if isinstance(job, (bytes, bytearray, memoryview)):
+            return JobRequest(checked_bytes("payload", job))
+        raise InvalidArgument(f"a job is bytes or a NewJob, not {type(job).__name__}")
+    delay, at, ttl, max_attempts, headers, key = job.delay, job.at, job.ttl, job.max_attempts, job.headers, job.key
+    if delay is not None and at is not None:
+        raise InvalidArgument("give delay or at, not both")
+    return JobRequest(
+        checked_bytes("payload", job.payload),
+        0 if delay is None else duration_ms("delay", delay),
+        None if at is None else moment_ms("at", at),
+        job.priority
+        if job.priority == 0 and type(job.priority) is int
+        else whole_number("priority", job.priority, 0, 9),
+        None if key is None else short_text("key", key, MAX_KEY_BYTES),
+        None if max_attempts is None else whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+        None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
+        checked_headers(headers) if headers else None,
+    )
+
+
+class PlainRequests(Sequence[JobRequest]):
+    """Jobs that are nothing but their payloads, and known to be; a request is made of one only when it is asked for."""
+
+    __slots__ = ("payloads",)
+
+    def __init__(self, payloads: list[bytes]) -> None:
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, index: int) -> JobRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> PlainRequests: ...
+    def __getitem__(self, index: int | slice) -> JobRequest | PlainRequests:
+        if isinstance(index, slice):
+            return PlainRequests(self.payloads[index])
+        return _new(JobRequest, (self.payloads[index], *_PLAIN))
+
+    def __iter__(self) -> Iterator[JobRequest]:
+        return map(_new, _KIND, zip(self.payloads, *_PLAIN_EACH, strict=False))
+
+
+def job_requests(jobs: Iterable[object]) -> Sequence[JobRequest]:
+    """Check jobs as users give them. A batch of bytes, the commonest, is made without a step of Python for each."""
+    given: list[Any] = list(jobs)
+    if set(map(type, given)) == _BYTES and max(map(len, given)) <= MAX_PAYLOAD:
+        return PlainRequests(given)
+    return [job_request(job) for job in given]
+
+
+def payloads_of(requests: Sequence[JobRequest]) -> list[bytes]:
+    return requests.payloads if type(requests) is PlainRequests else [request[0] for request in requests]
+
+
+def all_plain(requests: Sequence[JobRequest]) -> bool:
+    """Whether there is nothing to them but their payloads."""
+    return type(requests) is PlainRequests or all(request[1:] == _PLAIN for request in requests)
+
+
+def checked_bytes(what: str, data: object) -> bytes:
+    if type(data) is not bytes:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise InvalidArgument(f"{what} must be bytes, not {type(data).__name__}: encode it first")
+        data = bytes(data)
+    if len(data) > MAX_PAYLOAD:
+        raise TooLarge(f"the {what}", len(data), MAX_PAYLOAD)
+    return data
+
+
+def checked_headers(headers: object) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers must be a mapping of strings, not {type(headers).__name__}")
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(f"headers map strings to strings: {name!r}: {value!r}")
+        try:
+            size += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"header {name!r} is not valid Unicode") from None
+    if size > MAX_HEADERS_BYTES:
+        raise TooLarge("the headers", size, MAX_HEADERS_BYTES)
+    return dict(headers)
+
+
+def number(value: object) -> float:
+    """The number, or NaN, which no comparison accepts."""
+    return float(value) if isinstance(value, (int, float)) else float("nan")
+
+
+class JobImage(NamedTuple):
+    """A job as it stood in a store, to be put into another or back: everything but its leases and its events."""
+
+    id: bytes
+    #: waiting, done or dead; what was leased waits.
+    state: str
+    payload: bytes
+    headers: dict[str, str]
+    key: str | None
+    priority: int
+    attempt: int
+    max_attempts: int
+    token: int
+    replays: int
+    created_at_ms: int
+    visible_at_ms: int
+    ended_at_ms: int
+    reason: str | None
+    error: str | None
+    result: bytes | None
+    progress: float | None
+    progress_note: str | None
+    #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
+    due_at_ms: int
+
+
+def job_image(job: object) -> JobImage:
+    """Check a job as `get` and `list` show it."""
+    if not isinstance(job, Job):
+        raise InvalidArgument(f"what is restored is a Job, as get and list give it, not {type(job).__name__}")
+    state = "waiting" if job.state in ("ready", "scheduled", "leased", "waiting") else job.state
+    if state not in ("waiting", "done", "dead"):
+        raise InvalidArgument(
+            f"job {job.id} is {job.state}: only jobs that wait, are leased, done or dead are restored"
+        )
+    if state == "dead" and job.reason not in ("max_attempts", "failed"):
+        raise InvalidArgument(f"job {job.id} is dead for {job.reason!r}: max_attempts or failed")
+    if job.result is not None:
+        checked_bytes("result", job.result)
+    return JobImage(
+        job_id_bytes(job.id),
+        state,
+        checked_bytes("payload", job.payload),
+        checked_headers(job.headers) if job.headers else {},
+        None if job.key is None else short_text("key", job.key, MAX_KEY_BYTES),
+        whole_number("priority", job.priority, 0, 9),
+        whole_number("attempt", job.attempt, 0, 2**32 - 1),
+        whole_number("max_attempts", job.max_attempts, 1, MAX_ATTEMPTS),
+        whole_number("token", job.token, 0, 2**63 - 1),
+        whole_number("replays", job.replays, 0, 2**32 - 1),
+        whole_number("created_at_ms", job.created_at_ms, 0, 2**62),
+        whole_number("visible_at_ms", job.visible_at_ms, 0, 2**62),
+        whole_number("ended_at_ms", job.ended_at_ms or 0, 0, 2**62),
+        job.reason if state == "dead" else None,
+        None if job.error is None else job.error[:MAX_ERROR_CHARS],
+        job.result,
+        job.progress,
+        job.progress_note,
+        # A ttl counts until the first claim only.
+        0 if state == "waiting" and (job.token or job.state == "leased") else job.due_at_ms or 0,
+    )
+
+
+class ReplayRequest(NamedTuple):
+    ids: tuple[bytes, ...] | None = None
+    error: str | None = None
+    reason: str | None = None
+    since_ms: int | None = None
+    before_ms: int | None = None
+    limit: int | None = None
+    #: Milliseconds between two replayed jobs' visible_at; 0: all at once.
+    spacing_ms: float = 0.0
+    dry_run: bool = False
+    #: Of each of `ids`, the token it must still have.
+    tokens: tuple[int, ...] | None = None
+    #: Milliseconds until the first of them is visible.
+    delay_ms: int = 0
+
+
+def replay_request(
+    ids: object, where: object, limit: int | None, rate: float | None, dry_run: bool, delay: Duration = 0
+) -> ReplayRequest:
+    if ids is not None and (isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable)):
+        raise InvalidArgument("ids is a list of job ids")
+    if where is not None and not isinstance(where, Where):
+        raise InvalidArgument(f"where is a Where, not {type(where).__name__}")
+    where = where or Where()
+    if where.reason not in (None, "max_attempts", "failed"):
+        raise InvalidArgument(f"reason {where.reason!r}: max_attempts or failed")
+    if rate is not None and (isinstance(rate, bool) or not 0.001 <= number(rate) <= 1_000_000):
+        raise InvalidArgument(f"rate={rate!r} is jobs a second, from 0.001 to 1,000,000")
+    return ReplayRequest(
+        None if ids is None else tuple(job_id_bytes(job) for job in ids),
+        where.error,
+        where.reason,
+        None if where.since is None else moment_ms("since", where.since),
+        None if where.before is None else moment_ms("before", where.before),
+        None if limit is None else whole_number("limit", limit, 1, 2**40),
+        0.0 if rate is None else 1000 / rate,
+        bool(dry_run),
+        tuple(whole_number("token", token, 0, 2**63 - 1) for token in ids.values())
+        if isinstance(ids, Mapping)
+        else None,
+        duration_ms("delay", delay),
+    )

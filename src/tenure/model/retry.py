@@ -1,0 +1,152 @@
+"""When a failed job comes back, and the rest of a queue's policy: decided here, stored by the caller."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+from tenure.model.durations import MAX_MS, Duration, duration_ms
+from tenure.model.rate import Rate
+
+Jitter = Literal["none", "equal", "full"]
+MAX_ATTEMPTS = 1_000_000
+
+
+class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a job waits after its n-th failed delivery. Make one by `fixed`, `linear`, `exponential`, `patient`."""
+
+    kind: Literal["fixed", "linear", "exponential"] = "exponential"
+    base: float = 5.0
+    factor: float = 2.0
+    cap: float = 900.0
+    jitter: Jitter = "full"
+
+    @classmethod
+    def fixed(cls, seconds: Duration, *, jitter: Jitter = "none") -> Backoff:
+        return cls("fixed", _seconds(seconds), 1.0, _seconds(seconds), jitter).checked()
+
+    @classmethod
+    def linear(cls, base: Duration, *, cap: Duration = 900, jitter: Jitter = "none") -> Backoff:
+        return cls("linear", _seconds(base), 1.0, _seconds(cap), jitter).checked()
+
+    @classmethod
+    def exponential(
+        cls, base: Duration = 5, factor: float = 2, cap: Duration = 900, jitter: Jitter = "full"
+    ) -> Backoff:
+        return cls("exponential", _seconds(base), float(factor), _seconds(cap), jitter).checked()
+
+    @classmethod
+    def patient(cls) -> Backoff:
+        """1, 5, then 25 minutes: for work whose failures take people to mend."""
+        return cls("exponential", 60.0, 5.0, 1500.0, "none")
+
+    def checked(self) -> Backoff:
+        for name in ("base", "cap"):
+            duration_ms(f"backoff {name}", getattr(self, name))
+        if not 1 <= self.factor <= 1000:  # also refuses NaN
+            raise InvalidArgument(f"backoff factor={self.factor!r} must be 1 to 1000")
+        if self.kind not in ("fixed", "linear", "exponential"):
+            raise InvalidArgument(f"backoff kind={self.kind!r}: fixed, linear or exponential")
+        if self.jitter not in ("none", "equal", "full"):
+            raise InvalidArgument(f"backoff jitter={self.jitter!r}: none, equal or full")
+        return self
+
+    def delay_ms(self, attempt: int, roll: float) -> int:
+        """The wait after failed delivery number `attempt` (from 1); `roll` in [0, 1) decides the jitter."""
+        if self.kind == "fixed":
+            seconds = self.base
+        elif self.kind == "linear":
+            seconds = self.base * attempt
+        else:
+            try:
+                seconds = self.base * self.factor ** (attempt - 1)
+            except OverflowError:
+                seconds = self.cap if self.base else 0.0
+        seconds = min(seconds, self.cap)
+        if self.jitter == "equal":
+            seconds = seconds / 2 + seconds / 2 * roll
+        elif self.jitter == "full":
+            seconds *= roll
+        return min(math.ceil(round(seconds * 1000, 6)), MAX_MS)  # rounded first: 16.1 s are not 16,101 ms
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a queue does when a job does not say otherwise. Times in seconds."""
+
+    max_attempts: int = 5
+    lease: float = 30.0
+    backoff: Backoff = Backoff()
+    #: Also wait by the backoff when a lease expires; otherwise the job is ready at once.
+    backoff_on_expiry: bool = False
+    #: How long done jobs stay (0: not at all), and those with a result.
+    retention: float = 0.0
+    result_retention: float = 86_400.0
+    #: How long an idempotency key is held at least.
+    dedup_window: float = 86_400.0
+    #: Enqueues beyond this many waiting jobs are refused (None: no limit).
+    max_waiting: int | None = None
+    #: Claims hand out no more than this many jobs at a time, and no more than so many a second, to all workers together.
+    max_leased: int | None = None
+    rate: Rate | str | None = None
+
+    def __post_init__(self) -> None:
+        # Durations may be given as timedelta; they are kept as seconds.
+        for name in ("lease", "retention", "result_retention", "dedup_window"):
+            value = getattr(self, name)
+            if isinstance(value, timedelta):
+                msgspec.structs.force_setattr(self, name, value.total_seconds())
+        if isinstance(self.rate, str):
+            msgspec.structs.force_setattr(self, "rate", Rate.parse(self.rate))
+
+    def checked(self) -> Policy:
+        whole_number("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
+        duration_ms("lease", self.lease, minimum_ms=1)
+        for name in ("retention", "result_retention", "dedup_window"):
+            duration_ms(name, getattr(self, name))
+        for name in ("max_waiting", "max_leased"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1, 2**53)
+        if self.rate is not None:
+            if not isinstance(self.rate, Rate):
+                raise InvalidArgument(f"rate={self.rate!r} is not a Rate, nor text such as 100/s")
+            self.rate.checked()
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidArgument(f"backoff={self.backoff!r} is not a Backoff")
+        if not isinstance(self.backoff_on_expiry, bool):
+            raise InvalidArgument(f"backoff_on_expiry={self.backoff_on_expiry!r} is not a bool")
+        self.backoff.checked()
+        return self
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of a job whose delivery failed: back at a time, or dead (None)."""
+
+    retry_at_ms: int | None
+
+
+def after_failure(
+    policy: Policy, attempt: int, max_attempts: int, now_ms: int, delay_ms: int | None, roll: float
+) -> Verdict:
+    """A delivery was nacked. The given delay wins over the policy's; the count of attempts wins over both."""
+    if attempt >= max_attempts:
+        return Verdict(None)
+    return Verdict(now_ms + (policy.backoff.delay_ms(attempt, roll) if delay_ms is None else delay_ms))
+
+
+def after_expiry(policy: Policy, attempt: int, max_attempts: int, now_ms: int, roll: float) -> Verdict:
+    """A lease ran out: the delivery counts as failed, and the job is ready at once unless the policy backs off."""
+    return after_failure(policy, attempt, max_attempts, now_ms, None if policy.backoff_on_expiry else 0, roll)
+
+
+def whole_number(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidArgument(f"{name}={value!r} must be a whole number from {low} to {high}")
+    return value
+
+
+def _seconds(value: Duration) -> float:
+    return duration_ms("backoff", value) / 1000

@@ -1,0 +1,85 @@
+"""A staged write: what was staged is recorded once (its manifest), then published chunk by chunk."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+
+#: How many jobs one chunk holds at most: one transaction, and one row of the journal.
+CHUNK = 1000
+#: How long a finished write is remembered, so that it is not published again.
+KEEP_MS = 86_400_000
+#: How long an unfinished one is, of which a part is published already.
+UNFINISHED_MS = 30 * KEEP_MS
+MAX_MANIFEST = 4 * 1024 * 1024
+
+
+class WriteState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a write is. `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish."""
+
+    id: str
+    manifest: bytes
+    chunk: int
+    jobs: int
+    duplicates: int
+    finished: bool
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The answer to one chunk. `fresh`: this call published it; else it had been before, and nothing was written."""
+
+    fresh: bool
+    jobs: int
+    duplicates: int = 0
+
+
+NO_LOADS = "a bulk load needs a store that takes sorted files, an embedded RocksDB: write in chunks instead"
+#: How many jobs one bulk load takes: its events are one commit, held in memory.
+MAX_LOAD = 4_000_000
+
+
+class LoadTarget(msgspec.Struct, frozen=True):
+    """What makers of sorted files have to know of a queue: its number, its policy's attempts, and the store's time."""
+
+    number: int
+    max_attempts: int
+    now_ms: int
+    #: How far the calendar is ahead of it.
+    drift_ms: int = 0
+
+
+class LoadPart(msgspec.Struct, frozen=True):
+    """Sorted files in the store's staging folder: rows of one queue, and the spaces there is a file of."""
+
+    name: str
+    queue: int
+    rows: int
+    spaces: list[int]
+
+
+class LoadRequest(msgspec.Struct, frozen=True):
+    """A bulk load. Its files are in the store's own staging folder, under the digest of its id."""
+
+    id: str
+    manifest: bytes
+    parts: list[LoadPart]
+    keep_ms: int = KEEP_MS
+
+
+def checked_write_id(write_id: object) -> str:
+    if not isinstance(write_id, str) or not 1 <= len(write_id) <= 200 or not write_id.isprintable():
+        raise InvalidArgument(f"a write's id is 1 to 200 printable characters, not {write_id!r}")
+    return write_id
+
+
+_PART = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
+
+
+def piece_name(part: object, piece: int) -> str:
+    """What a piece of a staged part is called; it is part of a file's name, and of an address."""
+    if not isinstance(part, str) or not _PART.match(part) or ".." in part or not 0 <= piece < 1_000_000:
+        raise InvalidArgument(f"part {part!r}, piece {piece}: 1 to 100 of a-z, 0-9, '.', '_' and '-', and a number")
+    return f"{part}.{piece:06d}"

@@ -1,0 +1,176 @@
+"""A job whose state is lost: the journal's last word on it stands for the state; without one, it waits from the start."""
+
+from __future__ import annotations
+
+from tenure.errors import Corrupt
+from tenure.model.ids import NO_ID
+from tenure.model.lifecycle import Change, State
+from tenure.queueing.checking.survey import Fault
+from tenure.queueing.core import Core
+from tenure.queueing.journal import bounds
+from tenure.queueing.leases import read_lease
+from tenure.queueing.ledger import Ledger
+from tenure.queueing.registry import Registered
+from tenure.queueing.removal import delete_extras, delete_rows, due_row, index_row
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, iterate, iterate_keys
+from tenure.storage.keyspace import Due
+from tenure.storage.records import V1, EventRecord, StateRecord
+
+LastEvents = dict[tuple[int, bytes], tuple[EventRecord, int, int]]
+"""Of a job: its last event, where it stands, and when it happened."""
+
+
+def last_events(core: Core, jobs: set[tuple[int, bytes]]) -> LastEvents:
+    found: LastEvents = {}
+    with core.engine.snapshot((keyspace.JOURNAL,)) as reader:
+        oldest, newest = bounds(reader)
+        for rows in iterate(reader, keyspace.JOURNAL, keyspace.commit(oldest), keyspace.commit(newest + 1), 200):
+            for key, value in rows:
+                commit = keyspace.split_commit(key)
+                try:
+                    row = records.decode_journal(value, commit)
+                except Corrupt:
+                    continue
+                for index, event in enumerate(row.events):
+                    if (event.queue, event.job) in jobs:
+                        found[event.queue, event.job] = (event, records.event_ref(commit, index), row.header.time_ms)
+    return found
+
+
+def read_state(reader: Reader, queue: int, job: bytes) -> StateRecord | None:
+    try:
+        raw = reader.get(keyspace.STATE, keyspace.of_queue(queue, job))
+        return None if raw is None else records.decode_state(raw, job)
+    except Corrupt:
+        return None
+
+
+def rebuild_state(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    tx, queue, job = ledger.tx, fault.queue, fault.job
+    at = keyspace.of_queue(queue, job)
+    if read_state(tx, queue, job) is not None:
+        return "nothing to do any more: its state is there"
+    flags = _flags(tx, queue, job)
+    found = events.get((queue, job))
+    if flags is None or (found is not None and found[0].state == State.GONE):
+        delete_rows(tx, queue, job, 0)
+        delete_extras(tx, queue, job, records.HAS_PARTS | records.HAS_NOTES)
+        if found is None or found[0].state == State.GONE:
+            return "removed what was left of it"
+        ledger.event(Change.REPAIRED, queue, job, previous=found[1])
+        return "removed the job: its state and payload are lost"
+    registered = core.registry.by_number(tx, queue)
+    state = (
+        _from_journal(tx, queue, job, *found, flags) if found is not None else _from_nothing(ledger, registered, flags)
+    )
+    if state.state == State.LEASED and not _still_leased(tx, queue, job, state):
+        state = state._replace(state=int(State.WAITING), visible_at_ms=ledger.now, lease=NO_ID)
+    if state.state == State.WAITING and found is not None and found[0].state != State.WAITING:
+        state = state._replace(visible_at_ms=ledger.now)
+    state = state._replace(due_at_ms=_due_at(ledger, registered, queue, job, state))
+    _write(ledger, queue, job, at, state, found[1] if found is not None else 0)
+    if registered is not None and state.state == State.WAITING:
+        ledger.ready(registered, state.priority, state.visible_at_ms)
+    return f"made its state again {'from the journal' if found is not None else 'as waiting: the journal does not tell more'}"
+
+
+def _flags(reader: Reader, queue: int, job: bytes) -> int | None:
+    """What else there is of the job; None if its payload is lost."""
+    at = keyspace.of_queue(queue, job)
+    try:
+        raw = reader.get(keyspace.JOBS, at)
+        body = None if raw is None else records.decode_job(raw, job)
+        noted = reader.get(keyspace.NOTES, at) is not None
+    except Corrupt:
+        return None
+    if body is None:
+        return None
+    results = reader.keys(keyspace.PAYLOAD, *keyspace.payload_range(queue, job, keyspace.RESULT_PARTS, 0x7FFF), 1)
+    return (
+        (records.HAS_PARTS if body.parts else 0)
+        | (records.HAS_KEY if body.key else 0)
+        | (records.HAS_NOTES if noted else 0)
+        | (records.HAS_RESULT_PARTS if results else 0)
+    )
+
+
+def _from_journal(
+    reader: Reader, queue: int, job: bytes, event: EventRecord, ref: int, time_ms: int, flags: int
+) -> StateRecord:
+    ended = event.state in (State.DONE, State.DEAD)
+    visible = event.at_ms if event.state == State.WAITING else _visible_before(reader, event.previous)
+    lease = event.lease if event.state == State.LEASED or event.change in (Change.DONE, Change.DIED) else NO_ID
+    return StateRecord(
+        V1, event.state, event.priority, event.reason, flags, event.attempt, event.max_attempts, 0, event.token,
+        visible, time_ms if ended else 0, 0, ref, lease,
+    )  # fmt: skip
+
+
+def _visible_before(reader: Reader, ref: int) -> int:
+    """When the job was last visible, by the event before: the last that made it wait."""
+    while ref:
+        commit, index = records.split_ref(ref)
+        try:
+            raw = reader.get(keyspace.JOURNAL, keyspace.commit(commit))
+            if raw is None:
+                return 0
+            event = records.decode_journal(raw, commit).events[index]
+        except (Corrupt, IndexError):
+            return 0
+        if event.state == State.WAITING:
+            return event.at_ms
+        ref = event.previous
+    return 0
+
+
+def _from_nothing(ledger: Ledger, registered: Registered | None, flags: int) -> StateRecord:
+    attempts = registered.policy.max_attempts if registered is not None else 5
+    # Never below a token that was handed out: one no delivery can have reached.
+    token = ledger.now << 16
+    return StateRecord(V1, int(State.WAITING), 0, 0, flags, 0, attempts, 0, token, ledger.now, 0, 0, 0, NO_ID)
+
+
+def _still_leased(reader: Reader, queue: int, job: bytes, state: StateRecord) -> bool:
+    """Whether the lease that had the job is still there and was given it: then its holder keeps it."""
+    try:
+        lease = read_lease(reader, queue, state.lease)
+        raw = reader.get(keyspace.LEASE_JOBS, keyspace.of_queue(queue, state.lease))
+        return (
+            lease is not None and raw is not None and (job, state.token) in records.decode_lease_jobs(raw, state.lease)
+        )
+    except Corrupt:
+        return False
+
+
+def _due_at(ledger: Ledger, registered: Registered | None, queue: int, job: bytes, state: StateRecord) -> int:
+    """Its ttl or retention, by the due row that is there; a done job without one is kept as long as its policy says."""
+    if state.state == State.DONE:
+        kind = Due.RETENTION
+    elif state.state == State.WAITING and not state.token:
+        kind = Due.TTL
+    else:
+        return 0
+    for keys in iterate_keys(ledger.tx, keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_end(kind)):
+        for key in keys:
+            due = keyspace.split_due(key)
+            if due.queue == queue and due.reference == job:
+                return due.time_ms
+    if kind is Due.TTL or registered is None:
+        return 0
+    return ledger.now + max(registered.retention_ms, registered.result_retention_ms, 1)
+
+
+def _write(ledger: Ledger, queue: int, job: bytes, at: bytes, state: StateRecord, previous: int) -> None:
+    waiting = state.state == State.WAITING
+    ref = ledger.event(
+        Change.REPAIRED, queue, job, state, lease=state.lease, at_ms=state.visible_at_ms if waiting else 0,
+        previous=previous,
+    )  # fmt: skip
+    ledger.tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
+    index = index_row(queue, job, state)
+    if index is not None:
+        ledger.tx.put(*index, b"")
+    due = due_row(queue, job, state)
+    if due is not None:
+        ledger.tx.put(keyspace.DUE, due, b"")

@@ -1,0 +1,303 @@
+"""Mending what a check found: each fault in a transaction of its own, looked at anew inside it, each said.
+
+What can be made again from what is left, is: index and due rows from states, states from the journal's last word on the
+job, a lease by giving its jobs back, counters by the difference. What is lost is removed, and said to be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tenure.errors import Corrupt
+from tenure.model.ids import NO_ID
+from tenure.model.lifecycle import TERMINAL, Change, State
+from tenure.model.names import QueueName
+from tenure.model.retry import Policy
+from tenure.queueing import quotas
+from tenure.queueing.checking.rebuild import LastEvents, last_events, read_state, rebuild_state
+from tenure.queueing.checking.survey import Fault
+from tenure.queueing.core import Core
+from tenure.queueing.enqueue import free_keys, hold_keys
+from tenure.queueing.journal import bounds
+from tenure.queueing.leases import read_lease
+from tenure.queueing.ledger import Ledger
+from tenure.queueing.registry import NEXT_QUEUE
+from tenure.queueing.removal import due_row, index_row, remove, remove_leased
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, iterate, iterate_keys
+from tenure.storage.keyspace import Counter, Due
+from tenure.storage.records import StateRecord
+from tenure.storage.segmented import SegmentedTransaction
+
+
+def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
+    """What was done about each fault; those that cannot be mended are left out."""
+    lost = {(fault.queue, fault.job) for fault in faults if fault.mend == "rebuild_state"}
+    events = last_events(core, lost) if lost else {}
+    done: dict[Fault, str] = {}
+    # Queues first, then rows, then jobs: each step finds what it builds on in place.
+    for fault in sorted((fault for fault in faults if fault.mend), key=lambda fault: _ORDER.index(fault.mend)):
+        said = core.write(lambda ledger, f=fault: MENDERS[f.mend](core, ledger, f, events))  # type: ignore[misc]
+        if said:
+            done[fault] = said
+    return done
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _delete_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    if fault.job and fault.space in (keyspace.READY, keyspace.DONE, keyspace.DEAD):
+        state = read_state(ledger.tx, fault.queue, fault.job)
+        if state is not None and _index_key(fault, state) == fault.key:
+            return "nothing to do any more: the job is in that state now"
+    ledger.tx.delete(fault.space, fault.key)
+    return f"deleted the row from {keyspace.NAMES[fault.space]}"
+
+
+def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    tx = ledger.tx
+    if fault.job:
+        state = read_state(tx, fault.queue, fault.job)
+        if state is None or fault.key not in (due_row(fault.queue, fault.job, state), _index_key(fault, state)):
+            return "nothing to do any more: the job has moved on"
+    elif fault.space == keyspace.DUE and fault.key[0] == Due.REQUEST:
+        row = keyspace.split_due(fault.key)
+        outcome = tx.get(keyspace.REQUESTS, keyspace.request(row.reference, 0))
+        if outcome is None or records.decode_request(outcome).until_ms != row.time_ms:
+            return "nothing to do any more: the request is forgotten"
+    elif fault.space == keyspace.DUE:
+        lease = read_lease(tx, fault.queue, fault.key[-16:])
+        if lease is None or lease.expires_at_ms != keyspace.split_due(fault.key).time_ms:
+            return "nothing to do any more: the lease has moved on"
+    tx.put(fault.space, fault.key, b"")
+    queue = core.registry.by_number(tx, fault.queue)
+    if fault.space == keyspace.READY and queue is not None:
+        ready = keyspace.split_ready(fault.key)
+        ledger.ready(queue, ready.priority, ready.visible_at_ms)
+    return f"put the row back into {keyspace.NAMES[fault.space]}"
+
+
+def _break_up(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    """What can be read of a segment becomes rows, which the next look sets right one by one."""
+    if not isinstance(ledger.tx, SegmentedTransaction):
+        return ""
+    ledger.tx.break_up(fault.key)
+    return "took the jobs apart: their states are made again from the journal"
+
+
+def _forget_request(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    tx, request = ledger.tx, fault.key[:16]
+    keys = tx.keys(keyspace.REQUESTS, keyspace.request(request, 0), keyspace.request(request, 0xFFFF), 1 << 16)
+    due: list[bytes] = []
+    for rows in iterate_keys(tx, keyspace.DUE, keyspace.due_prefix(Due.REQUEST), keyspace.due_end(Due.REQUEST)):
+        due.extend(key for key in rows if key[-16:] == request)
+    tx.delete_many(keyspace.REQUESTS, [fault.key, *keys])
+    tx.delete_many(keyspace.DUE, due)
+    return "forgot the request's outcome: asked again, it would be done again"
+
+
+def _index_key(fault: Fault, state: StateRecord) -> bytes | None:
+    index = index_row(fault.queue, fault.job, state)
+    return None if index is None else index[1]
+
+
+def _hold_key(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    queue = core.registry.by_number(ledger.tx, fault.queue)
+    state = read_state(ledger.tx, fault.queue, fault.job)
+    if queue is None or state is None or state.state in TERMINAL:
+        return "nothing to do any more: the job has ended"
+    keys = free_keys(ledger, queue, [fault.job])
+    hold_keys(ledger, queue, keys)
+    return "gave it its key back" if keys else ""
+
+
+def _drop_notes(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    state = read_state(ledger.tx, fault.queue, fault.job)
+    if state is None:
+        return "nothing to do any more: the job is gone"
+    at = keyspace.of_queue(fault.queue, fault.job)
+    ledger.tx.delete(keyspace.NOTES, at)
+    if state.flags & records.HAS_RESULT_PARTS:
+        ledger.tx.delete_range(
+            keyspace.PAYLOAD, *keyspace.payload_range(fault.queue, fault.job, keyspace.RESULT_PARTS, 0x7FFF)
+        )
+    flags = state.flags & ~(records.HAS_NOTES | records.HAS_RESULT_PARTS)
+    ledger.tx.put(keyspace.STATE, at, records.encode_state(state._replace(flags=flags)))
+    return "removed what was noted of it: its last error, progress and result are lost"
+
+
+# ── the store's own rows ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _queue_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    """The journal tells a queue's name and number; its policy starts again from the default, if it says no more."""
+    name = QueueName(*keyspace.split_queue_row(fault.key)) if fault.key else None
+    found = _queue_in_journal(ledger.tx, name, fault.queue)
+    if found is None:
+        return ""
+    name, number, policy = found
+    if ledger.tx.get(keyspace.QUEUES, keyspace.queue_row(*name)) is not None and not fault.key:
+        return "came right with another repair"
+    quota = quotas.read(ledger.tx, name.tenant)
+    meter = 0 if quota is None else quota.number
+    ledger.save_queue(records.QueueRecord(number, *name, policy or Policy(), meter=meter))
+    return f"made queue {name} again, {'with the policy the journal tells' if policy else 'with the default policy'}"
+
+
+def _queue_in_journal(
+    reader: Reader, name: QueueName | None, number: int
+) -> tuple[QueueName, int, Policy | None] | None:
+    policy: Policy | None = None
+    found: QueueName | None = None
+    oldest, newest = bounds(reader)
+    for rows in iterate(reader, keyspace.JOURNAL, keyspace.commit(oldest), keyspace.commit(newest + 1), 200):
+        for key, value in rows:
+            try:
+                row = records.decode_journal(value, keyspace.split_commit(key))
+            except Corrupt:
+                continue
+            for event in row.events:
+                if event.change == Change.QUEUE_CREATED:
+                    named = QueueName(*msgspec.msgpack.decode(row.text(event), type=tuple[str, str]))
+                    if named == name or (name is None and event.queue == number):
+                        found, number = named, event.queue
+                elif event.change == Change.QUEUE_CONFIGURED and found is not None and event.queue == number:
+                    policy = msgspec.msgpack.decode(row.text(event), type=Policy)
+    return None if found is None else (found, number, policy)
+
+
+def _clock(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    core.time.save(ledger.tx)
+    return "wrote the store's clock again"
+
+
+def _next_queue(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    taken = [queue.number for queue in core.registry.all(ledger.tx)] + quotas.meters_in_use(ledger.tx)
+    number = max(taken, default=0) + 1
+    ledger.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
+    return f"set the next queue's number to {number}"
+
+
+def _set_meter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    queue = core.registry.by_number(ledger.tx, fault.queue)
+    quota = None if queue is None else quotas.read(ledger.tx, queue.name.tenant)
+    meter = 0 if quota is None else quota.number
+    if queue is None or queue.meter == meter:
+        return "nothing to do any more"
+    ledger.save_queue(queue.record(meter=meter))
+    return f"its tenant's usage is counted under {meter} from now on"
+
+
+def _drop_quota(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    tenant = keyspace.split_quota_row(fault.key)
+    ledger.tx.delete(keyspace.META, fault.key)
+    for queue in core.registry.all(ledger.tx, tenant):
+        if queue.meter:
+            ledger.save_queue(queue.record(meter=0))
+    return f"lifted the quota of tenant {tenant}, which is lost: set it again"
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _remove_job(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    """Its payload is lost, and with it the job."""
+    tx, queue, job = ledger.tx, fault.queue, fault.job
+    state = read_state(tx, queue, job)
+    if state is None:
+        tx.delete(keyspace.JOBS, fault.key)
+        return "removed what was left of it"
+    # Whatever its flags say, nothing of it may stay.
+    state = state._replace(flags=state.flags | records.HAS_PARTS | records.HAS_NOTES)
+    (remove_leased if state.state == State.LEASED else remove)(ledger, queue, job, state, Change.REPAIRED)
+    return "removed the job: its payload is lost"
+
+
+def _gone(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    """The journal knows a job of which nothing is left: say there that it is gone."""
+    if ledger.tx.get(keyspace.STATE, keyspace.of_queue(fault.queue, fault.job)) is not None:
+        return "nothing to do any more: the job is there"
+    ledger.event(Change.REPAIRED, fault.queue, fault.job, previous=fault.number)
+    return "noted in the journal that the job is lost"
+
+
+def _give_back(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    """A lease that cannot be relied on ends, and every job that names it waits again. `key` is the lease."""
+    tx, queue, lease = ledger.tx, fault.queue, fault.key
+    registered = core.registry.by_number(tx, queue)
+    jobs = []
+    for rows in iterate(tx, keyspace.STATE, *keyspace.queue_range(queue)):
+        for key, value in rows:
+            try:
+                state = records.decode_state(value, key[4:])
+            except Corrupt:
+                continue
+            if state.state == State.LEASED and state.lease == lease:
+                jobs.append((key[4:], state))
+    stray: list[bytes] = []
+    for due in iterate(tx, keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE)):
+        stray.extend(key for key, _ in due if key[-16:] == lease)
+    tx.delete_many(keyspace.DUE, stray)
+    tx.delete(keyspace.LEASES, keyspace.of_queue(queue, lease))
+    tx.delete(keyspace.LEASE_JOBS, keyspace.of_queue(queue, lease))
+    tx.delete_range(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease))
+    for job, state in jobs:
+        back = state._replace(state=int(State.WAITING), visible_at_ms=ledger.now, lease=NO_ID)
+        ref = ledger.event(Change.REPAIRED, queue, job, back, lease=lease, at_ms=ledger.now, previous=state.last_event)
+        tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(back._replace(last_event=ref)))
+        tx.put(keyspace.READY, keyspace.ready(queue, back.priority, ledger.now, job), b"")
+        if registered is not None:
+            ledger.ready(registered, back.priority, ledger.now)
+    ledger.count(queue, Counter.LEASED, -len(jobs))
+    ledger.count(queue, Counter.WAITING, len(jobs))
+    return f"ended the lease, and gave {len(jobs)} jobs back"
+
+
+def _lease_lost(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    record = read_lease(ledger.tx, fault.queue, fault.key)
+    if record is None:
+        return "nothing to do any more: the lease has ended"
+    at = keyspace.of_queue(fault.queue, fault.key)
+    ledger.tx.put(keyspace.LEASES, at, records.encode_lease(record._replace(lost=fault.number)))
+    return f"set its number of cancelled jobs to {fault.number}"
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _add_counter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    # The difference holds whatever was counted since the check looked.
+    ledger.tx.add(fault.key, fault.number)
+    return f"corrected the counter by {fault.number:+d}"
+
+
+def _set_counter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+    ledger.tx.put(fault.space, fault.key, records.encode_count(max(0, fault.number)))
+    return f"set the counter to {max(0, fault.number)}, by a recount"
+
+
+Mender = Callable[[Core, Ledger, Fault, LastEvents], str]
+MENDERS: dict[str, Mender] = {
+    "set_counter": _set_counter,
+    "clock": _clock,
+    "drop_quota": _drop_quota,
+    "queue_row": _queue_row,
+    "set_meter": _set_meter,
+    "next_queue": _next_queue,
+    "break_up": _break_up,
+    "rebuild_state": rebuild_state,
+    "delete_row": _delete_row,
+    "forget_request": _forget_request,
+    "drop_notes": _drop_notes,
+    "put_row": _put_row,
+    "remove_job": _remove_job,
+    "hold_key": _hold_key,
+    "give_back": _give_back,
+    "lease_lost": _lease_lost,
+    "gone": _gone,
+    "add_counter": _add_counter,
+}
+_ORDER = list(MENDERS)

@@ -1,0 +1,40 @@
+"""Segments as such. Their jobs are checked with all others (`jobs`, `strays`): here is what would not be seen there."""
+
+from __future__ import annotations
+
+from tenure.errors import Corrupt
+from tenure.queueing.checking.survey import Fault, Survey
+from tenure.storage import keyspace, records
+from tenure.storage.engine import get_each
+from tenure.storage.segmented import SegmentedSnapshot
+
+
+def check(survey: Survey) -> None:
+    reader = survey.reader
+    if not isinstance(reader, SegmentedSnapshot):
+        return
+    for rows in survey.rows(keyspace.SEGMENTS, 100):
+        keys = [key for key, _ in rows]
+        states = get_each(reader, keyspace.SEGMENT_STATE, keys)
+        for (key, value), state in zip(rows, states, strict=True):
+            if state is None:
+                _broken(survey, key, value, "orphan", "jobs that were enqueued together have no state")
+    for space in (keyspace.SEGMENT_STATE, keyspace.SEGMENT_READY):
+        for _ in survey.rows(space):
+            pass  # for the engine's own count of rows, and for damage that keeps them from being read
+    begin = b""
+    while found := reader.segments(begin, 100):
+        for key, kept in found:
+            if isinstance(kept, Corrupt):
+                _broken(survey, key, get_each(reader, keyspace.SEGMENTS, [key])[0], "damaged", kept.detail)
+        begin = found[-1][0] + b"\0"
+
+
+def _broken(survey: Survey, key: bytes, value: bytes | Corrupt | None, rule: str, detail: str) -> None:
+    queue, job = keyspace.split_of_queue(key)
+    survey.add(Fault(rule, detail, "break_up", queue, job, keyspace.SEGMENTS, key))
+    try:
+        jobs = records.Segment(value).jobs if isinstance(value, bytes) else []
+    except Corrupt:
+        jobs = []
+    survey.unknown.update((queue, each) for each in (job, *jobs))

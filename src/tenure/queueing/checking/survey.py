@@ -1,0 +1,116 @@
+"""What a check sees and notes down, and how it reads on past damage.
+
+Whether an index holds more than it should is told by counting: every row that must be there is looked up (`expected`),
+so a space with no more rows than that has no stray one. Only if the counts differ are its rows looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tenure.errors import Corrupt
+from tenure.queueing.registry import Registered
+from tenure.storage import keyspace
+from tenure.storage.engine import Row, Snapshot, Space
+
+Progress = Callable[[int, int | None], None]
+
+
+class Fault(NamedTuple):
+    """Something that is not as it must be; `mend` names what repair may do about it (`repair.MENDERS`)."""
+
+    rule: str
+    detail: str
+    mend: str = ""
+    queue: int = 0
+    job: bytes = b""
+    space: Space = -1
+    key: bytes = b""
+    number: int = 0
+
+
+class Survey:
+    #: Past this many, faults are only counted, so that a ruined store does not fill the memory.
+    LISTED = 10_000
+
+    def __init__(self, reader: Snapshot, progress: Progress | None = None) -> None:
+        self.reader = reader
+        self.faults: list[Fault] = []
+        self.truncated = False
+        self.queues: dict[int, Registered] = {}
+        self.jobs = self.events = self.leases = 0
+        #: Jobs by (queue, state).
+        self.recount: Tally[tuple[int, int]] = Tally()
+        #: Bytes of waiting jobs, by queue.
+        self.weight: Tally[int] = Tally()
+        #: Rows each space must have, all of which were seen to be there.
+        self.expected: Tally[Space] = Tally()
+        #: Jobs that name each (queue, lease).
+        self.held: Tally[tuple[int, bytes]] = Tally()
+        #: Jobs whose state cannot be read, so that what they count as is not known; and those with other damage.
+        self.unknown: set[tuple[int, bytes]] = set()
+        self.damaged: set[tuple[int, bytes]] = set()
+        #: Spaces that could not be read whole: what is counted from them proves nothing.
+        self.unreadable: set[Space] = set()
+        #: How many rows of each space were read.
+        self.read: dict[Space, int] = {}
+        self._progress = progress
+
+    def add(self, fault: Fault) -> None:
+        if len(self.faults) < self.LISTED:
+            self.faults.append(fault)
+        else:
+            self.truncated = True
+
+    def excused(self, queue: int, job: bytes) -> bool:
+        """What belongs to a job whose damage is noted is not stray."""
+        return (queue, job) in self.unknown or (queue, job) in self.damaged
+
+    def say(self) -> None:
+        if self._progress is not None:
+            self._progress(self.jobs + self.events, None)
+
+    def rows(self, space: Space, chunk: int = 1000) -> Iterator[list[Row]]:
+        """Every row of a space that can be read. Each that cannot is a fault; where the engine tells its key, it is passed."""
+        begin = b""
+        self.read[space] = 0
+        while True:
+            try:
+                rows, damage = self.reader.salvage(space, begin, chunk)
+            except Corrupt as exc:
+                self._note_damage(space, exc)
+                return
+            for found in damage:
+                self._note_damage(space, found)
+            self.read[space] += len(rows) + len(damage)
+            if rows:
+                yield rows
+            if len(rows) + len(damage) < chunk:
+                return
+            begin = max(*(key for key, _ in rows), *(found.key or b"" for found in damage), begin) + b"\0"
+
+    def _note_damage(self, space: Space, exc: Corrupt) -> None:
+        key = exc.key or b""
+        detail = f"{keyspace.NAMES[space]}: {exc.detail}"
+        if space == keyspace.STATE and len(key) == 20:
+            queue, job = keyspace.split_of_queue(key)
+            self.unknown.add((queue, job))
+            self.add(Fault("damaged", detail, "rebuild_state", queue, job, space, key))
+            return
+        if space in _JOB_SPACES and len(key) >= 20:
+            queue, job = keyspace.split_of_queue(key[:20])
+            if not self.excused(queue, job):  # or else it is noted already, with the job
+                self.add(Fault("damaged", detail, "delete_row", queue, job, space, key))
+            return
+        self.unreadable.add(space)
+        self.add(Fault("damaged", detail, "delete_row" if key and space in _EXPENDABLE else "", space=space, key=key))
+
+
+_JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD)
+#: Spaces whose rows can be made again from others, or forgotten, once a damaged one is out of the way.
+_EXPENDABLE = (
+    keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
+    keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS, keyspace.REQUESTS, keyspace.LIMITS,
+)  # fmt: skip

@@ -1,0 +1,306 @@
+"""The journal: what happened, in order, kept for a week, the one source of history."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
+
+from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
+from tenure.model.event import Event, EventPage
+from tenure.model.ids import NO_ID
+from tenure.model.lifecycle import State
+from tenure.model.names import QueueName
+from tenure.model.snapshot import JournalSlice
+from tenure.model.telling import Place, told
+from tenure.queueing.core import JOURNAL_LINE, Core
+from tenure.queueing.ledger import Ledger
+from tenure.queueing.once import YES_OR_NO
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
+from tenure.storage.records import EventRecord, JournalRow
+
+KEPT_MS = 7 * 86_400_000
+_CONSUMER = b"consumer/"
+_CURSOR = Struct(">BQH")  # version, commit, events of it that were read
+#: Rows one trim may delete: an engine without range deletes walks over each.
+_TRIM = 10_000
+
+
+# ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cursor(commit: int, index: int) -> str:
+    """A place in the journal: all of the rows before `commit`, and `index` events of it, have been read."""
+    return base64.urlsafe_b64encode(_CURSOR.pack(1, commit, index)).decode().rstrip("=")
+
+
+def split_cursor(text: str) -> tuple[int, int]:
+    try:
+        version, commit, index = _CURSOR.unpack(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, StructError) as exc:
+        raise InvalidArgument(f"{text!r} is not a cursor of this journal") from exc
+    if version != 1:
+        raise InvalidArgument(f"{text!r} is not a cursor of this journal")
+    return commit, index
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+    start = None if after is None else split_cursor(after)
+    if consumer is not None:
+        _register(core, consumer, start)
+    page = core.read(lambda reader: _page(core, reader, start, limit))
+    if page.events or not wait_ms:
+        return page
+    deadline = core.time.now_ms() + wait_ms
+    waiter = core.waiters.join((JOURNAL_LINE,))
+    try:
+        while True:
+            waiter.signal.clear()
+            page = core.read(lambda reader: _page(core, reader, start, limit))
+            left = deadline - core.time.now_ms()
+            if page.events or left <= 0:
+                return page
+            core.clock.wait(waiter.signal, left / 1000, core.engine.traits.poll)
+    finally:
+        core.waiters.leave(waiter)
+
+
+def _page(core: Core, reader: Reader, start: tuple[int, int] | None, limit: int) -> EventPage:
+    oldest, newest = bounds(reader)
+    durable = core.engine.durable()
+    if durable is not None:
+        newest = min(newest, durable)
+    commit, skip = start if start is not None else (oldest, 0)
+    if commit < oldest:
+        raise JournalTrimmed(cursor(oldest, 0))
+    if commit > newest + 1 and commit > bounds(reader)[1] + 1:
+        raise InvalidArgument("that cursor is past the journal's end: it belongs to another store")
+    found: list[Event] = []
+    while commit <= newest and len(found) < limit:
+        rows = reader.scan(keyspace.JOURNAL, keyspace.commit(commit), keyspace.commit(newest + 1), 100)
+        if not rows:
+            raise Corrupt(f"journal row {commit} is missing")
+        for key, value in rows:
+            if keyspace.split_commit(key) != commit:
+                raise Corrupt(f"journal row {commit} is missing")
+            row = records.decode_journal(value, commit)
+            taken = row.events[skip : skip + limit - len(found)]
+            found.extend(_shown(core, reader, row, commit, index, event) for index, event in enumerate(taken, skip))
+            skip += len(taken)
+            if skip < len(row.events):
+                return EventPage(found, cursor(commit, skip))
+            commit, skip = commit + 1, 0
+            if len(found) >= limit:
+                break
+    return EventPage(found, cursor(commit, skip))
+
+
+def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+    """Rows as they are stored, for readers that decode many at once."""
+    return core.read(lambda reader: _slice(core, reader, begin, end, max_bytes))
+
+
+def _slice(core: Core, reader: Reader, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+    oldest, newest = bounds(reader)
+    durable = core.engine.durable()
+    if durable is not None:
+        newest = min(newest, durable)
+    first = oldest if begin is None else begin
+    if first < oldest:
+        raise JournalTrimmed(cursor(oldest, 0))
+    stop = newest + 1 if end is None else min(end, newest + 1)
+    rows: list[bytes] = []
+    at, size = first, 0
+    while at < stop and size < max_bytes:
+        found = reader.scan(keyspace.JOURNAL, keyspace.commit(at), keyspace.commit(stop), 100)
+        if not found:
+            raise Corrupt(f"journal row {at} is missing")
+        for key, value in found:
+            if keyspace.split_commit(key) != at:
+                raise Corrupt(f"journal row {at} is missing")
+            rows.append(value)
+            at, size = at + 1, size + len(value)
+            if size >= max_bytes:
+                break
+    return JournalSlice(first, rows, oldest, newest)
+
+
+def bounds(reader: Reader) -> tuple[int, int]:
+    """The first and last row kept; (1, 0) for an empty journal."""
+    first = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1)
+    if not first:
+        return 1, 0
+    last = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True)
+    return keyspace.split_commit(first[0]), keyspace.split_commit(last[0])
+
+
+def _shown(core: Core, reader: Reader, row: JournalRow, commit: int, index: int, event: EventRecord) -> Event:
+    queue = core.registry.by_number(reader, event.queue)
+    name = queue.name if queue is not None else QueueName("", f"#{event.queue}")
+    return shown(row, commit, index, event, name)
+
+
+def shown(row: JournalRow, commit: int, index: int, event: EventRecord, name: QueueName) -> Event:
+    """A stored event in users' words."""
+    place = Place(commit, index, row.header.first_number + index, row.header.time_ms)
+    return told(event, place, name, row.text(event))
+
+
+# ── one job's events ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
+    """A job's events, oldest first. Of a job that is there, by walking back from its last; of one that is gone, by a search."""
+
+    def run(reader: Reader) -> tuple[int, int] | None:
+        queue = core.registry.find(reader, name)
+        if queue is None:
+            return None
+        raw = reader.get(keyspace.STATE, keyspace.of_queue(queue.number, job))
+        return queue.number, 0 if raw is None else records.decode_state(raw, job).last_event
+
+    found = core.read(run)
+    if found is None or job == NO_ID:
+        return []
+    # A search may be long, and even a walk need not hold up writers.
+    with core.engine.snapshot((keyspace.JOURNAL,)) as journal:
+        last = found[1] or _last_event_of(journal, found[0], job)
+        return [] if last is None else _walk(journal, name, last)
+
+
+def _walk(reader: Reader, name: QueueName, ref: int) -> list[Event]:
+    found = []
+    oldest, _ = bounds(reader)
+    while ref:
+        commit, index = records.split_ref(ref)
+        if commit < oldest:
+            break  # trimmed: the rest of the story is no longer kept
+        raw = reader.get(keyspace.JOURNAL, keyspace.commit(commit))
+        if raw is None:
+            raise Corrupt(f"journal row {commit} is missing")
+        row = records.decode_journal(raw, commit)
+        if index >= len(row.events):
+            raise Corrupt(f"journal row {commit} has no event {index}")
+        event = row.events[index]
+        found.append(shown(row, commit, index, event, name))
+        ref = event.previous
+    return found[::-1]
+
+
+def _last_event_of(reader: Reader, queue: int, job: bytes) -> int | None:
+    """The event that ended a job which is gone: searched from the time its id was made."""
+    created = int.from_bytes(job[:6], "big")
+    oldest, newest = bounds(reader)
+    start = first_at(reader, created, oldest, newest)
+    for commit, row in rows_from(reader, start, newest):
+        for index, event in enumerate(row.events):
+            if event.job == job and event.queue == queue and event.state == State.GONE:
+                return records.event_ref(commit, index)
+    return None
+
+
+def rows_from(reader: Reader, commit: int, newest: int) -> Iterator[tuple[int, JournalRow]]:
+    while commit <= newest:
+        rows = reader.scan(keyspace.JOURNAL, keyspace.commit(commit), keyspace.commit(newest + 1), 100)
+        if not rows:
+            return
+        for key, value in rows:
+            number = keyspace.split_commit(key)
+            yield number, records.decode_journal(value, number)
+            commit = number + 1
+
+
+def first_at(reader: Reader, time_ms: int, oldest: int, newest: int) -> int:
+    """The first row written at `time_ms` or later, by bisection: times never decrease. newest + 1 if there is none."""
+    low, high = oldest, newest + 1
+    while low < high:
+        middle = (low + high) // 2
+        raw = reader.get(keyspace.JOURNAL, keyspace.commit(middle))
+        if raw is None:
+            raise Corrupt(f"journal row {middle} is missing")
+        if records.decode_journal_header(raw).time_ms < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+# ── trimming ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trim(core: Core) -> tuple[int, bool]:
+    """Delete rows older than a week that every registered consumer has read; (how many, whether there are more)."""
+    now = core.time.now_ms()
+    try:
+        cut = core.read(lambda reader: _cut(reader, now - KEPT_MS))
+    except Corrupt:
+        return 0, False  # kept longer than it must be; `check` tells what is wrong with it
+    if cut is None:
+        return 0, False
+
+    def run(ledger: Ledger) -> tuple[int, bool]:
+        found = _cut(ledger.tx, now - KEPT_MS)
+        if found is None:
+            return 0, False
+        first, end = found
+        stop = min(end, first + _TRIM)
+        ledger.tx.delete_range(keyspace.JOURNAL, keyspace.commit(first), keyspace.commit(stop))
+        return stop - first, stop < end
+
+    return core.write(run)
+
+
+def _cut(reader: Reader, before_ms: int) -> tuple[int, int] | None:
+    """Rows [first, end) may go; None if there are none."""
+    first = reader.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1)
+    if not first or records.decode_journal_header(first[0][1]).time_ms >= before_ms:
+        return None
+    oldest, newest = bounds(reader)
+    # The last row always stays: the next one's number follows from it.
+    end = min(
+        first_at(reader, before_ms, oldest, newest), newest, *[c.commit for _, c in consumers(reader)] or [newest]
+    )
+    return (oldest, end) if end > oldest else None
+
+
+# ── consumers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def consumers(reader: Reader) -> list[tuple[str, records.ConsumerRecord]]:
+    rows = reader.scan(keyspace.META, _CONSUMER, _CONSUMER + b"\xff", 10_000)
+    return [
+        (key[len(_CONSUMER) :].decode(), records.decode_struct(records.ConsumerRecord, value, "a consumer's row"))
+        for key, value in rows
+    ]
+
+
+def _register(core: Core, consumer: str, start: tuple[int, int] | None) -> None:
+    """Remember how far a consumer has read: nothing from there on is trimmed."""
+
+    def run(ledger: Ledger) -> None:
+        oldest, _ = bounds(ledger.tx)
+        commit = oldest if start is None else start[0]
+        if commit < oldest:
+            raise JournalTrimmed(cursor(oldest, 0))
+        at = _CONSUMER + consumer.encode()
+        raw = ledger.tx.get(keyspace.META, at)
+        if raw is None or records.decode_struct(records.ConsumerRecord, raw, "a consumer's row").commit != commit:
+            ledger.tx.put(keyspace.META, at, records.encode_struct(records.ConsumerRecord(commit, ledger.now)))
+
+    core.write(run)
+
+
+def forget_consumer(core: Core, consumer: str) -> bool:
+    def run(ledger: Ledger) -> bool:
+        at = _CONSUMER + consumer.encode()
+        if ledger.tx.get(keyspace.META, at) is None:
+            return False
+        ledger.tx.delete(keyspace.META, at)
+        return True
+
+    return core.write(run, answer=YES_OR_NO)

@@ -1,0 +1,94 @@
+"""Leases as they are kept: what one still holds, and how its row shrinks as jobs leave it.
+
+A lease's row is fixed-width and its jobs are written once, so settling one job of a thousand costs what settling one
+of one does. The row goes with its last job.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tenure.errors import Corrupt
+from tenure.model.lifecycle import State
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, Transaction, get_each
+from tenure.storage.keyspace import Due
+from tenure.storage.records import JobRecord, LeaseRecord, StateRecord
+
+_LEASED = int(State.LEASED)
+#: How long a claim made with an id is remembered after its lease ends.
+CLAIM_MEMORY_MS = 86_400_000
+
+
+def read_lease(reader: Reader, queue: int, lease: bytes) -> LeaseRecord | None:
+    raw = reader.get(keyspace.LEASES, keyspace.of_queue(queue, lease))
+    return None if raw is None else records.decode_lease(raw, lease)
+
+
+class Held(NamedTuple):
+    """What a lease still holds; `damaged` counts jobs of which that cannot be told."""
+
+    jobs: list[tuple[bytes, StateRecord]]
+    damaged: int
+
+
+def held_jobs(reader: Reader, queue: int, lease: bytes) -> Held:
+    jobs = []
+    damaged = 0
+    for job, token, value in given_jobs(reader, queue, lease):
+        if value is None:
+            continue
+        try:
+            if isinstance(value, Corrupt):
+                raise value
+            state = records.decode_state(value, job)
+        except Corrupt:
+            damaged += 1
+            continue
+        if state.state == _LEASED and state.lease == lease and state.token == token:
+            jobs.append((job, state))
+    return Held(jobs, damaged)
+
+
+def given_jobs(reader: Reader, queue: int, lease: bytes) -> list[tuple[bytes, int, bytes | Corrupt | None]]:
+    """Everything a lease was given: job, token, and the job's state as stored now."""
+    raw = reader.get(keyspace.LEASE_JOBS, keyspace.of_queue(queue, lease))
+    if raw is None:
+        raise Corrupt(f"the jobs of lease {lease.hex()} are missing")
+    given = records.decode_lease_jobs(raw, lease)
+    states = get_each(reader, keyspace.STATE, [keyspace.of_queue(queue, job) for job, _ in given])
+    return [(job, token, state) for (job, token), state in zip(given, states, strict=True)]
+
+
+def lost_jobs(reader: Reader, queue: int, lease: bytes) -> list[bytes]:
+    """Jobs that were cancelled under the lease's holder."""
+    keys = reader.keys(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease), 1 << 20)
+    return [key[20:] for key in keys]
+
+
+def close_jobs(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord, closed: int, lost: bytes = b"") -> None:
+    """`closed` more jobs have left the lease; `lost` names one that did so against its holder's will."""
+    if record.open <= closed:
+        end_lease(tx, queue, lease, record)
+        return
+    left = record._replace(open=record.open - closed, lost=record.lost + bool(lost))
+    tx.put(keyspace.LEASES, keyspace.of_queue(queue, lease), records.encode_lease(left))
+    if lost:
+        tx.put(keyspace.LEASE_JOBS, keyspace.lost_job(queue, lease, lost), b"")
+
+
+def end_lease(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord) -> None:
+    at = keyspace.of_queue(queue, lease)
+    tx.delete(keyspace.LEASES, at)
+    tx.delete(keyspace.LEASE_JOBS, at)
+    if record.lost:
+        tx.delete_range(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease))
+    tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue, lease))
+
+
+def whole_payload(reader: Reader, queue: int, job: bytes, record: JobRecord) -> bytes:
+    """The payload of a job, its further parts included."""
+    if not record.parts:
+        return record.payload
+    keys = [keyspace.payload_part(queue, job, part) for part in range(1, record.parts + 1)]
+    return records.join_parts(record.payload, reader.get_many(keyspace.PAYLOAD, keys), record.payload_bytes, job)

@@ -1,0 +1,211 @@
+"""Quotas: what a tenant may have waiting, and how fast it may add to it, decided inside the enqueue.
+
+Setting the first quota of a tenant has to count what it has waiting already. That may be millions of jobs, so it is done
+on a snapshot, while others write; the transaction that sets the quota adds what the journal tells of since.
+"""
+
+from __future__ import annotations
+
+from tenure.errors import Corrupt, QuotaExceeded, RateLimited
+from tenure.model.lifecycle import State
+from tenure.model.quota import Quota, QuotaInfo
+from tenure.model.rate import Rate
+from tenure.queueing import meters
+from tenure.queueing.core import Core
+from tenure.queueing.journal import bounds, rows_from
+from tenure.queueing.ledger import Ledger
+from tenure.queueing.once import NUMBER
+from tenure.queueing.registry import NEXT_QUEUE, Registered
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, get_each, iterate_keys
+from tenure.storage.keyspace import Limit, Usage
+from tenure.storage.records import QuotaRecord
+
+#: So many journal rows are gone through under the writer's lock; more than that, and it is counted again first.
+_CATCH_UP = 500
+_TRIES = 5
+_SPACES = (keyspace.QUEUES, keyspace.JOBS, keyspace.STATE, keyspace.READY, keyspace.JOURNAL)
+
+
+def read(reader: Reader, tenant: str) -> QuotaRecord | None:
+    raw = reader.get(keyspace.META, keyspace.quota_row(tenant))
+    return None if raw is None else records.decode_struct(QuotaRecord, raw, f"the quota of tenant {tenant}")
+
+
+def meters_in_use(reader: Reader) -> list[int]:
+    """The numbers of those quotas that can be read."""
+    found = []
+    for _, raw in reader.scan(keyspace.META, *keyspace.quota_range(), 1_000_000):
+        try:
+            found.append(records.decode_struct(QuotaRecord, raw, "a quota").number)
+        except Corrupt:
+            continue
+    return found
+
+
+# ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def admit(ledger: Ledger, queue: Registered, jobs: int, weight: int) -> None:
+    """May these be added? Raises QuotaExceeded, RateLimited; if not, they count as enqueued by the rate."""
+    tenant, tx = queue.name.tenant, ledger.tx
+    record = read(tx, tenant)
+    if record is None or not jobs:
+        return
+    quota = record.quota
+    waiting, used = meters.usage(tx, record.number)
+    if quota.max_waiting is not None and waiting + jobs > quota.max_waiting:
+        raise QuotaExceeded(tenant, "waiting jobs", waiting, quota.max_waiting)
+    if quota.max_bytes is not None and used + weight > quota.max_bytes:
+        raise QuotaExceeded(tenant, "bytes of waiting jobs", used, quota.max_bytes)
+    rate = quota.rate_of("rate")
+    if rate is not None:
+        _spend(ledger, record.number, Limit.TENANT_RATE, rate, jobs, tenant)
+
+
+def draw(core: Core, tenant: str, requests: int) -> int:
+    """How many of so many requests a tenant may make now, at least one; they count as made. Raises RateLimited."""
+
+    def run(ledger: Ledger) -> int:
+        record = read(ledger.tx, tenant)
+        rate = None if record is None else record.quota.rate_of("requests")
+        if record is None or rate is None:
+            return requests
+        free = rate.free(_full_at(ledger.tx, record.number, Limit.TENANT_REQUESTS), ledger.now)
+        granted = min(requests, max(free, 1))
+        _spend(ledger, record.number, Limit.TENANT_REQUESTS, rate, granted, tenant)
+        return granted
+
+    return core.write(run, answer=NUMBER)
+
+
+def _spend(ledger: Ledger, meter: int, kind: Limit, rate: Rate, count: int, tenant: str) -> None:
+    full_at = _full_at(ledger.tx, meter, kind)
+    # A batch larger than the bucket goes when the bucket is full, and is paid off afterwards.
+    needed = min(count, rate.capacity)
+    if rate.free(full_at, ledger.now) < needed:
+        raise RateLimited(tenant, (rate.free_at_ms(full_at, needed) - ledger.now) / 1000)
+    full = records.encode_bucket(rate.take(full_at, ledger.now, count))
+    ledger.tx.put(keyspace.LIMITS, keyspace.limit(kind, meter), full)
+
+
+def _full_at(reader: Reader, meter: int, kind: Limit) -> int:
+    return records.decode_bucket(reader.get(keyspace.LIMITS, keyspace.limit(kind, meter)))
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def quotas(core: Core, tenant: str | None) -> list[QuotaInfo]:
+    def run(reader: Reader) -> list[QuotaInfo]:
+        found = []
+        for key, raw in reader.scan(keyspace.META, *keyspace.quota_range(), 1_000_000):
+            name = keyspace.split_quota_row(key)
+            if tenant is None or name == tenant:
+                record = records.decode_struct(QuotaRecord, raw, f"the quota of tenant {name}")
+                waiting, weight = meters.usage(reader, record.number)
+                found.append(QuotaInfo(tenant=name, quota=record.quota, waiting=waiting, bytes=weight))
+        return found
+
+    return core.read(run)
+
+
+# ── setting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def set_quota(core: Core, tenant: str, quota: Quota) -> None:
+    """An empty quota is none: what was counted for it is forgotten."""
+    for attempt in range(_TRIES):
+        step = b"try %d" % attempt
+        if quota.empty or core.read(lambda reader: read(reader, tenant)) is not None:
+            done = core.write(lambda ledger: _change(core, ledger, tenant, quota), answer=NUMBER, step=step)
+        else:
+            with core.engine.snapshot(_SPACES) as moment:
+                count = _Count(core, moment, tenant)
+
+                def begin(ledger: Ledger, count: _Count = count, last: bool = attempt == _TRIES - 1) -> int:
+                    return _begin(core, ledger, tenant, quota, count, last)
+
+                done = core.write(begin, answer=NUMBER, step=step)
+        if done:
+            return
+
+
+def _change(core: Core, ledger: Ledger, tenant: str, quota: Quota) -> int:
+    """Of a tenant that has one, or has none and gets none. 0: it has none by now, and needs counting first."""
+    tx = ledger.tx
+    record = read(tx, tenant)
+    if record is None:
+        return int(quota.empty)
+    for kind, name in ((Limit.TENANT_RATE, "rate"), (Limit.TENANT_REQUESTS, "requests")):
+        if record.quota.rate_of(name) != quota.rate_of(name):
+            tx.delete(keyspace.LIMITS, keyspace.limit(kind, record.number))
+    if quota.empty:
+        tx.delete(keyspace.META, keyspace.quota_row(tenant))
+        for counter in Usage:
+            tx.delete(keyspace.COUNTERS, keyspace.counter(record.number, counter))
+        _meter_queues(core, ledger, tenant, 0)
+    else:
+        tx.put(keyspace.META, keyspace.quota_row(tenant), records.encode_struct(QuotaRecord(record.number, quota)))
+    return 1
+
+
+def _begin(core: Core, ledger: Ledger, tenant: str, quota: Quota, count: _Count, last: bool) -> int:
+    tx = ledger.tx
+    if read(tx, tenant) is not None or not (count.behind(tx) <= _CATCH_UP or last):
+        return 0  # another was first, or too much has happened since it was counted
+    jobs, weight = count.until_now(tx)
+    raw = tx.get(keyspace.META, NEXT_QUEUE)
+    number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
+    tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number + 1)))
+    tx.put(keyspace.META, keyspace.quota_row(tenant), records.encode_struct(QuotaRecord(number, quota)))
+    tx.put(keyspace.COUNTERS, keyspace.counter(number, Usage.JOBS), records.encode_count(jobs))
+    tx.put(keyspace.COUNTERS, keyspace.counter(number, Usage.BYTES), records.encode_count(weight))
+    _meter_queues(core, ledger, tenant, number)
+    return 1
+
+
+def _meter_queues(core: Core, ledger: Ledger, tenant: str, meter: int) -> None:
+    for queue in core.registry.all(ledger.tx, tenant):
+        ledger.save_queue(queue.record(meter=meter))
+
+
+class _Count:
+    """What a tenant has waiting, as counted at a moment, and brought up to a later one by the journal."""
+
+    def __init__(self, core: Core, moment: Reader, tenant: str) -> None:
+        self._moment = moment
+        self._queues = {queue.number: queue for queue in core.registry.all(moment, tenant)}
+        self._tenant, self._core = tenant, core
+        self._journal = bounds(moment)[1]
+        self._jobs = self._weight = 0
+        for queue in self._queues.values():
+            for keys in iterate_keys(moment, keyspace.READY, *keyspace.queue_range(queue.number)):
+                self._jobs += len(keys)
+                self._weight += meters.weigh(moment, queue.number, [key[-16:] for key in keys])
+
+    def behind(self, tx: Reader) -> int:
+        return bounds(tx)[1] - self._journal
+
+    def until_now(self, tx: Reader) -> tuple[int, int]:
+        ours = {queue.number for queue in self._core.registry.all(tx, self._tenant)}
+        touched: dict[int, set[bytes]] = {}
+        for _, row in rows_from(tx, self._journal + 1, bounds(tx)[1]):
+            for event in row.events:
+                if event.queue in ours and any(event.job):
+                    touched.setdefault(event.queue, set()).add(event.job)
+        jobs, weight = self._jobs, self._weight
+        for queue, found in touched.items():
+            for reader, sign in ((self._moment, -1), (tx, 1)):
+                waiting = [job for job in found if _waits(reader, queue, job)]
+                jobs += sign * len(waiting)
+                weight += sign * meters.weigh(reader, queue, waiting)
+        return jobs, weight
+
+
+def _waits(reader: Reader, queue: int, job: bytes) -> bool:
+    raw = get_each(reader, keyspace.STATE, [keyspace.of_queue(queue, job)])[0]
+    try:
+        return isinstance(raw, bytes) and records.decode_state(raw, job).state == State.WAITING
+    except Corrupt:
+        return False

@@ -1,0 +1,131 @@
+"""Queues by name: their number, policy and whether they are paused.
+
+A name becomes a number once, and keeps it; keys hold numbers only. Where one process owns the store, what was read
+once stays true until this process changes it; elsewhere the row is read in every transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from tenure.model.durations import duration_ms
+from tenure.model.lifecycle import Change, State
+from tenure.model.names import QueueName
+from tenure.model.rate import Rate
+from tenure.model.retry import Policy
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, iterate
+from tenure.storage.keyspace import Counter
+
+NEXT_QUEUE = b"next_queue"
+
+
+class Registered(NamedTuple):
+    number: int
+    name: QueueName
+    policy: Policy
+    paused: bool
+    raw: bytes
+    #: The policy's lease and retentions in stored units, and where each priority's ready rows begin, highest first.
+    lease_ms: int
+    retention_ms: int
+    result_retention_ms: int
+    dedup_ms: int
+    tiers: tuple[bytes, ...]
+    prefix: bytes
+    #: The counters' keys by their number, 0 unused.
+    counters: tuple[bytes, ...]
+    #: The beginning of the commonest events, by priority.
+    enqueued: tuple[bytes, ...]
+    claimed: tuple[bytes, ...]
+    done: tuple[bytes, ...]
+    #: Whether claims must look at its limits (`limits`).
+    limited: bool
+    rate: Rate | None
+    #: The number its tenant's usage is counted under, if the tenant has a quota; else 0 (`meters`).
+    meter: int
+
+    def record(self, **changes: object) -> records.QueueRecord:
+        """Its row, with these fields changed."""
+        record = records.QueueRecord(self.number, *self.name, self.policy, self.paused, self.meter)
+        return msgspec.structs.replace(record, **changes)
+
+
+def registered(raw: bytes) -> Registered:
+    record = records.decode_struct(records.QueueRecord, raw, "a queue's row")
+    policy = record.policy
+    return Registered(
+        record.number,
+        QueueName(record.tenant, record.queue),
+        policy,
+        record.paused,
+        raw,
+        duration_ms("lease", policy.lease),
+        duration_ms("retention", policy.retention),
+        duration_ms("result_retention", policy.result_retention),
+        duration_ms("dedup_window", policy.dedup_window),
+        tuple(keyspace.ready_prefix(record.number, priority) for priority in range(9, -1, -1)),
+        keyspace.queue_prefix(record.number),
+        tuple(keyspace.counter(record.number, number) for number in range(max(Counter) + 1)),
+        _heads(record.number, Change.ENQUEUED, State.WAITING),
+        _heads(record.number, Change.CLAIMED, State.LEASED),
+        _heads(record.number, Change.DONE, State.GONE),
+        policy.max_leased is not None or policy.rate is not None or record.meter != 0,
+        policy.rate if isinstance(policy.rate, Rate) else None,
+        record.meter,
+    )
+
+
+def _heads(queue: int, change: Change, state: State) -> tuple[bytes, ...]:
+    return tuple(records.pack_event_head(change, state, priority, 0, queue) for priority in range(10))
+
+
+def _unknown(name: QueueName) -> None:
+    return None
+
+
+class Registry:
+    def __init__(self, *, cached: bool) -> None:
+        self._cached = cached
+        self._known: dict[QueueName, Registered] = {}
+        #: The queue, if its row is known without reading (and so only where this process is the only writer).
+        self.known: Callable[[QueueName], Registered | None] = self._known.get if cached else _unknown
+        self._by_number: dict[int, QueueName] = {}
+
+    def find(self, reader: Reader, name: QueueName) -> Registered | None:
+        known = self._known.get(name)
+        if known is not None and self._cached:
+            return known
+        raw = reader.get(keyspace.QUEUES, keyspace.queue_row(*name))
+        if raw is None:
+            return None
+        if known is not None and known.raw == raw:
+            return known
+        found = registered(raw)
+        self.learn(found)
+        return found
+
+    def by_number(self, reader: Reader, number: int) -> Registered | None:
+        """For those who come from a key."""
+        name = self._by_number.get(number)
+        found = None if name is None else self.find(reader, name)
+        if found is not None and found.number == number:
+            return found
+        # Not met yet, or met in a transaction that was thrown away: read all names again.
+        for found in self.all(reader):
+            self.learn(found)
+            if found.number == number:
+                return found
+        return None
+
+    def all(self, reader: Reader, tenant: str | None = None) -> list[Registered]:
+        begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
+        return [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
+
+    def learn(self, found: Registered) -> None:
+        """Remember a row as committed."""
+        self._known[found.name] = found
+        self._by_number[found.number] = found.name

@@ -1,0 +1,88 @@
+"""Taking a job out of every space it is in, without reading what is there: its state's flags tell."""
+
+from __future__ import annotations
+
+from tenure.model.lifecycle import Change, State
+from tenure.queueing import meters
+from tenure.queueing.leases import close_jobs, read_lease
+from tenure.queueing.ledger import Ledger
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Transaction
+from tenure.storage.keyspace import Counter, Due
+from tenure.storage.records import StateRecord
+
+#: The counter each state is counted in.
+COUNTED = {
+    State.WAITING: Counter.WAITING,
+    State.LEASED: Counter.LEASED,
+    State.DONE: Counter.DONE,
+    State.DEAD: Counter.DEAD,
+}
+
+
+def delete_rows(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
+    """Delete the job itself; index rows are the caller's, who knows them."""
+    at = keyspace.of_queue(queue, job)
+    tx.delete(keyspace.JOBS, at)
+    tx.delete(keyspace.STATE, at)
+    if flags:
+        delete_extras(tx, queue, job, flags)
+
+
+def delete_extras(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
+    if flags & records.HAS_NOTES:
+        tx.delete(keyspace.NOTES, keyspace.of_queue(queue, job))
+    if flags & (records.HAS_PARTS | records.HAS_RESULT_PARTS):
+        tx.delete_range(keyspace.PAYLOAD, *keyspace.payload_range(queue, job, 0, 0xFFFF))
+
+
+def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] | None:
+    """The one index row a job in this state has, as (space, key); leased jobs have none."""
+    if state.state == State.WAITING:
+        return keyspace.READY, keyspace.ready(queue, state.priority, state.visible_at_ms, job)
+    if state.state == State.DONE:
+        return keyspace.DONE, keyspace.ended(queue, state.ended_at_ms, job)
+    if state.state == State.DEAD:
+        return keyspace.DEAD, keyspace.ended(queue, state.ended_at_ms, job)
+    return None
+
+
+def due_row(queue: int, job: bytes, state: StateRecord) -> bytes | None:
+    """The due row a job in this state has: its ttl before it was ever claimed, its retention once done."""
+    if not state.due_at_ms:
+        return None
+    kind = Due.RETENTION if state.state == State.DONE else Due.TTL
+    return keyspace.due(kind, state.due_at_ms, queue, job)
+
+
+def remove(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+    """Remove a job that nobody holds, with its event, index rows and counters."""
+    tx = ledger.tx
+    index = index_row(queue, job, state)
+    if index is not None:
+        tx.delete(*index)
+    due = due_row(queue, job, state)
+    if due is not None:
+        tx.delete(keyspace.DUE, due)
+    if state.state == State.WAITING:
+        meters.gone(ledger, queue, job)
+    delete_rows(tx, queue, job, state.flags)
+    _tell(ledger, queue, job, state, change)
+
+
+def remove_leased(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+    """Remove a job under its holder, who is not asked: its next verb finds the job gone."""
+    tx = ledger.tx
+    record = read_lease(tx, queue, state.lease)
+    if record is not None:
+        close_jobs(tx, queue, state.lease, record, 1, lost=job)
+    delete_rows(tx, queue, job, state.flags)
+    _tell(ledger, queue, job, state, change)
+
+
+def _tell(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+    ledger.count(queue, COUNTED[State(state.state)], -1)
+    ledger.count(queue, Counter.REMOVED, 1)
+    gone = state._replace(state=int(State.GONE))
+    ledger.event(change, queue, job, gone, lease=state.lease, previous=state.last_event)
+    ledger.ended.append(job)

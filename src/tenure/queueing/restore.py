@@ -1,0 +1,184 @@
+"""Jobs put in as they stood elsewhere: in another store (`migrate`), or here before they were archived.
+
+Id, state, attempts, token and times are kept, so that whoever knew a job knows it again, and a token handed out there is
+never handed out twice. Leases and events stay behind: what was leased waits, and the journal begins with `restored`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tenure.errors import TooLarge
+from tenure.model.ids import NO_ID
+from tenure.model.job import Restored
+from tenure.model.lifecycle import Change, Reason, State
+from tenure.model.names import QueueName
+from tenure.model.request import JobImage
+from tenure.queueing import meters
+from tenure.queueing.core import Core
+from tenure.queueing.enqueue import JOB_OVERHEAD, holders
+from tenure.queueing.leases import whole_payload
+from tenure.queueing.ledger import Ledger
+from tenure.queueing.notes import put_parts, write_notes
+from tenure.queueing.once import Answer
+from tenure.queueing.registry import Registered
+from tenure.queueing.removal import COUNTED, due_row, index_row
+from tenure.storage import keyspace, records
+from tenure.storage.keyspace import Counter, Due
+from tenure.storage.records import PART_BYTES, Notes, StateRecord
+
+#: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
+_KEPT_MS = 86_400_000
+
+_RESTORED = Answer[Restored](Restored)
+
+
+def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
+    size = sum([JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
+    if size > core.engine.traits.atomic_bytes:
+        raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
+    return core.write(lambda ledger: _restore(ledger, ledger.queue(name), images), answer=_RESTORED)
+
+
+def _restore(ledger: Ledger, queue: Registered, images: Sequence[JobImage]) -> Restored:
+    unique = {image.id: image for image in images}
+    keys = [keyspace.of_queue(queue.number, job) for job in unique]
+    states = ledger.tx.get_many(keyspace.STATE, keys)
+    there: list[str] = []
+    refused: dict[str, str] = {}
+    new: list[JobImage] = []
+    for image, raw in zip(unique.values(), states, strict=True):
+        if raw is None:
+            new.append(image)
+        elif _same(ledger, queue, image, records.decode_state(raw, image.id)):
+            there.append(image.id.hex())
+        else:
+            refused[image.id.hex()] = "a job with this id is there already, and differs"
+    keyed = _keys(ledger, queue, new, refused)
+    for image in new:
+        if image.id.hex() not in refused:
+            _put(ledger, queue, image)
+    for image, digest in keyed:
+        _hold(ledger, queue, image, digest)
+    added = [image.id.hex() for image in new if image.id.hex() not in refused]
+    ledger.count(queue.number, Counter.ENQUEUED, len(added))
+    return Restored(added=added, there=there, refused=refused)
+
+
+def _same(ledger: Ledger, queue: Registered, image: JobImage, state: StateRecord) -> bool:
+    """Whether a job that is there is the one given: compared by all that a migration's checksum covers."""
+    if (State(state.state).name.lower(), state.priority, state.attempt, state.token, state.replays) != (
+        image.state, image.priority, image.attempt, image.token, image.replays,
+    ):  # fmt: skip
+        return False
+    raw = ledger.tx.get(keyspace.JOBS, keyspace.of_queue(queue.number, image.id))
+    if raw is None:
+        return False
+    record = records.decode_job(raw, image.id)
+    return (
+        record.created_at_ms == image.created_at_ms
+        and records.decode_headers(record.headers, image.id) == image.headers
+        and whole_payload(ledger.tx, queue.number, image.id, record) == image.payload
+    )
+
+
+# ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _keys(
+    ledger: Ledger, queue: Registered, images: Sequence[JobImage], refused: dict[str, str]
+) -> list[tuple[JobImage, bytes]]:
+    """Which of these are to hold their key, as a digest; those that must and cannot are refused."""
+    keyed = [(image, keyspace.digest(image.key.encode())) for image in images if image.key is not None]
+    if not keyed:
+        return []
+    taken = {key: job for key, (job, _) in holders(ledger, queue, [digest for _, digest in keyed]).items()}
+    held = []
+    # A job that has not ended must hold its key; one that has may leave it to another.
+    for image, digest in sorted(keyed, key=lambda pair: pair[0].state != "waiting"):
+        if taken.setdefault(digest, image.id) == image.id:
+            held.append((image, digest))
+        elif image.state == "waiting" and not image.replays:
+            refused[image.id.hex()] = f"its idempotency key {image.key!r} is held by job {taken[digest].hex()}"
+    return held
+
+
+def _hold(ledger: Ledger, queue: Registered, image: JobImage, digest: bytes) -> None:
+    until = image.created_at_ms + queue.dedup_ms
+    if until <= ledger.now:
+        if image.state != "waiting":
+            return  # its window has passed
+        until = ledger.now + 1
+    at = keyspace.of_queue(queue.number, digest)
+    payload = keyspace.digest(image.payload)
+    ledger.tx.put(keyspace.DEDUP, at, records.encode_dedup(image.id, payload, until))
+    ledger.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, digest), b"")
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _put(ledger: Ledger, queue: Registered, image: JobImage) -> None:
+    tx, number, job = ledger.tx, queue.number, image.id
+    at = keyspace.of_queue(number, job)
+    row, parts = records.encode_job(
+        image.created_at_ms,
+        image.payload,
+        image.key.encode() if image.key else b"",
+        records.encode_headers(image.headers),
+    )
+    tx.put(keyspace.JOBS, at, row)
+    for part, value in enumerate(parts, 1):
+        tx.put(keyspace.PAYLOAD, keyspace.payload_part(number, job, part), value)
+    flags = (records.HAS_PARTS if parts else 0) | (records.HAS_KEY if image.key else 0) | _note(ledger, number, image)
+    state = _state(ledger, queue, image, flags)
+    ref = ledger.event(
+        Change.RESTORED, number, job, state, at_ms=state.visible_at_ms, text=(image.error or "")
+    )  # fmt: skip
+    tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
+    index, due = index_row(number, job, state), due_row(number, job, state)
+    if index is not None:
+        tx.put(*index, b"")
+    if due is not None:
+        tx.put(keyspace.DUE, due, b"")
+    ledger.count(number, COUNTED[State(state.state)], 1)
+    if state.state == State.WAITING:
+        if queue.meter:
+            meters.moved(ledger, queue.meter, 1, len(image.payload))
+        ledger.ready(queue, state.priority, state.visible_at_ms)
+
+
+def _note(ledger: Ledger, queue: int, image: JobImage) -> int:
+    """Write what its deliveries said; returns the flags to set."""
+    result = image.result
+    if result is None and image.error is None and image.progress is None and image.progress_note is None:
+        return 0
+    parts = 0 if result is None else put_parts(ledger.tx, queue, image.id, result)
+    first = None if result is None else result[:PART_BYTES]
+    notes = Notes(image.error, image.progress, image.progress_note, first, len(result or b""))
+    return write_notes(ledger.tx, queue, image.id, notes) | parts
+
+
+def _state(ledger: Ledger, queue: Registered, image: JobImage, flags: int) -> StateRecord:
+    state = State[image.state.upper()]
+    ended = image.ended_at_ms if state is not State.WAITING else 0
+    due = image.due_at_ms if state is not State.DEAD else 0
+    if state is State.DONE and due <= ledger.now:
+        kept = max(queue.retention_ms, queue.result_retention_ms if image.result is not None else 0) or _KEPT_MS
+        due = ledger.now + kept
+    return StateRecord(
+        version=records.V1,
+        state=int(state),
+        priority=image.priority,
+        reason=int(Reason[image.reason.upper()]) if image.reason else 0,
+        flags=flags,
+        attempt=image.attempt,
+        max_attempts=image.max_attempts,
+        replays=image.replays,
+        token=image.token,
+        visible_at_ms=image.visible_at_ms,
+        ended_at_ms=ended,
+        due_at_ms=due,
+        last_event=0,
+        lease=NO_ID,
+    )

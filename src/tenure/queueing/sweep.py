@@ -1,0 +1,247 @@
+"""What time brings: leases that run out, jobs past their ttl or retention, keys and claims to forget.
+
+Each kind is one range of `due`, read from its front up to now, so a sweep costs what is due, never what is stored.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from tenure.errors import Corrupt
+from tenure.model.ids import NO_ID
+from tenure.model.job import Swept
+from tenure.model.lifecycle import TERMINAL, Change, Reason, State
+from tenure.model.retry import after_expiry
+from tenure.queueing import writes
+from tenure.queueing.core import Core
+from tenure.queueing.journal import trim
+from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
+from tenure.queueing.ledger import Ledger
+from tenure.queueing.registry import Registered
+from tenure.queueing.removal import remove
+from tenure.queueing.settle import give_back, kill
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
+from tenure.storage.keyspace import Counter, Due, DueKey
+from tenure.storage.records import LeaseRecord, StateRecord
+
+#: How many rows of a kind one transaction takes on: a claim's share of the repair, and a sweep's of the work.
+BATCH = 200
+#: An expired lease may hold thousands of jobs: past this many, the transaction leaves the rest to the next.
+_JOBS = 2_000
+#: A server's requests are forgotten as fast as they came, thousands a second, and forgetting reads nothing.
+_REQUESTS = 1_000
+#: How soon to look again at a key or claim that outlives its time because its job or lease does.
+_LOOK_AGAIN_MS = 3_600_000
+
+
+def sweep(core: Core) -> Swept:
+    """One pass: at most one transaction a kind, each of at most `BATCH` rows."""
+    now = core.time.now_ms()
+    kinds = core.read(lambda reader: [kind for kind in Due if _due(reader, kind, now, 1)])
+    done: dict[str, int] = {}
+    more = False
+    for kind in kinds:
+        counted, left = core.write(lambda ledger, kind=kind: _sweep_kind(core, ledger, kind))  # type: ignore[misc]
+        more = more or left
+        for name, count in counted.items():
+            done[name] = done.get(name, 0) + count
+    trimmed, left = trim(core)
+    return Swept(**done, events_trimmed=trimmed, more=more or left)
+
+
+def expired_leases(reader: Reader, now_ms: int) -> list[DueKey]:
+    return _due(reader, Due.LEASE, now_ms, BATCH)
+
+
+def _due(reader: Reader, kind: Due, now_ms: int, limit: int) -> list[DueKey]:
+    keys = reader.keys(keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_until(kind, now_ms), limit)
+    return [keyspace.split_due(key) for key in keys]
+
+
+def _sweep_kind(core: Core, ledger: Ledger, kind: Due) -> tuple[dict[str, int], bool]:
+    """What was done to rows of one kind, and whether it is worth coming back at once."""
+    if kind is Due.REQUEST:
+        return _forget_requests(ledger)
+    rows = _due(ledger.tx, kind, ledger.now, BATCH)
+    if kind is Due.LEASE:
+        counted = expire(core, ledger, rows)
+        return counted, counted["leases"] > 0 and (counted["leases"] < len(rows) or len(rows) == BATCH)
+    name, handle = _HANDLERS[kind]
+    counted_rows = handled = 0
+    seen: set[tuple[int, bytes]] = set()
+    for row in rows:
+        if (row.queue, row.reference) in seen:
+            # A key that was taken anew has two rows; one of them has been acted upon.
+            ledger.tx.delete(keyspace.DUE, keyspace.due(kind, row.time_ms, row.queue, row.reference))
+            continue
+        seen.add((row.queue, row.reference))
+        try:
+            counted_rows += handle(ledger, row)
+            handled += 1
+        except Corrupt:
+            # Left for `check` to find: one damaged row must not hold up the rest.
+            continue
+    return {name: counted_rows}, handled > 0 and len(rows) == BATCH
+
+
+# ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Expired(NamedTuple):
+    """A lease that has run out, as read before anything was written."""
+
+    row: DueKey
+    queue: Registered
+    record: LeaseRecord
+    jobs: list[tuple[bytes, StateRecord]]
+    damaged: int
+    #: What its claim asked for, if it was made with an id.
+    asked: bytes | None
+
+
+def expire(core: Core, ledger: Ledger, rows: list[DueKey]) -> dict[str, int]:
+    """Take over leases that have run out: their open jobs go back, or die if that was their last attempt."""
+    expired: list[_Expired] = []
+    stale = jobs = back = dead = 0
+    # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
+    for row in rows:
+        if jobs >= _JOBS:
+            break
+        try:
+            found = _read_expired(core, ledger, row)
+        except Corrupt:
+            continue
+        if found is None:
+            ledger.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
+            stale += 1
+        else:
+            expired.append(found)
+            jobs += len(found.jobs)
+    for found in expired:
+        given = _expire_one(ledger, found)
+        back += given
+        dead += len(found.jobs) - given
+    return {"leases": stale + len(expired), "jobs_back": back, "jobs_dead": dead}
+
+
+def _read_expired(core: Core, ledger: Ledger, row: DueKey) -> _Expired | None:
+    """None: the row is left over. Raises Corrupt if the lease cannot be read, or holds nothing but damaged jobs."""
+    tx, lease = ledger.tx, row.reference
+    queue = core.registry.by_number(tx, row.queue)
+    record = None if queue is None else read_lease(tx, row.queue, lease)
+    if queue is None or record is None or record.expires_at_ms != row.time_ms:
+        return None
+    held, damaged = held_jobs(tx, row.queue, lease)
+    if damaged and not held:
+        raise Corrupt(f"lease {lease.hex()} holds {damaged} damaged jobs")
+    claim = tx.get(keyspace.CLAIMS, keyspace.of_queue(row.queue, record.claim)) if record.claim != NO_ID else None
+    return _Expired(row, queue, record, held, damaged, None if claim is None else records.decode_claim(claim).asked)
+
+
+def _expire_one(ledger: Ledger, found: _Expired) -> int:
+    """Returns how many of its jobs went back; the others died."""
+    tx, row, queue, record = ledger.tx, found.row, found.queue, found.record
+    back = 0
+    for job, state in found.jobs:
+        roll = random.random()
+        verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, ledger.now, roll)
+        if verdict.retry_at_ms is None:
+            error = f"the lease expired (worker {record.worker_name or 'unnamed'})"
+            kill(ledger, queue, job, state, Reason.MAX_ATTEMPTS, error, NO_ID)
+        else:
+            again = state._replace(visible_at_ms=verdict.retry_at_ms)
+            give_back(ledger, queue, job, again, Change.EXPIRED, NO_ID)
+            back += 1
+    if found.damaged:
+        close_jobs(tx, row.queue, row.reference, record, len(found.jobs))
+    else:
+        end_lease(tx, row.queue, row.reference, record)
+    if found.asked is not None and found.jobs:
+        at = keyspace.of_queue(row.queue, record.claim)
+        tx.put(keyspace.CLAIMS, at, records.encode_claim(row.reference, found.asked, expired=True))
+    ledger.count(row.queue, Counter.LEASED, -len(found.jobs))
+    ledger.freed(queue, len(found.jobs))
+    return back
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def retire_due(ledger: Ledger, limit: int) -> int:
+    """Remove up to `limit` done jobs whose retention has passed: `cleanup`'s share of the sweep."""
+    return sum([_retire(ledger, row) for row in _due(ledger.tx, Due.RETENTION, ledger.now, limit)])
+
+
+def _past_ttl(ledger: Ledger, row: DueKey) -> int:
+    return _remove_if(ledger, row, State.WAITING, Change.TTL_PASSED)
+
+
+def _retire(ledger: Ledger, row: DueKey) -> int:
+    return _remove_if(ledger, row, State.DONE, Change.RETIRED)
+
+
+def _remove_if(ledger: Ledger, row: DueKey, expected: State, change: Change) -> int:
+    """Remove the job if it is still what the row was written for; else the row is left over, and goes."""
+    raw = ledger.tx.get(keyspace.STATE, keyspace.of_queue(row.queue, row.reference))
+    state = None if raw is None else records.decode_state(raw, row.reference)
+    if state is None or state.state != expected or state.due_at_ms != row.time_ms:
+        ledger.tx.delete(keyspace.DUE, keyspace.due(Due(row.kind), row.time_ms, row.queue, row.reference))
+        return 0
+    remove(ledger, row.queue, row.reference, state, change)
+    return 1
+
+
+# ── keys and claims ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _forget_key(ledger: Ledger, row: DueKey) -> int:
+    """A key's window has passed: forget it, unless its job has not ended, or another job has taken it since."""
+    tx, at = ledger.tx, keyspace.of_queue(row.queue, row.reference)
+    raw = tx.get(keyspace.DEDUP, at)
+    record = None if raw is None else records.decode_dedup(raw)
+    raw = None if record is None else tx.get(keyspace.STATE, keyspace.of_queue(row.queue, record.job))
+    alive = record is not None and raw is not None and records.decode_state(raw, record.job).state not in TERMINAL
+    tx.delete(keyspace.DUE, keyspace.due(Due.DEDUP, row.time_ms, row.queue, row.reference))
+    if record is None or record.until_ms > ledger.now:
+        return 0
+    if alive:
+        later = ledger.now + _LOOK_AGAIN_MS
+        tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, later, row.queue, row.reference), b"")
+        return 0
+    tx.delete(keyspace.DEDUP, at)
+    return 1
+
+
+def _forget_claim(ledger: Ledger, row: DueKey) -> int:
+    tx, at = ledger.tx, keyspace.of_queue(row.queue, row.reference)
+    raw = tx.get(keyspace.CLAIMS, at)
+    lease = None if raw is None else read_lease(tx, row.queue, records.decode_claim(raw).lease)
+    tx.delete(keyspace.DUE, keyspace.due(Due.CLAIM, row.time_ms, row.queue, row.reference))
+    if raw is None:
+        return 0
+    if lease is not None:
+        again = lease.expires_at_ms + CLAIM_MEMORY_MS
+        tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, again, row.queue, row.reference), b"")
+        return 0
+    tx.delete(keyspace.CLAIMS, at)
+    return 1
+
+
+def _forget_requests(ledger: Ledger) -> tuple[dict[str, int], bool]:
+    """Outcomes whose time has passed: told whole by their due rows, so nothing is read of them."""
+    rows = _due(ledger.tx, Due.REQUEST, ledger.now, _REQUESTS)
+    keys = [keyspace.request(row.reference, part) for row in rows for part in range(row.queue + 1)]
+    ledger.tx.delete_many(keyspace.REQUESTS, keys)
+    ledger.tx.delete_many(keyspace.DUE, [keyspace.due(*row) for row in rows])
+    return {"requests_forgotten": len(rows)}, len(rows) == _REQUESTS
+
+
+_HANDLERS = {
+    Due.TTL: ("ttl_passed", _past_ttl),
+    Due.RETENTION: ("retired", _retire),
+    Due.DEDUP: ("keys_forgotten", _forget_key),
+    Due.CLAIM: ("claims_forgotten", _forget_claim),
+    Due.WRITE: ("writes_forgotten", writes.forget_due),
+}

@@ -1,0 +1,47 @@
+"""Which priorities of a queue have ever had a job, so that a claim need not look at all ten.
+
+Only for an engine with one writer, which sees every job come; under the writer's lock. Learnt by one look at the
+queue after opening, never stored, and never forgotten while the store is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tenure.queueing.registry import Registered
+from tenure.storage import keyspace
+from tenure.storage.engine import Reader
+
+
+class Tiers:
+    def __init__(self, *, known: bool) -> None:
+        self._known = known
+        self._used: dict[int, set[int]] = {}
+        self._prefixes: dict[int, tuple[bytes, ...]] = {}
+        #: As `of`, by the queue's number, where nothing has to be read for it.
+        self.known: Callable[[int], tuple[bytes, ...] | None] = self._prefixes.get
+
+    def of(self, reader: Reader, queue: Registered) -> tuple[bytes, ...]:
+        """Where ready rows of this queue may be, highest priority first."""
+        if not self._known:
+            return queue.tiers
+        prefixes = self._prefixes.get(queue.number)
+        if prefixes is None:
+            found = {
+                priority
+                for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True)
+                if reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
+            }
+            prefixes = self._use(queue.number, found)
+        return prefixes
+
+    def add(self, queue: int, priorities: Iterable[int]) -> None:
+        used = self._used.get(queue)
+        if used is not None and not used.issuperset(priorities):
+            self._use(queue, used.union(priorities))
+
+    def _use(self, queue: int, priorities: set[int]) -> tuple[bytes, ...]:
+        self._used[queue] = priorities
+        prefixes = tuple(keyspace.ready_prefix(queue, priority) for priority in sorted(priorities, reverse=True))
+        self._prefixes[queue] = prefixes
+        return prefixes

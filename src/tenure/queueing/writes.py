@@ -1,0 +1,173 @@
+"""Staged writes, published once.
+
+    begin     records the manifest, the first time only; a repeat is told of the first one
+    publish   one chunk of at most 1,000 jobs, in one transaction with the marker that counts it
+    finish    nothing is left to publish; the marker is remembered for a day
+
+Chunks come in order: the marker is the number of the next, so whoever repeats a commit, or runs beside it, adds nothing
+twice. What was published is never undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from tenure.errors import Corrupt, InvalidArgument, TooLarge
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest
+from tenure.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
+from tenure.queueing import enqueue
+from tenure.queueing.core import Core
+from tenure.queueing.ledger import Ledger
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
+from tenure.storage.keyspace import Due, DueKey
+from tenure.storage.records import WriteRecord
+
+
+def begin(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+    if len(manifest) > MAX_MANIFEST:
+        raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
+    key = keyspace.digest(write_id.encode())
+
+    def run(ledger: Ledger) -> WriteState:
+        found = _read(ledger.tx, key)
+        if found is not None:
+            return _state(ledger.tx, key, found)
+        return put_new(ledger, write_id, manifest, keep_ms)
+
+    return core.write(run)
+
+
+def put_new(ledger: Ledger, write_id: str, manifest: bytes, keep_ms: int, loaded: int | None = None) -> WriteState:
+    """The marker of a write that was not there before; with `loaded`, of one that is finished with that many jobs."""
+    key, until = keyspace.digest(write_id.encode()), ledger.now + keep_ms
+    starts = range(0, max(1, len(manifest)), records.PART_BYTES)
+    for number, at in enumerate(starts, 1):
+        part = records.seal(b"\x01" + manifest[at : at + records.PART_BYTES])
+        ledger.tx.put(keyspace.META, keyspace.write_row(key, number), part)
+    jobs, finished = loaded or 0, loaded is not None
+    record = WriteRecord(write_id, len(starts), ledger.now, until, keep_ms, 0, jobs, 0, finished)
+    _save(ledger, key, record)
+    ledger.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, until, 0, key), b"")
+    return WriteState(id=write_id, manifest=manifest, chunk=0, jobs=jobs, duplicates=0, finished=finished)
+
+
+def state(core: Core, write_id: str) -> WriteState | None:
+    return core.read(lambda reader: find(reader, write_id))
+
+
+def find(reader: Reader, write_id: str) -> WriteState | None:
+    key = keyspace.digest(write_id.encode())
+    found = _read(reader, key)
+    return None if found is None else _state(reader, key, found)
+
+
+def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Sequence[JobRequest]) -> Published:
+    if len(requests) > CHUNK:
+        raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
+    key = keyspace.digest(write_id.encode())
+    now, add = enqueue.planned(core, name, requests)
+
+    def run(ledger: Ledger) -> Published:
+        record = _known(ledger.tx, key, write_id)
+        if chunk < record.chunk or record.finished:
+            return Published(False, 0)
+        if chunk > record.chunk:
+            raise InvalidArgument(f"chunk {chunk} of write {write_id!r} comes before chunk {record.chunk}")
+        added = add(ledger) if requests else []
+        duplicates = sum([job.duplicate for job in added])
+        fresh = len(added) - duplicates
+        _save(
+            ledger,
+            key,
+            replace(record, chunk=chunk + 1, jobs=record.jobs + fresh, duplicates=record.duplicates + duplicates),
+        )
+        return Published(True, fresh, duplicates)
+
+    return core.write(run, now)
+
+
+def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
+    """`forget`: an earlier write which this one makes superfluous to remember, since its caller is past it."""
+    key = keyspace.digest(write_id.encode())
+
+    def run(ledger: Ledger) -> WriteState:
+        record = _known(ledger.tx, key, write_id)
+        shown = _state(ledger.tx, key, record)
+        if record.finished:
+            return shown
+        until = ledger.now + record.keep_ms
+        _move_due(ledger, key, record.until_ms, until)
+        _save(ledger, key, replace(record, finished=True, until_ms=until))
+        if forget is not None:
+            old = keyspace.digest(forget.encode())
+            superfluous = _read(ledger.tx, old)
+            if superfluous is not None and superfluous.finished:
+                _delete(ledger, old, superfluous.until_ms)
+        return replace(shown, finished=True)
+
+    return core.write(run)
+
+
+def forget_due(ledger: Ledger, row: DueKey) -> int:
+    """The sweeper's part. An unfinished write of which a part is published is kept longer: a repeat must not double that."""
+    record = _read(ledger.tx, row.reference)
+    if record is None or record.until_ms != row.time_ms:
+        ledger.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, row.time_ms, row.queue, row.reference))
+        return 0
+    if not record.finished and record.chunk and ledger.now < record.begun_at_ms + UNFINISHED_MS:
+        until = ledger.now + record.keep_ms
+        _move_due(ledger, row.reference, row.time_ms, until)
+        _save(ledger, row.reference, replace(record, until_ms=until))
+        return 0
+    _delete(ledger, row.reference, row.time_ms)
+    return 1
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(reader: Reader, key: bytes) -> WriteRecord | None:
+    raw = reader.get(keyspace.META, keyspace.write_row(key, 0))
+    return None if raw is None else records.decode_struct(WriteRecord, raw, "the marker of a staged write")
+
+
+def _known(reader: Reader, key: bytes, write_id: str) -> WriteRecord:
+    record = _read(reader, key)
+    if record is None:
+        raise InvalidArgument(f"write {write_id!r} was never begun, or has been forgotten")
+    return record
+
+
+def _state(reader: Reader, key: bytes, record: WriteRecord) -> WriteState:
+    rows = reader.get_many(
+        keyspace.META, [keyspace.write_row(key, part) for part in range(1, record.manifest_parts + 1)]
+    )
+    pieces = []
+    for row in rows:
+        if row is None:
+            raise Corrupt(f"a part of the manifest of write {record.id!r} is missing")
+        pieces.append(records.unseal(f"the manifest of write {record.id!r}", row)[1:])
+    return WriteState(
+        id=record.id, manifest=b"".join(pieces), chunk=record.chunk, jobs=record.jobs, duplicates=record.duplicates,
+        finished=record.finished,
+    )  # fmt: skip
+
+
+def _save(ledger: Ledger, key: bytes, record: WriteRecord) -> None:
+    ledger.tx.put(keyspace.META, keyspace.write_row(key, 0), records.encode_struct(record))
+
+
+def _move_due(ledger: Ledger, key: bytes, before_ms: int, after_ms: int) -> None:
+    if before_ms == after_ms:
+        return
+    ledger.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, before_ms, 0, key))
+    ledger.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, after_ms, 0, key), b"")
+
+
+def _delete(ledger: Ledger, key: bytes, until_ms: int) -> None:
+    ledger.tx.delete_range(keyspace.META, *keyspace.write_range(key))
+    ledger.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, until_ms, 0, key))

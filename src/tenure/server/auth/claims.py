@@ -1,0 +1,99 @@
+"""A token's claims, judged: pure, and stricter than the standard where it leaves a choice.
+
+sub, iss, aud, iat, exp   all required. Times are numbers, not text that looks like one.
+tenant (or another name)  one string; a list is refused, since whoever reads its first item and whoever reads its last
+                          would not agree. Only an operator may do without.
+scope                     names parted by spaces, as OAuth has it, or a list of them; those that are not ours are passed over
+queues                    optional: a list of names. Absent: every queue.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tenure.errors import InvalidArgument, Unauthenticated
+from tenure.model.names import DEFAULT_TENANT, checked
+from tenure.stores.remote.identity import SCOPES, Identity
+
+MAX_SUBJECT = 256
+MAX_QUEUES = 100
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    issuer: str
+    audience: str
+    tenant_claim: str = "tenant"
+    #: Seconds by which two machines' clocks may differ.
+    leeway: float = 5.0
+
+
+def identity_of(claims: Mapping[str, object], rules: Rules, now: float) -> tuple[Identity, float]:
+    """The identity, and the second its token ends. Raises Unauthenticated."""
+    if claims.get("iss") != rules.issuer:
+        raise Unauthenticated("the token's issuer (iss) is not the one this server trusts")
+    audience = claims.get("aud")
+    if audience != rules.audience and not (isinstance(audience, list) and rules.audience in audience):
+        raise Unauthenticated("the token is not for this server: its audience (aud) is another")
+    ends = _times(claims, rules.leeway, now)
+    scopes = _scopes(claims.get("scope"))
+    tenant = _tenant(claims, rules.tenant_claim, "operator" in scopes)
+    return Identity(_subject(claims.get("sub")), tenant, scopes, _queues(claims.get("queues"))), ends
+
+
+def _times(claims: Mapping[str, object], leeway: float, now: float) -> float:
+    expires, issued = _time(claims, "exp"), _time(claims, "iat")
+    if now >= expires + leeway:
+        raise Unauthenticated("the token has expired")
+    if issued > now + leeway:
+        raise Unauthenticated("the token says it was issued in the future (iat): are the clocks right?")
+    if "nbf" in claims and _time(claims, "nbf") > now + leeway:
+        raise Unauthenticated("the token is not valid yet (nbf)")
+    return expires + leeway
+
+
+def _time(claims: Mapping[str, object], name: str) -> float:
+    value = claims.get(name)
+    if value is None:
+        raise Unauthenticated(f"the token has no {name}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unauthenticated(f"the token's {name} is not a time")
+    return value
+
+
+def _subject(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_SUBJECT or _UNPRINTABLE.search(value):
+        raise Unauthenticated("the token has no subject (sub) of 1 to 256 printable characters")
+    return value
+
+
+def _tenant(claims: Mapping[str, object], claim: str, operator: bool) -> str:
+    value = claims.get(claim)
+    if value is None and operator:
+        return DEFAULT_TENANT
+    try:
+        return checked("tenant", value)
+    except InvalidArgument:
+        raise Unauthenticated(f"the token names no tenant: its claim {claim!r} must be one name") from None
+
+
+def _scopes(value: object) -> frozenset[str]:
+    names = value.split(" ") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Unauthenticated("the token has no scope: names parted by spaces, or a list of them")
+    return frozenset(names) & SCOPES
+
+
+def _queues(value: object) -> frozenset[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > MAX_QUEUES:
+        raise Unauthenticated(f"the token's queues must be a list of at most {MAX_QUEUES} names")
+    try:
+        return frozenset(checked("queue", name) for name in value)
+    except InvalidArgument:
+        raise Unauthenticated("the token's queues must be names of queues") from None

@@ -1,0 +1,241 @@
+"""A set of keys published by an identity provider (JWKS), fetched and kept.
+
+    first use, or older than `max_age`   fetched: the first time before an answer, later in the background
+    a token names an unknown key         fetched again, at most once in `min_interval`, however many such tokens come
+    a key is no longer in the set        still trusted for `overlap`, so that its last tokens run out
+    the fetch fails                      logged; what is known stays, however old
+
+One place is asked, by the scheme in the settings: redirects are not followed. Answers past MAX_BYTES, or slower than
+TIMEOUT altogether, are failures.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import jwt
+import msgspec
+
+from tenure.clock import Clock, SystemClock
+from tenure.errors import SettingsError, Unavailable
+from tenure.server.auth.access import is_loopback
+from tenure.server.auth.keys import Key, from_public
+from tenure.stores.telemetry import inform, warn
+
+MAX_BYTES = 256 * 1024
+MAX_KEYS = 64
+TIMEOUT = 5.0
+
+
+class _Held(NamedTuple):
+    key: Key
+    #: By the steady clock; None while the set has it.
+    gone_ms: int | None
+
+
+class FetchFailed(Exception):
+    """Why a set could not be had. Not for callers: it is logged."""
+
+
+class Jwks:
+    """A keyring that is kept by somebody else."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_age: float = 300.0,
+        min_interval: float = 30.0,
+        overlap: float = 600.0,
+        clock: Clock | None = None,
+        fetch: Callable[[str], bytes] | None = None,
+    ) -> None:
+        self._url = checked_url(url)
+        self._max_age_ms, self._min_interval_ms, self._overlap_ms = (
+            round(seconds * 1000) for seconds in (max_age, min_interval, overlap)
+        )
+        self._clock = clock or SystemClock()
+        self._fetch = fetch or (lambda where: fetch_document(where, self._clock))
+        self._held: dict[str, _Held] = {}
+        self._fetched_ms: int | None = None
+        self._tried_ms: int | None = None
+        self._fetching = threading.Lock()
+        self._changing = threading.Lock()
+        self.version = 0
+
+    def find(self, kid: str | None) -> list[Key]:
+        if self._fetched_ms is None:
+            raise Unavailable("the keys that tokens are verified with could not be fetched yet")
+        self._let_go()
+        if self._age(self._fetched_ms) > self._max_age_ms and self._may_try() and not self._fetching.locked():
+            threading.Thread(target=self.refresh, name="tenure-jwks", daemon=True).start()
+        held = self._held
+        if kid is None:
+            # A token that names no key may be signed with any, if there is only one: the one there always was.
+            return [one.key for one in held.values()] if len(held) == 1 else []
+        found = held.get(kid)
+        return [found.key] if found else []
+
+    def stale(self, kid: str | None) -> bool:
+        if self._fetched_ms is None:
+            return self._may_try()
+        return kid is not None and kid not in self._held and self._may_try()
+
+    def refresh(self) -> None:
+        # Whoever comes while another fetches waits for that, and then finds that it is not due.
+        with self._fetching:
+            if not self._may_try():
+                return
+            try:
+                self._take(parse(self._fetch(self._url)))
+            except FetchFailed as exc:
+                warn("jwks.failed", reason=str(exc), known=len(self._held))
+            finally:
+                self._tried_ms = self._clock.steady_ms()  # at the end: until then, whoever needs a key waits above
+
+    def _take(self, keys: dict[str, Key]) -> None:
+        with self._changing:
+            self._held = self._joined(keys)
+            self._fetched_ms = self._clock.steady_ms()
+
+    def _joined(self, keys: dict[str, Key]) -> dict[str, _Held]:
+        now = self._clock.steady_ms()
+        held = {kid: _Held(key, None) for kid, key in keys.items()}
+        replaced = False
+        for kid, one in self._held.items():
+            if kid not in held:
+                held[kid] = _Held(one.key, now if one.gone_ms is None else one.gone_ms)
+            elif not _same(held[kid].key, one.key):
+                replaced = True  # one name for two keys: the old one cannot stay beside it
+        if held.keys() != self._held.keys() or replaced:
+            inform("jwks.changed", keys=sorted(keys))
+        self.version += replaced
+        return held
+
+    def _let_go(self) -> None:
+        if any(self._past(one) for one in self._held.values()):
+            with self._changing:
+                self._held = {kid: one for kid, one in self._held.items() if not self._past(one)}
+                self.version += 1
+
+    def _past(self, one: _Held) -> bool:
+        return one.gone_ms is not None and self._age(one.gone_ms) > self._overlap_ms
+
+    def _may_try(self) -> bool:
+        return self._tried_ms is None or self._age(self._tried_ms) >= self._min_interval_ms
+
+    def _age(self, since_ms: int) -> int:
+        return self._clock.steady_ms() - since_ms
+
+
+def checked_url(url: str) -> str:
+    """https, or http to this machine. Raises SettingsError."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as exc:
+        raise SettingsError(f"server.auth.jwks_url: not a URL ({exc})") from None
+    if not parts.hostname or parts.username or parts.password:
+        raise SettingsError("server.auth.jwks_url: expected https://HOST/PATH, without a user")
+    if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)):
+        return url
+    raise SettingsError("server.auth.jwks_url: keys must come by https (or by http from this machine itself)")
+
+
+def _same(one: Key, other: Key) -> bool:
+    return one.algorithm == other.algorithm and one.material == other.material
+
+
+class _Jwk(msgspec.Struct, frozen=True):
+    kty: str
+    kid: str | None = None
+    use: str | None = None
+    alg: str | None = None
+    crv: str | None = None
+    n: str | None = None
+    e: str | None = None
+    x: str | None = None
+
+
+class _Set(msgspec.Struct, frozen=True):
+    keys: list[msgspec.Raw]
+
+
+#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+_set = msgspec.json.Decoder(_Set).decode
+_jwk = msgspec.json.Decoder(_Jwk).decode
+
+
+def parse(document: bytes) -> dict[str, Key]:
+    """Its signing keys by `kid`. A key that is of no use here is passed over, and the others stand."""
+    try:
+        listed = _set(document).keys
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise FetchFailed(f"not a set of keys: {exc}") from None
+    keys: dict[str, Key] = {}
+    for raw in listed[:MAX_KEYS]:
+        try:
+            jwk = _jwk(raw)
+            key = _key_of(jwk)
+        except (msgspec.DecodeError, jwt.PyJWTError, SettingsError, ValueError, RecursionError):
+            continue
+        if key is not None:
+            # Two keys under one name cannot be told apart: the first stands, as it does in the document.
+            keys.setdefault(jwk.kid or "", key)
+    if not keys:
+        raise FetchFailed("it holds no RSA or Ed25519 key for signatures")
+    return keys
+
+
+def _key_of(jwk: _Jwk) -> Key | None:
+    if jwk.use not in (None, "sig"):
+        return None
+    # By the key's type alone: a secret ("oct") that somebody published is no secret, and is never a key here.
+    if jwk.kty == "RSA" and jwk.alg in (None, "RS256"):
+        material = jwt.PyJWK({"kty": "RSA", "n": jwk.n or "", "e": jwk.e or ""}, algorithm="RS256").key
+    elif jwk.kty == "OKP" and jwk.crv == "Ed25519" and jwk.alg in (None, "EdDSA", "Ed25519"):
+        material = jwt.PyJWK({"kty": "OKP", "crv": "Ed25519", "x": jwk.x or ""}, algorithm="EdDSA").key
+    else:
+        return None
+    return from_public(material, "jwks")
+
+
+def fetch_document(url: str, clock: Clock) -> bytes:
+    """Its bytes. Raises FetchFailed."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            host, parts.port, timeout=TIMEOUT, context=ssl.create_default_context()
+        )
+    else:
+        connection = http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT)
+    until = clock.steady_ms() + TIMEOUT * 1000
+    try:
+        connection.request("GET", path, headers={"Accept": "application/jwk-set+json, application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise FetchFailed(f"{host} answered {answer.status}")
+        return _body(answer, lambda: clock.steady_ms() < until)
+    except (OSError, http.client.HTTPException) as exc:
+        raise FetchFailed(f"{host}: {type(exc).__name__}: {exc}") from None
+    finally:
+        connection.close()
+
+
+def _body(answer: http.client.HTTPResponse, in_time: Callable[[], bool]) -> bytes:
+    body = bytearray()
+    while chunk := answer.read1(64 * 1024):
+        body += chunk
+        if len(body) > MAX_BYTES:
+            raise FetchFailed(f"more than {MAX_BYTES:,} bytes")
+        if not in_time():
+            raise FetchFailed(f"not done within {TIMEOUT:g} s")
+    return bytes(body)

@@ -1,0 +1,63 @@
+"""Tokens of one's own, for development and tests. In production an identity provider issues them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from tenure.errors import SettingsError
+from tenure.server.auth.claims import Rules
+from tenure.server.auth.keys import from_secret
+
+
+def new_secret() -> str:
+    """Fit for HS256: 48 bytes of chance, as 64 characters."""
+    return secrets.token_urlsafe(48)
+
+
+def mint(
+    key: bytes,
+    rules: Rules,
+    *,
+    subject: str,
+    tenant: str | None,
+    scopes: Sequence[str],
+    queues: Sequence[str] | None,
+    now: float,
+    lifetime: float,
+) -> str:
+    """A token by a secret, or by a private key in PEM."""
+    claims: dict[str, Any] = {
+        "iss": rules.issuer,
+        "aud": rules.audience,
+        "sub": subject,
+        "iat": int(now),
+        "exp": int(now + lifetime),
+        "scope": " ".join(scopes),
+    }
+    if tenant is not None:
+        claims[rules.tenant_claim] = tenant
+    if queues is not None:
+        claims["queues"] = list(queues)
+    algorithm, material = _signing(key)
+    return jwt.encode(claims, material, algorithm=algorithm)
+
+
+def _signing(key: bytes) -> tuple[str, Any]:
+    if b"-----BEGIN" not in key:
+        return "HS256", from_secret(key, "the secret").material
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as exc:
+        raise SettingsError(f"not a private key in PEM without a password ({exc})") from None
+    if isinstance(private, RSAPrivateKey):
+        return "RS256", private
+    if isinstance(private, Ed25519PrivateKey):
+        return "EdDSA", private
+    raise SettingsError(f"a {type(private).__name__} cannot sign tokens: an RSA or an Ed25519 key can")

@@ -1,0 +1,49 @@
+"""Tenure for PySpark: the data source `tenure`, and what goes around it. Needs `pip install 'tenure[spark]'`.
+
+    session(...)            a SparkSession with the settings that suit it
+    register(spark)         for sessions that PySpark's own look-up does not serve
+    snapshot(url, ttl=…)    one moment of a store for several reads
+    drain(spark, url, …)    executors as workers, until a queue is empty
+    StreamListener()        rows, lag and batch times of streams, for Prometheus and the log
+
+PySpark finds the data source by itself where the module `pyspark_tenure`, which comes with this package, is installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module as _import
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
+try:
+    import numpy as _numpy
+    import pyarrow as _pyarrow
+    import pyspark as _pyspark
+except ImportError as exc:  # pragma: no cover - where the extra is not installed
+    raise ImportError(f"tenure.spark needs PySpark, pyarrow and numpy ({exc}): pip install 'tenure[spark]'") from exc
+
+from tenure.spark.session import session  # it shares its name with its module: whoever comes last would have it
+
+if _CHECKING:
+    from tenure.spark.datasource import TenureSource, register
+    from tenure.spark.draining import drain
+    from tenure.spark.listening import StreamListener
+    from tenure.spark.snapshots import snapshot
+
+del _numpy, _pyarrow, _pyspark
+
+__all__ = ["StreamListener", "TenureSource", "drain", "register", "session", "snapshot"]
+
+#: Imported when they are asked for: every Python that Spark starts imports this package, for one of them or none.
+_HOMES = {
+    "TenureSource": "datasource", "StreamListener": "listening", "drain": "draining", "register": "datasource",
+    "snapshot": "snapshots",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tenure.spark' has no attribute {name!r}")
+    found = getattr(_import(f"tenure.spark.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

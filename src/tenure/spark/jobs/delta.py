@@ -1,0 +1,50 @@
+"""A history's tables as Delta tables, through `deltalake`: no jar of Spark's is needed, and any reader of Delta can read them.
+
+Run by run, from the logged Parquet files. Each Delta commit carries the run's number as an application transaction, so a
+run is added once, whatever was killed in between; what is open is replaced.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+from tenure.errors import InvalidArgument
+from tenure.spark.jobs.lake import OPEN, Entry, Lake
+from tenure.spark.jobs.summary import Told, quietly
+
+APP = "tenure-history"
+
+
+def publish(root: str, *, told: Told = quietly) -> dict[str, int]:
+    """Bring the Delta tables in ROOT/delta up to the log; table → its version."""
+    try:
+        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    except ImportError:
+        raise InvalidArgument("Delta tables need the package deltalake: pip install 'tenure[delta]'") from None
+    lake = Lake(root)
+    entries = lake.entries()
+    versions: dict[str, int] = {}
+    for table in entries[-1].tables if entries else ():
+        path = str(lake.root / "delta" / table)
+        done = -1
+        if Path(path, "_delta_log").exists():
+            done = DeltaTable(path).transaction_version(APP) or -1
+        for entry in _missing(entries, table, done):
+            told(f"delta: {table}, run {entry.number}")
+            data = ds.dataset(lake.path(entry.tables[table]), format="parquet")
+            write_deltalake(
+                path,
+                data.scanner().to_reader(),
+                mode="overwrite" if table in OPEN else "append",
+                commit_properties=CommitProperties(app_transactions=[Transaction(APP, entry.number)]),
+            )
+        versions[table] = DeltaTable(path).version()
+    return versions
+
+
+def _missing(entries: list[Entry], table: str, done: int) -> list[Entry]:
+    later = [entry for entry in entries if entry.number > done]
+    # Of what is open the last run tells, and the files of those before are gone.
+    return later[-1:] if table in OPEN else later

@@ -1,0 +1,207 @@
+"""`history`: the journal as tables that people ask questions of, brought up to date run by run.
+
+    journal ──▶ bronze (events) ──▶ silver (attempts, lives) ──▶ gold (hourly partials)
+
+Each run covers the commits since the one before. It writes files of its own and then one log entry, which is its commit
+(`lake`): killed at any point it has done nothing, and run again it does the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from tenure.errors import Corrupt, InvalidArgument
+from tenure.spark.jobs import journal
+from tenure.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
+from tenure.spark.jobs.pauses import paused_hours
+from tenure.spark.jobs.sizing import sized
+from tenure.spark.jobs.summary import Summary, Told, quietly
+from tenure.spark.pipelines import gold, silver
+from tenure.spark.pipelines.chains import chains
+from tenure.spark.snapshots import snapshot
+
+CONSUMER = "history"
+SLO = 60.0
+
+
+def history(
+    spark: SparkSession,
+    url: str,
+    root: str,
+    *,
+    slo: float | None = None,
+    consumer: str | None = CONSUMER,
+    told: Told = quietly,
+) -> Summary:
+    """Bring the history at `root` up to the journal's end. Raises RunConflict, JournalTrimmed.
+
+    `slo` is in seconds, and set with the first run. `consumer` is the name under which the journal is asked to keep what
+    this history has yet to read; None asks for nothing.
+    """
+    began = time.monotonic()
+    lake = Lake(root)
+    lake.vacuum()
+    entries = lake.entries()
+    last = entries[-1] if entries else None
+    slo = _checked_slo(slo, last)
+    told("looking at the journal")
+    start, end = journal.bounds(url, None if last is None else last.end)
+    if consumer is not None and last is not None:
+        journal.register(url, consumer, last.end)
+    summary = Summary(job="history", facts={"root": str(lake.root), "run": None, "commits": None})
+    if start == end:
+        summary.seconds = time.monotonic() - began
+        return summary
+    with snapshot(url, name="history") as snap:
+        entry = _Run(spark, lake, last, start, end, slo, told).write(url, snap.id)
+    told("committing")
+    lake.commit(entry)
+    lake.vacuum()
+    if consumer is not None:
+        journal.register(url, consumer, entry.end)
+    summary.read = entry.rows["bronze"]
+    summary.written = sum(entry.rows.values())
+    summary.facts |= {"run": entry.number, "commits": entry.label, "rows": entry.rows}
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def _checked_slo(slo: float | None, last: Entry | None) -> float:
+    if last is not None and slo is not None and slo != last.slo:
+        raise InvalidArgument(
+            f"this history counts an SLO of {last.slo:g} s since its first run: {slo:g} s needs a history of its own"
+        )
+    return last.slo if last is not None else SLO if slo is None else slo
+
+
+class _Run:
+    """One run's work, up to its commit."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        last: Entry | None,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        slo: float,
+        told: Told,
+    ) -> None:
+        self._spark, self._lake, self._last, self._told = spark, lake, last, told
+        self._start, self._end, self._slo = dict(start), dict(end), slo
+        self._label = f"{sum(start.values())}-{sum(end.values())}"
+        self._attempt = new_attempt()
+        self._tables: dict[str, str] = {}
+        self._rows: dict[str, int] = {}
+
+    def write(self, url: str, snapshot: str) -> Entry:
+        start_ms = None if self._last is None else self._last.end_ms
+        bronze = self._put("bronze", journal.events(self._spark, url, snapshot, self._start, self._end, start_ms))
+        last_number, end_ms = self._whole(bronze)
+        span = gold.Span(None if start_ms is None else _moment(start_ms), _moment(end_ms))
+        with sized(self._spark, self._rows["bronze"]):
+            paused = self._tell(bronze, span, start_ms, end_ms)
+        return Entry(
+            number=1 if self._last is None else self._last.number + 1,
+            store=url,
+            start=self._start,
+            end=self._end,
+            last_number=last_number,
+            start_ms=start_ms,
+            end_ms=end_ms,
+            tables=self._tables,
+            rows=self._rows,
+            paused=paused,
+            slo=self._slo,
+        )
+
+    def _tell(self, bronze: DataFrame, span: gold.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
+        """Write silver and gold; which queues are paused at the end."""
+        carried = None if self._last is None else self._lake.read(self._spark, "silver/carry", last=True)
+        self._told("silver: putting each job's events side by side")
+        chained = chains(bronze, carried).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            attempts, lives = self._silver(chained)
+            self._gold(chained, attempts, lives, span)
+        finally:
+            chained.unpersist()
+        hours, paused = paused_hours(bronze, {} if self._last is None else self._last.paused, start_ms, end_ms)
+        self._put("gold/paused", self._spark.createDataFrame(hours, PAUSED), few=True)
+        return paused
+
+    def _silver(self, chained: DataFrame) -> tuple[DataFrame, DataFrame]:
+        tried = silver.attempts(chained)
+        told = tried.drop("carried")  # which says how runs were cut, and nothing of the attempt
+        self._put("silver/attempts", told.where(F.col("ended_at").isNotNull()))
+        self._put("silver/open_attempts", told.where(F.col("ended_at").isNull()))
+        # Lives are gathered once, and read back for what follows.
+        self._told("silver: lives")
+        lives = self._put("silver/lives_seen", silver.lives(chained), kept=False)
+        self._put("silver/lives", silver.closed_lives(lives))
+        self._put("silver/open_lives", silver.open_lives(lives))
+        self._put("silver/carry", silver.carry(lives))
+        return tried, lives
+
+    def _gold(self, chained: DataFrame, attempts: DataFrame, lives: DataFrame, span: gold.Span) -> None:
+        closed = self._spark.read.parquet(self._lake.path(self._tables["silver/lives"]))
+        partials = {
+            "flows": gold.flows(chained),
+            "waits": gold.waits(attempts),
+            "runs": gold.runs(attempts),
+            "ends": gold.ends(closed),
+            "ready": gold.ready(chained, span),
+            "slo": gold.slo(lives, self._slo, span),
+            "causes": gold.causes(chained),
+        }
+        # Small ones, and each mostly waiting for the driver to plan it: side by side.
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda item: self._put(f"gold/{item[0]}", item[1], few=True), partials.items()))
+
+    def _put(self, table: str, rows: DataFrame, *, few: bool = False, kept: bool = True) -> DataFrame:
+        """Write a table of this run, and read it back; one that is not `kept` is for this run alone, and swept after it."""
+        self._told(f"{table}")
+        place = self._lake.place(table, self._label, self._attempt)
+        path = self._lake.path(place)
+        written = (rows.coalesce(1) if few else rows).write.mode("error").options(**(_KEPT if kept else _PASSING))
+        written.parquet(path)
+        if kept:
+            self._tables[table] = place
+            self._rows[table] = rows_in(path)
+        return self._spark.read.schema(rows.schema).parquet(path)
+
+    def _whole(self, bronze: DataFrame) -> tuple[dict[str, int], int]:
+        """Verify that the events follow on those before, without a gap; the last number of each shard, and the last time."""
+        rows = bronze.groupBy("shard").agg(
+            F.min("number").alias("first"), F.max("number").alias("last"), F.count("*").alias("count"),
+            F.max("commit").alias("commit"), F.max(F.unix_millis("time")).alias("time"),
+        ).collect()  # fmt: skip
+        numbers = dict(self._last.last_number) if self._last is not None else {}
+        for row in rows:
+            first = numbers.get(row.shard, row.first - 1) + 1
+            if row.first != first or row["count"] != row.last - row.first + 1 or row.commit != self._end[row.shard]:
+                raise Corrupt(
+                    f"the journal {row.shard} gave {row['count']} events from number {row.first} to {row.last},"
+                    f" and not all from {first} on: it is damaged, or of another store than the runs before"
+                )
+            numbers[row.shard] = row.last
+        before = 0 if self._last is None else self._last.end_ms
+        return numbers, max([row.time for row in rows] + [before])
+
+
+#: No dictionary of what hardly repeats: Parquet would make one, hash by hash, and throw it away.
+_KEPT = {f"parquet.enable.dictionary#{name}": "false" for name in ("job_id", "number")}
+#: For what is read a moment later, and then gone, nothing is made small.
+_PASSING = {"parquet.enable.dictionary": "false", "compression": "none"}
+
+PAUSED = "hour TIMESTAMP, tenant STRING, queue STRING, paused_ms BIGINT"
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,124 @@
+"""`load`: a file or a query into a queue, exactly once, with what is not valid set aside."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tenure.errors import InvalidArgument
+from tenure.spark.jobs.lake import rows_in
+from tenure.spark.jobs.summary import Summary, Told, quietly
+from tenure.spark.pipelines.loading import BAD, as_jobs
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def load(
+    spark: SparkSession,
+    url: str,
+    queue: str,
+    *,
+    path: str | None = None,
+    kind: str | None = None,
+    sql: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    tenant: str = "default",
+    quarantine: str | None = None,
+    write_id: str | None = None,
+    bulk: bool = False,
+    told: Told = quietly,
+) -> Summary:
+    """Rows of `path`, or of the query `sql`, as jobs of `queue`. With the same `write_id` again, nothing is added twice.
+
+    With `path` and `sql` both, the query is over the file's rows, as the table `input`. Rows that cannot be read or are
+    no valid jobs go to the folder `quarantine` with their reason; without one, the first ends the load with nothing added.
+    """
+    began = time.monotonic()
+    told("reading")
+    rows = _rows(spark, path, kind, sql, options or {})
+    unread = 0
+    if BAD in rows.columns:
+        rows = rows.cache()
+        bad = rows.where(rows[BAD].isNotNull())
+        unread = bad.count()
+        if unread and quarantine is None:
+            first = bad.first()
+            raise InvalidArgument(
+                f"{unread:,} rows of {path} cannot be read, the first: {first and first[BAD]!r}. Name a quarantine for them"
+            )
+        if unread:
+            bad.selectExpr("'the row cannot be read' AS reason", f"{BAD} AS row").coalesce(1).write.mode("append").json(
+                str(Path(str(quarantine)) / "unreadable")
+            )
+        rows = rows.where(rows[BAD].isNull()).drop(BAD)
+    jobs = as_jobs(rows, mapping or {})
+    write_id = write_id or f"load-{uuid.uuid4().hex}"
+    counted = _counted(url, queue, tenant)
+    told("writing")
+    writer = (
+        jobs.write.format("tenure").mode("append").option("url", url).option("queue", queue).option("tenant", tenant)
+    )
+    writer = writer.option("writeId", write_id)
+    if bulk:
+        writer = writer.option("mode", "bulk")
+    if quarantine is not None:
+        writer = writer.option("onInvalid", "quarantine").option("quarantinePath", str(Path(quarantine) / "rejected"))
+    before = _set_aside(quarantine)
+    writer.save()
+    rejected = _set_aside(quarantine) - before + unread
+    written = _counted(url, queue, tenant) - counted
+    return Summary(
+        job="load",
+        read=written + rejected,
+        written=written,
+        rejected=rejected,
+        seconds=time.monotonic() - began,
+        facts={"queue": f"{tenant}/{queue}", "write_id": write_id, "quarantine": quarantine if rejected else None},
+    )
+
+
+def _rows(
+    spark: SparkSession, path: str | None, kind: str | None, sql: str | None, options: Mapping[str, str]
+) -> DataFrame:
+    if path is None:
+        if sql is None:
+            raise InvalidArgument("say what to load: a file, or a query")
+        return spark.sql(sql)
+    kind = kind or Path(path.rstrip("/")).suffix.removeprefix(".").lower()
+    if kind in ("jsonl", "ndjson"):
+        kind = "json"
+    if kind not in FORMATS:
+        raise InvalidArgument(f"{path}: say its format, one of {', '.join(FORMATS)}")
+    reader = spark.read
+    if kind in ("csv", "json"):
+        given = {"header": "true", "inferSchema": "true"} if kind == "csv" else {}
+        given |= dict(options)
+        whole = spark.read.options(**given).format(kind).load(path)
+        schema = whole.schema.add(BAD, "string") if BAD not in whole.columns else whole.schema
+        given |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+        rows = reader.options(**given).schema(schema).format(kind).load(path)
+    else:
+        rows = reader.options(**dict(options)).parquet(path)
+    if sql is not None:
+        rows.createOrReplaceTempView("input")
+        return spark.sql(sql)
+    return rows
+
+
+def _counted(url: str, queue: str, tenant: str) -> int:
+    from tenure.spark.stores import opened
+
+    with opened(url) as store:
+        return store.queue(queue, tenant).counts().enqueued
+
+
+def _set_aside(quarantine: str | None) -> int:
+    folder = None if quarantine is None else Path(quarantine) / "rejected"
+    if folder is None or not folder.exists():
+        return 0
+    return sum(rows_in(str(found)) for found in [folder, *folder.rglob("*")] if found.is_dir())

@@ -1,0 +1,102 @@
+"""A SparkSession with the settings that suit Tenure, and small machines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+#: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
+JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+
+
+def session(
+    app: str = "tenure",
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session there is, or a new one. `memory` is the driver's; `conf` is Spark's own settings, and wins.
+
+    With no `master` it is whatever spark-submit says, or this machine (`local[*]`).
+    """
+    local = master is not None and master.startswith("local")
+    settings = {
+        "spark.app.name": app,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # The line of Python that every expression was made at, sent to Java with it: more calls than the expressions.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": JAVA,
+    }
+    if local:
+        settings |= {
+            # Loopback: a laptop's own name may lead nowhere, and nobody else is to be let in.
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        }
+    if master is not None:
+        settings["spark.master"] = master
+    if memory is not None:
+        settings["spark.driver.memory"] = memory
+    builder = SparkSession.builder
+    settings |= dict(conf or {})
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _launching(local, settings.get("spark.pyspark.python")):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _launching(local: bool, executors: str | None) -> Iterator[None]:
+    """What Spark's Java takes from its environment, and from nowhere else, while it starts.
+
+    Which Python looks for data sources (`python3`, if nobody says); the address of this machine (it warns of loopback names).
+    On a cluster the executors' may be elsewhere: it is what `spark.pyspark.python` says, which PySpark itself only heeds
+    when it is submitted.
+    """
+    added = {}
+    if "PYSPARK_PYTHON" not in os.environ:
+        if local:
+            added["PYSPARK_PYTHON"] = _plain_python()
+        elif executors is not None:
+            added["PYSPARK_PYTHON"] = executors
+    if not local and "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        added["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local and "SPARK_LOCAL_IP" not in os.environ:
+        added["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _plain_python() -> str:
+    """This Python, as workers should start it: PySpark from where it is installed.
+
+    Spark puts its own zip files first on PYTHONPATH, and every worker then unpacks PySpark's modules from them; that is
+    most of the time a short task takes. Only those entries are left out, whatever else is on the path stays.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tenure-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    script = folder / "python"
+    path = os.environ.get("PYTHONPATH")
+    setting = f"export PYTHONPATH={shlex.quote(path)}" if path else "unset PYTHONPATH"
+    script.write_text(f'#!/bin/sh\n{setting}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o700)
+    return str(script)

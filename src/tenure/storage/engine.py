@@ -1,0 +1,346 @@
+"""The seam: an ordered, transactional key-value store. All queue logic is written once, above it.
+
+    Engine ── transact(fn) ──▶ Transaction (a Reader that writes)
+       ├───── read(fn) ──────▶ Reader, one moment, for something short
+       └───── snapshot() ────▶ Snapshot (a Reader), one moment, for as long as it is held
+
+Keys and values are bytes; keys are compared byte by byte. A space (see `keyspace`) is a number, and what an engine
+makes of it (a column family, a named database, a prefix) is its own affair.
+
+What an engine promises:
+
+1. A transaction is serializable, and atomic: all of it is there after a crash, or nothing.
+2. `transact` returns once the transaction is as durable as `traits.durability` says, and not before.
+3. `fn` may run more than once; it must take ids and the time from outside. If it raises, nothing is written.
+   It never calls `transact` itself. An engine of scope `process` runs it once, and stops if its commit fails.
+4. A transaction never reads what it wrote. The memory engine refuses to let it; other engines need not notice.
+5. `append` keys are dense and in commit order: n+1 follows n, across restarts. (The last row of such a space is never
+   deleted: the numbers go on from it.)
+6. Damage is an error (`Corrupt`), never a missing row or the end of a scan.
+7. The driver's errors become ours in one place: Conflict (retried inside), CommitUnknown, TooLarge, Corrupt,
+   Unavailable, StoreClosed.
+8. After a fork the child's engine answers `StoreClosed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+from tenure.errors import Corrupt
+
+T = TypeVar("T")
+Space = int
+Row = tuple[bytes, bytes]
+Durability = Literal["disk", "os", "memory"]
+DURABILITIES: tuple[Durability, ...] = ("memory", "os", "disk")  # weakest first
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What differs between engines, said so that the conformance suite can test it."""
+
+    #: Who may have it open at once: threads of one process, processes of one host, or hosts.
+    scope: Literal["process", "host", "cluster"]
+    #: Whether claims follow the order strictly, or nearly (where many hosts pick at random).
+    order: Literal["strict", "approximate"]
+    #: Whether `snapshot()` is one moment of the whole store.
+    snapshot: Literal["store", "queue"]
+    durability: Durability
+    #: The largest batch that is one transaction, and the largest key and value.
+    atomic_bytes: int
+    key_bytes: int
+    value_bytes: int
+    #: How often to look for other processes' commits, in seconds; None where this process sees every commit.
+    poll: float | None = None
+    #: Whether events have one order and one count for the whole store, or each queue its own.
+    journal: Literal["store", "queue"] = "store"
+    #: Whether tenants can be given quotas, which hold over all their queues.
+    quotas: bool = True
+
+
+class Reader(Protocol):
+    """Looks at one moment."""
+
+    def get(self, space: Space, key: bytes) -> bytes | None: ...
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys."""
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        """Up to `limit` rows with begin <= key < end. `snapshot`: takes no conflict (nothing, with one writer)."""
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        """As `scan`, the keys only: for spaces that are indexes."""
+
+
+class Transaction(Reader, Protocol):
+    """Looks and writes; nothing it writes is seen, by itself or by others, before it commits."""
+
+    def put(self, space: Space, key: bytes, value: bytes) -> None: ...
+
+    def put_many(self, space: Space, rows: Sequence[Row]) -> None: ...
+
+    def delete(self, space: Space, key: bytes) -> None: ...
+
+    def delete_many(self, space: Space, keys: Sequence[bytes]) -> None: ...
+
+    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
+        """Not for jobs, state and leases, of which an engine may keep copies by key."""
+
+    def add(self, key: bytes, delta: int) -> None:
+        """Add to a row of `counters` (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
+
+    def guard(self, space: Space, key: bytes) -> None:
+        """Conflict with anyone who writes this key, without reading it (nothing, with one writer)."""
+
+    def next_append(self, space: Space) -> int:
+        """The number the next `append` to this space will get."""
+
+    def append(self, space: Space, value: bytes) -> int:
+        """Write at the next number of the space (a big-endian u64 key); returns it."""
+
+
+class Straight(Protocol):
+    """One small commit at a time, with the fewest calls: for an engine whose only writer is this process.
+
+    Everything is done while holding `lock`; then, outside it, `wait`. Nothing is read after `commit`.
+    """
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """The writer's own."""
+
+    def begin(self) -> int:
+        """The number of the journal's next row. Raises if the engine is closed or has stopped."""
+
+    def get(self, space: Space, key: bytes) -> bytes | None: ...
+
+    def first(self, space: Space, prefix: bytes, end: bytes) -> bytes | None:
+        """The first key of a front (`keyspace.FRONTS`) that is less than `end`."""
+
+    def commit(
+        self,
+        puts: Sequence[tuple[Space, bytes, bytes]],
+        deletes: Sequence[tuple[Space, bytes]],
+        adds: Sequence[tuple[bytes, int]],
+        journal: bytes,
+    ) -> int:
+        """Rows, counters and the journal's next row; returns what to `wait` for."""
+
+    # The three commonest commits, row by row: as `commit`, in fewer steps.
+
+    def enqueued(
+        self, tier: bytes, row: bytes, job: bytes, state: bytes, ready: bytes, one: bytes, two: bytes, journal: bytes
+    ) -> int:
+        """New rows of jobs, state and ready (which begins with `tier`); both counters go up."""
+
+    def claimed(
+        self,
+        tier: bytes,
+        row: bytes,
+        state: bytes,
+        ready: bytes,
+        held: bytes,
+        lease: bytes,
+        lease_jobs: bytes,
+        due: bytes,
+        down: bytes,
+        up: bytes,
+        journal: bytes,
+    ) -> int:
+        """The state changes, the ready row (which `first` found) goes, the rows of a lease come."""
+
+    def acked(self, row: bytes, held: bytes, due: bytes, down: bytes, up: bytes, journal: bytes) -> int:
+        """All rows of the job and of the lease go."""
+
+    def wait(self, version: int) -> None:
+        """Return once that commit is as durable as the engine promises."""
+
+
+class Extent(NamedTuple):
+    """About how many rows lie between two keys, both among them."""
+
+    first: bytes
+    last: bytes
+    rows: int
+
+
+class Walk(Protocol):
+    """A range, read from its beginning to its end."""
+
+    def take(self, limit: int) -> list[Row]:
+        """The next rows; fewer than `limit` only at the end."""
+
+
+class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
+    """A moment, held until closed."""
+
+    def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
+        """The rows with begin <= key < end, for someone who wants them all: no place is looked for twice."""
+
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        """The next `limit` rows from `begin` on: those that are sound, and the damage of those that are not, with their keys.
+
+        Where an engine cannot pass damage, it raises it.
+        """
+
+    def extents(self, space: Space) -> list[Extent]:
+        """Where rows lie, as far as the engine knows without reading them: these may overlap, and count what is gone.
+
+        Empty where it knows nothing.
+        """
+
+    def entries(self, space: Space) -> int | None:
+        """How many rows the engine itself counts in a space, where it keeps count apart from the rows."""
+
+    def close(self) -> None: ...
+
+
+class Table(NamedTuple):
+    """A sorted file of rows of one space, made apart from the database."""
+
+    space: Space
+    path: str
+
+
+class Loader(Protocol):
+    """Takes sorted files in as they are, together with one commit: all of it, or nothing, whenever the process ends."""
+
+    def write_table(self, path: str, rows: Iterable[Row]) -> None:
+        """Make such a file, of rows in ascending order."""
+
+    def load(
+        self,
+        intend: Callable[[Transaction], Sequence[Table]],
+        finish: Callable[[Transaction], T],
+        *,
+        again: bool = False,
+    ) -> T:
+        """Commit what `intend` wrote, take in the files it named, commit what `finish` wrote. Nothing comes between.
+
+        If `intend` raises, nothing is written. Once it is committed, the load must be finished: whoever opens the store
+        next and finds what it wrote calls `load` with `again`, with the same files. New rows only: no file may hold a
+        key that was ever written before.
+        """
+
+
+class Engine(Protocol):
+    """An open database."""
+
+    @property
+    def traits(self) -> Traits: ...
+
+    #: What opening it found worth a warning, though it goes on.
+    remarks: tuple[str, ...]
+    #: Told why, each time a transaction has to run again ("conflict", "map_full", …). Set by the store.
+    retried: Callable[[str], None]
+
+    @property
+    def home(self) -> Path | None:
+        """The folder it lives in; None if it has none."""
+
+    @property
+    def straight(self) -> Straight | None:
+        """The short way for one small commit; None where others write too."""
+
+    @property
+    def loader(self) -> Loader | None:
+        """Takes in files as they are; None where an engine cannot."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process had it open when this one opened it (so that the calendar may be taken anew)."""
+
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        """Run `fn`, commit what it wrote, wait until it is durable; give back what it returned."""
+
+    def read(self, fn: Callable[[Reader], T]) -> T:
+        """Run `fn` on one moment. For short looks: it may hold up writers."""
+
+    def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        """One moment of these spaces (all, if not said), for long looks."""
+
+    def version(self) -> int:
+        """A number that changes with every commit, of any process. Cheap."""
+
+    def durable(self) -> int | None:
+        """The last journal row known durable, or None where a commit is durable as soon as it is seen."""
+
+    def share(self) -> None:
+        """The store has done what it does alone on opening: let other processes in, where the engine has any."""
+
+    def tend(self) -> None:
+        """Cheap housekeeping, called by every sweep."""
+
+    def export(self, path: str) -> None:
+        """Write a copy of one moment that can be opened as a store. `path` does not exist yet."""
+
+    def close(self) -> None:
+        """Make everything durable and let go. Closing twice is fine."""
+
+
+class Steps:
+    """A `Walk` by one scan after another, for a snapshot that has nothing quicker."""
+
+    def __init__(self, reader: Reader, space: Space, begin: bytes, end: bytes) -> None:
+        self._reader, self._space, self._begin, self._end = reader, space, begin, end
+
+    def take(self, limit: int) -> list[Row]:
+        rows = self._reader.scan(self._space, self._begin, self._end, limit)
+        if rows:
+            self._begin = rows[-1][0] + b"\0"
+        return rows
+
+
+def iterate(reader: Reader, space: Space, begin: bytes, end: bytes, chunk: int = 1000) -> Iterator[list[Row]]:
+    """All rows of a range, a chunk at a time, each read as it is needed."""
+    while True:
+        rows = reader.scan(space, begin, end, chunk)
+        if rows:
+            yield rows
+        if len(rows) < chunk:
+            return
+        begin = rows[-1][0] + b"\0"
+
+
+def iterate_keys(reader: Reader, space: Space, begin: bytes, end: bytes, chunk: int = 1000) -> Iterator[list[bytes]]:
+    while True:
+        keys = reader.keys(space, begin, end, chunk)
+        if keys:
+            yield keys
+        if len(keys) < chunk:
+            return
+        begin = keys[-1] + b"\0"
+
+
+def every(reader: Reader, space: Space, begin: bytes, end: bytes, step: int) -> Iterator[bytes]:
+    """Every `step`-th key of a range: where to cut it into parts of that many rows."""
+    while True:
+        keys = reader.keys(space, begin, end, step + 1)
+        if len(keys) <= step:
+            return
+        begin = keys[-1]
+        yield begin
+
+
+def get_each(reader: Reader, space: Space, keys: Sequence[bytes]) -> list[bytes | Corrupt | None]:
+    """As `get_many`, but a damaged row is an answer for itself alone."""
+    try:
+        return list(reader.get_many(space, keys))
+    except Corrupt:
+        return [_get_or_damage(reader, space, key) for key in keys]
+
+
+def _get_or_damage(reader: Reader, space: Space, key: bytes) -> bytes | Corrupt | None:
+    try:
+        return reader.get(space, key)
+    except Corrupt as exc:
+        return exc

@@ -1,0 +1,127 @@
+"""Flat combining: callers queue what they want done, and one of them does it for all who wait.
+
+    caller ── submit ──▶ queue ──▶ the first in it leads: takes a group, runs it as one commit,
+                                   appoints the next to lead, wakes those who have their answer
+
+While a leader waits for the disk the queue fills, so the slower the disk, the larger the groups. A caller that comes
+alone takes one lock and leads at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from tenure.errors import StoreClosed
+
+
+class Request:
+    """What one caller wants run, and its answer."""
+
+    __slots__ = ("error", "fn", "result", "settled", "turn")
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self.fn = fn
+        self.result: Any = None
+        self.error: BaseException | None = None
+        #: Whether the answer is final; until then a run may be repeated.
+        self.settled = False
+        #: Held until the caller has its answer, or is to lead. A caller that leads from the start has none.
+        self.turn: threading.Lock | None = None
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.settled = True
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Combiner:
+    def __init__(self, run: Callable[[list[Request], Request], None], bound: int) -> None:
+        """`run(group, own)` settles the group, of which `own` is the leader's; what it leaves is run again."""
+        self._run = run
+        self._bound = bound
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._queue: deque[Request] = deque()
+        self._leader: Request | None = None
+        self._group: list[Request] = []
+        self._stopped = False
+
+    def submit(self, fn: Callable[[Any], Any]) -> Any:
+        request = Request(fn)
+        with self._lock:
+            if self._stopped:
+                raise StoreClosed("this store was closed")
+            self._queue.append(request)
+            if self._leader is None:
+                self._leader = request
+            else:
+                request.turn = threading.Lock()
+                request.turn.acquire()
+        try:
+            if request.turn is not None:
+                request.turn.acquire()
+            if not request.settled:
+                self._lead(request)
+        except BaseException:
+            self._abandon(request)
+            raise
+        return request.outcome()
+
+    def stop(self) -> bool:
+        """Take no more, and wait until all who came before have their answer. False if that was done before."""
+        with self._lock:
+            first = not self._stopped
+            self._stopped = True
+            while self._leader is not None:
+                self._idle.wait()
+        return first
+
+    def _lead(self, request: Request) -> None:
+        try:
+            with self._lock:
+                self._group = list(islice(self._queue, self._bound))
+                for _ in self._group:
+                    self._queue.popleft()
+            self._run(self._group, request)
+        finally:
+            with self._lock:
+                self._pass_on(request)
+
+    def _abandon(self, request: Request) -> None:
+        """Its caller was interrupted, wherever it was: nobody must wait for it to lead."""
+        with self._lock:
+            if request in self._queue:
+                self._queue.remove(request)
+            self._pass_on(request)
+
+    def _pass_on(self, leader: Request) -> None:
+        """The group has what answers it will get, the rest queue again, and the first in the queue leads.
+
+        Called under the lock, by a leader once, or again if the first time was interrupted.
+        """
+        if self._leader is not leader:
+            return
+        others = [request for request in self._group if request is not leader]
+        for request in others:
+            if request.settled:
+                _wake(request)
+        self._queue.extendleft(r for r in reversed(others) if not r.settled and r not in self._queue)
+        self._group = []
+        self._leader = self._queue[0] if self._queue else None
+        if self._leader is None:
+            self._idle.notify_all()
+        else:
+            _wake(self._leader)
+
+
+def _wake(request: Request) -> None:
+    if request.turn is not None and request.turn.locked():
+        request.turn.release()

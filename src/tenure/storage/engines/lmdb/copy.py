@@ -1,0 +1,86 @@
+"""A copy of a store, opened to be read: by any process, and by many at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import lmdb
+
+from tenure.errors import Corrupt, OpenError
+from tenure.storage.engine import Extent, Row, Space
+from tenure.storage.engines.lmdb.opening import databases
+from tenure.storage.engines.lmdb.rows import Rows, translated
+from tenure.storage.keyspace import EVERYWHERE
+
+#: One environment a path and process: LMDB refuses to map a file twice.
+_shared: dict[str, tuple[lmdb.Environment, list[int]]] = {}
+_sharing = threading.Lock()
+
+
+class LmdbCopy(Rows):
+    """`storage.engine.Snapshot` on a copy that nobody writes: no lock file, no reader slots, every row's CRC checked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        with _sharing:
+            env, users = _shared.get(self._path) or (_open(self._path), [])
+            _shared[self._path] = env, users
+            users.append(id(self))
+        self._env = env
+        self._walking = threading.Lock()
+        try:
+            txn: Any = env.begin()
+            super().__init__(txn, databases(env, txn, True))
+        except BaseException:
+            self._leave()
+            raise
+
+    def _walk(self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        with self._walking:
+            return super()._walk(space, begin, end, limit, reverse)
+
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        with self._walking:
+            return super().salvage(space, begin, limit)
+
+    def extents(self, space: Space) -> list[Extent]:
+        return []
+
+    def entries(self, space: Space) -> int | None:
+        return int(self._txn.stat(self._dbs[space])["entries"])
+
+    def __enter__(self) -> LmdbCopy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if id(self) in _shared.get(self._path, (None, []))[1]:
+            self._txn.abort()
+            self._leave()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_txn"):
+            self.close()
+
+    def _leave(self) -> None:
+        with _sharing:
+            _, users = _shared[self._path]
+            users.remove(id(self))
+            if not users:
+                del _shared[self._path]
+                self._env.close()
+
+
+def _open(path: str) -> lmdb.Environment:
+    try:
+        return lmdb.open(path, readonly=True, lock=False, max_dbs=len(EVERYWHERE), create=False)
+    except lmdb.Error as exc:
+        found = translated(exc)
+        raise found if isinstance(found, Corrupt) else OpenError(f"the copy at {path} cannot be opened: {exc}") from exc

@@ -1,0 +1,438 @@
+"""The engine: transactions, growth of the map, copies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import lmdb
+
+from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
+from tenure.storage.engine import Durability, Extent, Row, Snapshot, Space, Traits
+from tenure.storage.engines.lmdb.combining import Combiner, Request
+from tenure.storage.engines.lmdb.gate import Gate
+from tenure.storage.engines.lmdb.opening import SharedMarks, databases, open_env, take
+from tenure.storage.engines.lmdb.rows import KEY_BYTES, Rows, translated
+from tenure.storage.engines.lmdb.writes import Writes
+from tenure.storage.folder import Folder, sync_folder
+from tenure.storage.keyspace import EVERYWHERE
+from tenure.storage.marks import Marks
+
+if TYPE_CHECKING:
+    from tenure.storage.engines.lmdb.rows import Txn
+
+T = TypeVar("T")
+
+GROUP = 64  # callers whose commits are one
+TURN, REST = 0.05, 0.0005  # seconds of writing after which, and for how long, others are let in
+PATIENCE = 30.0  # seconds to wait for snapshots to close before the map can grow
+_TRIES = 5  # at beginning a transaction, each after mending what was in the way
+
+
+class LmdbEngine:
+    """An open LMDB, shared with other processes of this host."""
+
+    traits = Traits(
+        scope="host",
+        order="strict",
+        snapshot="store",
+        durability="disk",
+        atomic_bytes=2**30,
+        key_bytes=KEY_BYTES,
+        value_bytes=2**30,
+        poll=0.002,
+    )
+
+    def __init__(self, path: str, *, map_size: int = 1 << 30, boot_id: str, durability: Durability = "disk") -> None:
+        """`durability` may ask for less than `disk`; it is `disk` all the same."""
+        self._folder = folder = Folder(path, "lmdb")
+        self.home = folder.path
+        self.alone, existed = take(folder)
+        self._owner = os.getpid()
+        self.retried: Callable[[str], None] = lambda why: None
+        self.straight = None  # others write too
+        self.loader = None
+        self._rested = time.monotonic()
+        self._gate = Gate()
+        self._combiner = Combiner(self._commit, GROUP)
+        try:
+            self._env = open_env(folder, map_size)
+            try:
+                self._page = self._env.stat()["psize"]
+                self._dbs = self._open_databases(existed)
+                self._marks = SharedMarks(folder.path / "DURABLE", boot_id)
+                self.remarks = self._marks.remarks()
+                self._check_tail()
+                self.tend()
+            except BaseException:
+                self._env.close()
+                raise
+            if not existed:
+                folder.write_format()
+        except BaseException:
+            folder.unlock()
+            raise
+
+    # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def transact(self, fn: Callable[[Writes], T]) -> T:
+        if os.getpid() != self._owner:
+            raise _forked()
+        result: T = self._combiner.submit(fn)
+        return result
+
+    def read(self, fn: Callable[[Rows], T]) -> T:
+        txn = self._begin()
+        try:
+            return fn(Rows(txn, self._dbs))
+        finally:
+            txn.abort()
+            self._gate.leave()
+
+    def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        self._make_room()
+        txn = self._begin()
+        try:
+            snapshot = _Snapshot(txn, self._dbs, self._gate, self._owner)
+            self._gate.hold(snapshot)
+        finally:
+            self._gate.leave()
+        return snapshot
+
+    def version(self) -> int:
+        # What a reader sees. The environment's own `last_txnid` is from the newest meta page, which is written a moment
+        # before readers are let at it: whoever took that for seen would sleep through the commit.
+        txn = self._begin()
+        try:
+            return int(txn.id())
+        finally:
+            txn.abort()
+            self._gate.leave()
+
+    def durable(self) -> int | None:
+        return None
+
+    def share(self) -> None:
+        if self.alone:
+            self._folder.share()
+
+    def tend(self) -> None:
+        """Cheap housekeeping, for the sweeper: slots of readers that died, and room in the map before it is needed."""
+        if os.getpid() != self._owner:
+            raise _forked()
+        self._free_slots()
+        self._make_room()
+
+    def export(self, path: str) -> None:
+        target = Folder(path, "lmdb")
+        if target.path.exists():
+            raise OpenError(f"{target.path} exists already: a copy is written into a new folder")
+        target.db.mkdir(parents=True, mode=0o700)
+        try:
+            self._copy(target)
+        except BaseException:
+            shutil.rmtree(target.path, ignore_errors=True)
+            raise
+
+    def close(self) -> None:
+        if os.getpid() != self._owner or not self._combiner.stop():
+            return
+        try:
+            self._marks.reach(self.version())
+        except TenureError:
+            pass  # what keeps it from being read is met again, and told, by the next to open it
+        finally:
+            self._gate.close()
+            self._env.close()
+            self._marks.close()
+            self._folder.unlock()
+
+    # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, *, write: bool = False) -> Txn:
+        """A transaction, its caller inside the gate."""
+        if os.getpid() != self._owner:
+            raise _forked()
+        for _ in range(_TRIES):
+            self._gate.enter()
+            try:
+                return self._env.begin(write=write)
+            except lmdb.MapResizedError:
+                mend = self._adopt
+            except lmdb.ReadersFullError:
+                mend = self._free_slots
+            except lmdb.Error as exc:
+                self._gate.leave()
+                raise translated(exc) from exc
+            except BaseException:
+                self._gate.leave()
+                raise
+            self._gate.leave()
+            mend()
+        raise Unavailable("the store's map keeps growing, or its reader slots stay taken: try again")
+
+    def _commit(self, group: list[Request], own: Request) -> None:
+        """Settle the group. Whoever spoils the common transaction is answered and left out, and the rest run again."""
+        pending = group
+        while pending:
+            try:
+                self._attempt(pending, own)
+            except _Spoiled as spoiled:
+                spoiled.request.fail(spoiled.error)
+                if len(pending) > 1:
+                    self.retried("spoiled")
+            except lmdb.MapFullError:
+                self.retried("map_full")
+                self._answer_failures(pending, self._grow)
+            except lmdb.Error as exc:
+                _fail(pending, translated(exc))
+            except TenureError as exc:
+                _fail(pending, exc)
+            pending = [request for request in pending if not request.settled]
+
+    def _attempt(self, pending: list[Request], own: Request) -> None:
+        """Run them one after another in one LMDB transaction. Raises before anything is committed, or not at all."""
+        txn = self._begin(write=True)
+        last: dict[Space, int] = {}
+        try:
+            steps = [self._step(txn, request, own, last) for request in pending]  # all of them, before any is asked
+            wrote = any(steps)
+            number = txn.id()
+            if wrote:
+                txn.commit()
+            else:
+                txn.abort()
+        except BaseException as exc:
+            if isinstance(exc, (lmdb.Error, _Spoiled)) or _open_still(txn):
+                txn.abort()
+                raise
+            # Interrupted between the commit and the next line: it is done, and must not be done again.
+            _settle(pending)
+            raise
+        finally:
+            self._gate.leave()
+        if wrote:
+            self._marks.reach(number)
+        _settle(pending)
+        self._give_way()
+
+    def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
+        """Run one function and apply what it wrote; says whether it wrote."""
+        transaction = Writes(txn, self._dbs, last)
+        try:
+            request.result, request.error = request.fn(transaction), None
+        except BaseException as exc:
+            if request is not own and _meant_for_this_thread(exc):
+                raise
+            if transaction.broken is not None:
+                raise _Spoiled(request, exc) from exc
+            request.error = exc
+            return False
+        if transaction.broken is not None:
+            raise _Spoiled(request, transaction.broken)
+        try:
+            return transaction.apply()
+        except lmdb.MapFullError:
+            raise
+        except lmdb.Error as exc:
+            raise _Spoiled(request, translated(exc)) from exc
+        except Exception as exc:
+            raise _Spoiled(request, exc) from exc
+
+    def _give_way(self) -> None:
+        """LMDB's writers are not served in turn: whoever lets go of its lock and asks again at once mostly gets it again.
+
+        A process that works without a pause rests for a moment now and then, so that others come to write at all.
+        """
+        now = time.monotonic()
+        if now - self._rested > TURN:
+            time.sleep(REST)
+            self._rested = time.monotonic()
+
+    # ── the map ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _grow(self, patience: float = PATIENCE) -> None:
+        with self._gate.alone(patience):
+            self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def _adopt(self) -> None:
+        """Another process has grown the map: take its size."""
+        with self._gate.alone(PATIENCE):
+            self._env.set_mapsize(0)
+
+    def _free_slots(self) -> None:
+        self._gate.enter()
+        try:
+            self._env.reader_check()
+        except lmdb.Error as exc:
+            raise translated(exc) from exc
+        finally:
+            self._gate.leave()
+
+    def _make_room(self) -> None:
+        """Grow while it is easy: once a snapshot is held, writers that need a larger map have to wait for it."""
+        self._gate.enter()
+        try:
+            info = self._env.info()
+        finally:
+            self._gate.leave()
+        if 2 * info["last_pgno"] * self._page > info["map_size"]:
+            try:
+                self._grow(patience=0.1)
+            except Unavailable:
+                return  # not so easy after all
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _answer_failures(self, pending: list[Request], work: Callable[[], None]) -> None:
+        try:
+            work()
+        except lmdb.Error as exc:
+            _fail(pending, translated(exc))
+        except TenureError as exc:
+            _fail(pending, exc)
+
+    def _open_databases(self, existed: bool) -> list[Any]:
+        # Writing even if nothing is made: handles opened by a transaction that only reads are gone after it.
+        txn = self._begin(write=True)
+        try:
+            dbs = databases(self._env, txn, existed)
+            txn.commit()
+        finally:
+            txn.abort()
+            self._gate.leave()
+        return dbs
+
+    def _check_tail(self) -> None:
+        """Before anybody else is served: the newest transaction is as new as it once was."""
+        required = self._marks.required  # noted after the commit, so it is there for every later look
+        last = self.version()
+        if last < required:
+            raise Corrupt(
+                f"the newest commits of {self._folder.path} are lost: the last is {last}, and there were {required} "
+                f"before. Restore a snapshot, or remove {self._folder.path / 'DURABLE'} to go on without them"
+            )
+
+    def _copy(self, target: Folder) -> None:
+        with self.snapshot():  # keeps the map where it is
+            try:
+                self._env.copy(str(target.db), compact=True)
+            except lmdb.Error as exc:
+                raise translated(exc) from exc
+        with (target.db / "data.mdb").open("rb+") as data:
+            os.fsync(data.fileno())
+        sync_folder(target.db)
+        with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(EVERYWHERE)) as copy:
+            last = copy.info()["last_txnid"]
+        marks = Marks(target.path / "DURABLE", "")
+        marks.note(last, last)
+        marks.close()
+        target.write_format()
+
+
+class _Snapshot(Rows):
+    """A read transaction that is held. For any thread, one at a time."""
+
+    def __init__(self, txn: Txn, dbs: Sequence[Any], gate: Gate, owner: int) -> None:
+        super().__init__(txn, dbs)
+        self._gate = gate
+        self._owner = owner
+
+    def __enter__(self) -> _Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        self._enter()
+        try:
+            return super().get(space, key)
+        finally:
+            self._gate.leave()
+
+    def _walk(self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        self._enter()
+        try:
+            return super()._walk(space, begin, end, limit, reverse)
+        finally:
+            self._gate.leave()
+
+    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
+        self._enter()
+        try:
+            return super().salvage(space, begin, limit)
+        finally:
+            self._gate.leave()
+
+    def extents(self, space: Space) -> list[Extent]:
+        return []
+
+    def entries(self, space: Space) -> int | None:
+        self._enter()
+        try:
+            return int(self._txn.stat(self._dbs[space])["entries"])
+        except lmdb.Error as exc:
+            raise self._failed(exc) from exc
+        finally:
+            self._gate.leave()
+
+    def close(self) -> None:
+        if os.getpid() != self._owner:
+            return  # to end it here would end it for the parent too
+        try:
+            self._gate.enter()
+        except StoreClosed:
+            return  # it ended with the store
+        try:
+            self._txn.abort()
+            self._gate.drop(self)
+        finally:
+            self._gate.leave()
+
+    def _enter(self) -> None:
+        if os.getpid() != self._owner:
+            raise _forked()
+        self._gate.enter()
+
+
+class _Spoiled(Exception):
+    """One request has made the common transaction useless."""
+
+    def __init__(self, request: Request, error: BaseException) -> None:
+        self.request = request
+        self.error = error
+
+
+def _settle(pending: list[Request]) -> None:
+    for request in pending:
+        request.settled = True
+
+
+def _fail(pending: list[Request], error: TenureError) -> None:
+    for request in pending:
+        request.fail(error)
+
+
+def _open_still(txn: Txn) -> bool:
+    try:
+        txn.id()
+    except lmdb.Error:
+        return False
+    return True
+
+
+def _meant_for_this_thread(exc: BaseException) -> bool:
+    """A signal's exception is raised wherever the main thread happens to be, and so in another caller's function."""
+    return not isinstance(exc, Exception) and threading.current_thread() is threading.main_thread()
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")

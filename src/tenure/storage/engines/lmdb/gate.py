@@ -1,0 +1,87 @@
+"""Who is inside the map: transactions, for a moment, and snapshots, for as long as they are held.
+
+The map moves when it grows, and whoever is inside would read what is no longer there. So a mover waits until the
+snapshots are closed, then keeps everyone out until those inside have left. While it waits for snapshots others still
+come and go: the holder of a snapshot may need a transaction to get done with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tenure.errors import StoreClosed, Unavailable
+
+_LOOK_AGAIN = 0.05  # seconds; a snapshot that was dropped, not closed, tells nobody
+
+
+class Gate:
+    def __init__(self) -> None:
+        # Re-entrant, since the garbage collector may run a finalizer that comes here at any point.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._inside = 0
+        self._moving = False
+        self._closed = False
+        #: Weakly held: a snapshot that nobody holds any more holds nothing up.
+        self._snapshots: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def enter(self) -> None:
+        with self._lock:
+            while self._moving:
+                self._changed.wait()
+            if self._closed:
+                raise StoreClosed("this store was closed")
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._moving or self._closed:
+                self._changed.notify_all()
+
+    def hold(self, snapshot: object) -> None:
+        """Called by one who is inside."""
+        with self._lock:
+            self._snapshots.add(snapshot)
+
+    def drop(self, snapshot: object) -> None:
+        with self._lock:
+            self._snapshots.discard(snapshot)
+            self._changed.notify_all()
+
+    @contextmanager
+    def alone(self, patience: float) -> Iterator[None]:
+        """Nobody else is inside. `Unavailable` if that takes longer than `patience` seconds."""
+        deadline = time.monotonic() + patience
+        with self._lock:
+            while self._moving or self._snapshots:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(
+                        f"the store's map must grow, and cannot while a snapshot is open: {len(self._snapshots)} "
+                        f"stayed open for {patience:g} s. Close it, and try again"
+                    )
+                self._changed.wait(_LOOK_AGAIN)
+            self._moving = True
+            try:
+                while self._inside:
+                    if time.monotonic() >= deadline:
+                        raise Unavailable(f"the store's map must grow, and a read has gone on for {patience:g} s")
+                    self._changed.wait(_LOOK_AGAIN)
+                if self._closed:
+                    raise StoreClosed("this store was closed")
+                yield
+            finally:
+                self._moving = False
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody in any more, and wait for those inside. Snapshots end here."""
+        with self._lock:
+            self._closed = True
+            while self._inside:
+                self._changed.wait()
+            self._snapshots.clear()

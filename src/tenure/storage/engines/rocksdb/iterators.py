@@ -1,0 +1,125 @@
+"""The driver's iterators, walked so that damage is never taken for the end."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from rocksdict import ReadOptions
+
+from tenure.storage.engine import Row
+from tenure.storage.engines.rocksdb.opening import translated
+from tenure.storage.heads import Front
+from tenure.storage.keyspace import LAST
+
+
+def until(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
+    iterator.seek(begin)
+    while valid():
+        at = key()
+        if at >= end or len(rows) >= limit:
+            return rows
+        rows.append((at, value()))
+        step()
+    check_status(iterator)
+    return rows
+
+
+#: From here on the driver is asked for keys by its own iteration: one step for each instead of three.
+_MANY = 16
+
+
+def first_keys(table: Any, begin: bytes, end: bytes, bound: bytes, limit: int) -> list[bytes] | None:
+    """As `forward_keys`, of many, in a third of the steps; None if they may not be all there is: only a walk can tell."""
+    if limit < _MANY:
+        return None
+    keys: list[bytes] = list(islice(table.keys(from_key=begin, read_opt=until(bound)), limit))
+    if len(keys) < limit:
+        return None  # at the end, or at damage
+    return keys if keys[-1] < end else keys[: bisect_left(keys, end)]
+
+
+def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+    keys: list[bytes] = []
+    key, step, valid, add = iterator.key, iterator.next, iterator.valid, keys.append
+    iterator.seek(begin)
+    for _ in range(limit):
+        if not valid():
+            check_status(iterator)
+            return keys
+        at = key()
+        if at >= end:
+            return keys
+        add(at)
+        step()
+    return keys
+
+
+def at_keys(iterator: Any, keys: Sequence[bytes]) -> list[bytes | None]:
+    """The values at these keys, in whatever order they are asked for; quick if they are neighbours."""
+    key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
+    values: list[bytes | None] = []
+    at = None
+    for wanted in keys:
+        if at is None or at != wanted:
+            iterator.seek(wanted)
+            if not valid():
+                check_status(iterator)
+                values.append(None)
+                at = None
+                continue
+            at = key()
+        if at != wanted:
+            values.append(None)
+            continue
+        values.append(value())
+        step()
+        if valid():
+            at = key()
+        else:
+            check_status(iterator)
+            at = None
+    return values
+
+
+def backward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    if end >= LAST:
+        iterator.seek_to_last()
+    else:
+        iterator.seek_for_prev(end)
+    while iterator.valid():
+        at = iterator.key()
+        if at < begin or len(rows) >= limit:
+            return rows
+        if at < end:
+            rows.append((at, iterator.value()))
+        iterator.prev()
+    check_status(iterator)
+    return rows
+
+
+def here(iterator: Any, front: Front) -> bytes:
+    """The first key a scan that found nothing stopped at: the front begins there, or is empty."""
+    if iterator.valid():
+        key: bytes = iterator.key()
+        return key
+    return front.end
+
+
+def check_status(iterator: Any) -> None:
+    """An iterator that is no longer valid has reached the end, or met damage: only `status` tells which."""
+    try:
+        iterator.status()
+    except Exception as exc:
+        raise translated(exc) from exc

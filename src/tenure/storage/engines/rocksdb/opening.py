@@ -1,0 +1,69 @@
+"""Opening RocksDB, and its errors as ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict
+
+from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
+from tenure.storage.engine import Space
+from tenure.storage.keyspace import DEDUP, JOBS, NAMES, REQUESTS, STATE
+
+Mode = Literal["low_space", "high_throughput"]
+
+#: Looked up by key more than scanned: a filter saves the read of a key that is not there.
+_POINT_SPACES = (JOBS, STATE, DEDUP, REQUESTS)
+
+
+def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
+    roomy = mode == "high_throughput"
+    cache = Cache(cache_capacity)
+
+    def options(space: Space | None = None) -> Options:
+        made = Options(raw_mode=True)
+        made.create_if_missing(True)
+        made.create_missing_column_families(True)
+        table = BlockBasedOptions()
+        table.set_block_cache(cache)
+        table.set_block_size(16 * 1024)
+        table.set_format_version(5)
+        if space in _POINT_SPACES:
+            table.set_bloom_filter(10, False)
+        made.set_block_based_table_factory(table)
+        made.set_write_buffer_size((32 if roomy else 8) * 1024 * 1024)
+        made.set_compression_type(DBCompressionType.lz4() if roomy else DBCompressionType.zstd())
+        made.set_level_compaction_dynamic_level_bytes(True)
+        return made
+
+    whole = options()
+    # point_in_time opens after a power cut that left zeros at the log's end; `Marks` tells if it dropped more.
+    whole.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    whole.set_db_write_buffer_size((128 if roomy else 32) * 1024 * 1024)
+    # Families that are hardly written hold on to old logs; bounding them bounds recovery after a kill.
+    whole.set_max_total_wal_size((256 if roomy else 64) * 1024 * 1024)
+    whole.set_max_background_jobs(2)
+    whole.set_keep_log_file_num(2)
+    whole.set_paranoid_checks(True)
+    try:
+        return Rdict(str(path), whole, {name: options(space) for space, name in enumerate(NAMES)})
+    except Exception as exc:
+        error = translated(exc)
+        if isinstance(error, Unavailable):
+            raise OpenError(f"RocksDB could not open {path}: {exc}") from exc
+        raise error from exc
+
+
+def translated(exc: Exception) -> TenureError:
+    """The driver's errors, as ours. It raises plain exceptions: only their text tells them apart."""
+    text = str(exc)
+    if isinstance(exc, TenureError):
+        return exc
+    if "orruption" in text or "hecksum" in text or "bad block" in text or "Bad table" in text:
+        return Corrupt(f"RocksDB met damaged bytes: {text}")
+    if "No space left" in text or "NoSpace" in text:
+        return Unavailable(f"the disk is full: make room, then open the store again ({text})")
+    if "closed" in text:
+        return StoreClosed("this store was closed")
+    return Unavailable(f"RocksDB failed: {text}")

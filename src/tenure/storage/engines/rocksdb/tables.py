@@ -1,0 +1,55 @@
+"""Sorted files made apart from the database, to be taken in as they are (`loading`)."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from itertools import starmap
+from typing import Any
+
+from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWriter
+
+from tenure.errors import Unavailable
+from tenure.storage.engine import Row
+from tenure.storage.engines.rocksdb.opening import translated
+
+
+class TableWriter:
+    """Keys in ascending order, each once."""
+
+    def __init__(self, path: str, *, filtered: bool = False) -> None:
+        options = Options(raw_mode=True)
+        table = BlockBasedOptions()
+        table.set_block_size(16 * 1024)
+        table.set_format_version(5)
+        if filtered:
+            table.set_bloom_filter(10, False)
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(DBCompressionType.lz4())
+        self._path = path
+        self._writer: Any = SstFileWriter(options)
+        try:
+            self._writer.open(path)
+        except Exception as exc:
+            raise translated(exc) from exc
+
+    def put_many(self, rows: Iterable[Row]) -> None:
+        try:
+            # A loop that runs in C: the call is felt, at a million of them.
+            deque(starmap(self._writer.__setitem__, rows), 0)
+        except Exception as exc:
+            raise translated(exc) from exc
+
+    def close(self) -> None:
+        """Finish the file and make it durable. One without a row cannot be made."""
+        try:
+            self._writer.finish()
+        except Exception as exc:
+            raise Unavailable(f"{self._path} could not be written: {exc}") from exc
+        del self._writer
+        fd = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

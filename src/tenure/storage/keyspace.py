@@ -1,0 +1,326 @@
+"""Every key, once. Format v1; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
+
+    space        key                                             value
+    meta         name (ASCII)                                    settings: clock, next queue number, consumers
+                 "write/", digest of the write's id 16, part u16 how far a staged write is published; its manifest (parts 1…)
+                 "load/", digest of the write's id 16            a bulk load that must be finished before anything else
+    queues       tenant, queue (each length-prefixed)            number, policy, paused
+    jobs         queue u32, job 16                               what never changes, and the payload's first part
+    payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
+    state        queue u32, job 16                               what changes, fixed-width
+    notes        queue u32, job 16                               last error, progress, result
+    ready        queue u32, 9-priority u8, visible_at u64, job   – (an index row has no value)
+    leases       queue u32, lease 16                             expiry, worker, open, lost: fixed-width
+    lease_jobs   queue u32, lease 16                             the jobs it was given, written once
+                 queue u32, lease 16, job 16                     – : one of them that was cancelled under its holder
+    claims       queue u32, digest of the claim's id 16          its lease, and what was asked for
+    due          kind u8, time u64, queue u32, reference 16      – : what the sweeper looks at, earliest first
+    done, dead   queue u32, ended_at u64, job                    –
+    dedup        queue u32, digest of the key 16                 job, digest of the payload, until when
+    counters     queue u32, counter u8                           u64
+    journal      commit u64                                      the events of one transaction
+    requests     digest of the request's id 16, part u16         its outcome, for ten minutes; further parts (1…)
+    limits       kind u8, queue or meter u32                     a bucket: when it is full again
+    segments     queue u32, last job 16                          ids and payloads of jobs that were enqueued together
+    segment_state  queue u32, last job 16                        what changes about them, the same for all
+    segment_ready  as ready, of its first job                    its last job, while it waits
+
+`due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+from tenure.storage.engine import Space
+
+META: Space = 0
+QUEUES: Space = 1
+JOBS: Space = 2
+PAYLOAD: Space = 3
+STATE: Space = 4
+NOTES: Space = 5
+READY: Space = 6
+LEASES: Space = 7
+LEASE_JOBS: Space = 8
+CLAIMS: Space = 9
+DUE: Space = 10
+DONE: Space = 11
+DEAD: Space = 12
+DEDUP: Space = 13
+COUNTERS: Space = 14
+JOURNAL: Space = 15
+REQUESTS: Space = 16
+LIMITS: Space = 17
+SEGMENTS: Space = 18
+SEGMENT_STATE: Space = 19
+SEGMENT_READY: Space = 20
+
+#: Names by number. Stored (as column families and named databases): do not rename, only append.
+NAMES = (
+    "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
+    "done", "dead", "dedup", "counters", "journal", "requests", "limits",
+    "segments", "segment_state", "segment_ready",
+)  # fmt: skip
+
+#: Those that every engine keeps. Segments are for engines with one writer (`storage.segmented`): the others have no such spaces.
+EVERYWHERE = NAMES[:SEGMENTS]
+
+#: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
+#: remember where each such prefix starts (`heads`).
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5}
+
+FORMAT = 1
+LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes
+
+
+class Due(IntEnum):
+    """Kinds of due rows. Stored on disk: do not renumber."""
+
+    LEASE = 1
+    TTL = 2
+    RETENTION = 3
+    DEDUP = 4
+    CLAIM = 5
+    WRITE = 6
+    REQUEST = 7
+
+
+class Limit(IntEnum):
+    """Kinds of rows of `limits`. Stored on disk: do not renumber."""
+
+    QUEUE_RATE = 1
+    TENANT_RATE = 2
+    TENANT_REQUESTS = 3
+
+
+class Counter(IntEnum):
+    """Counters of a queue. Stored on disk: do not renumber."""
+
+    WAITING = 1
+    LEASED = 2
+    DONE = 3
+    DEAD = 4
+    ENQUEUED = 5
+    REMOVED = 6
+
+
+class Usage(IntEnum):
+    """Counters of a tenant with a quota, kept under its meter's number. Stored on disk: do not renumber."""
+
+    JOBS = 7
+    BYTES = 8
+
+
+_QUEUE = Struct(">I")
+_QUEUE_ID = Struct(">I16s")
+_QUEUE_ID_PART = Struct(">I16sH")
+_READY = Struct(">IBQ16s")
+_READY_TIME = Struct(">IBQ")
+_DUE = Struct(">BQI16s")
+_DUE_TIME = Struct(">BQ")
+_ENDED = Struct(">IQ16s")
+_ENDED_TIME = Struct(">IQ")
+_COUNTER = Struct(">IB")
+_COMMIT = Struct(">Q")
+_REQUEST = Struct(">16sH")
+_LIMIT = Struct(">BI")
+
+#: Part numbers of `payload`: a payload's further parts from 1, a result's from here.
+RESULT_PARTS = 0x8000
+MAX_TIME = 2**64 - 1
+MAX_QUEUE = 2**32 - 1
+
+
+def queue_row(tenant: str, queue: str) -> bytes:
+    t, q = tenant.encode(), queue.encode()
+    return bytes((len(t),)) + t + bytes((len(q),)) + q
+
+
+def split_queue_row(key: bytes) -> tuple[str, str]:
+    size = key[0]
+    return key[1 : 1 + size].decode(), key[2 + size :].decode()
+
+
+def tenant_range(tenant: str) -> tuple[bytes, bytes]:
+    t = tenant.encode()
+    prefix = bytes((len(t),)) + t
+    return prefix, prefix + b"\xff"
+
+
+def queue_prefix(queue: int) -> bytes:
+    return _QUEUE.pack(queue)
+
+
+def queue_range(queue: int) -> tuple[bytes, bytes]:
+    """All rows of one queue, in any space whose key starts with its number."""
+    return _QUEUE.pack(queue), _QUEUE.pack(queue + 1) if queue < MAX_QUEUE else LAST
+
+
+#: jobs, state, notes, leases, lease_jobs, claims, dedup: queue number and 16 bytes.
+of_queue = _QUEUE_ID.pack
+split_of_queue = _QUEUE_ID.unpack
+
+payload_part = _QUEUE_ID_PART.pack
+
+
+def lost_job(queue: int, lease: bytes, job: bytes) -> bytes:
+    return _QUEUE_ID.pack(queue, lease) + job
+
+
+def lost_range(queue: int, lease: bytes) -> tuple[bytes, bytes]:
+    at = _QUEUE_ID.pack(queue, lease)
+    return at + b"\0", at + b"\xff" * 17
+
+
+def payload_range(queue: int, job: bytes, first: int, count: int) -> tuple[bytes, bytes]:
+    return payload_part(queue, job, first), payload_part(queue, job, first + count)
+
+
+pack_ready = _READY.pack  # queue number, 9 - priority, visible_at, job
+
+
+def ready(queue: int, priority: int, visible_at_ms: int, job: bytes) -> bytes:
+    return _READY.pack(queue, 9 - priority, visible_at_ms, job)
+
+
+def ready_from(queue: int, priority: int, visible_at_ms: int) -> bytes:
+    """How the rows of this priority and moment begin: the job follows."""
+    return _READY_TIME.pack(queue, 9 - priority, visible_at_ms)
+
+
+class ReadyKey(NamedTuple):
+    queue: int
+    priority: int
+    visible_at_ms: int
+    job: bytes
+
+
+def split_ready(key: bytes) -> ReadyKey:
+    queue, tier, visible_at_ms, job = _READY.unpack(key)
+    return ReadyKey(queue, 9 - tier, visible_at_ms, job)
+
+
+READY_JOB = slice(13, 29)  # where a ready key holds the job
+
+
+def ready_prefix(queue: int, priority: int) -> bytes:
+    return _COUNTER.pack(queue, 9 - priority)
+
+
+def ready_until(queue: int, priority: int, time_ms: int) -> bytes:
+    """After every row of this tier visible at `time_ms` or before."""
+    return _READY_TIME.pack(queue, 9 - priority, time_ms + 1)
+
+
+def ready_tier_end(queue: int, priority: int) -> bytes:
+    return _COUNTER.pack(queue, 10 - priority)
+
+
+#: Kind, time, queue number, reference.
+due = _DUE.pack
+
+
+class DueKey(NamedTuple):
+    kind: int
+    time_ms: int
+    queue: int
+    reference: bytes
+
+
+def split_due(key: bytes) -> DueKey:
+    return DueKey(*_DUE.unpack(key))
+
+
+def due_prefix(kind: Due) -> bytes:
+    return bytes((kind,))
+
+
+def due_until(kind: int, time_ms: int) -> bytes:
+    return _DUE_TIME.pack(kind, time_ms + 1)
+
+
+def due_end(kind: Due) -> bytes:
+    return bytes((kind + 1,))
+
+
+def ended(queue: int, ended_at_ms: int, job: bytes) -> bytes:
+    """A row of `done` or `dead`."""
+    return _ENDED.pack(queue, ended_at_ms, job)
+
+
+def ended_from(queue: int, ended_at_ms: int) -> bytes:
+    return _ENDED_TIME.pack(queue, ended_at_ms)
+
+
+def split_ended(key: bytes) -> tuple[int, int, bytes]:
+    return _ENDED.unpack(key)
+
+
+#: Queue number and counter.
+counter = _COUNTER.pack
+
+
+commit = _COMMIT.pack
+
+
+def split_commit(key: bytes) -> int:
+    number: int = _COMMIT.unpack(key)[0]
+    return number
+
+
+_WRITE = Struct(">6s16sH")
+
+
+def write_row(write: bytes, part: int) -> bytes:
+    """A row of `meta`: part 0 says how far a staged write is published, parts 1… are its manifest."""
+    return _WRITE.pack(b"write/", write, part)
+
+
+def write_range(write: bytes) -> tuple[bytes, bytes]:
+    return write_row(write, 0), write_row(write, 0xFFFF)
+
+
+_QUOTA = b"quota/"
+
+
+def quota_row(tenant: str) -> bytes:
+    """A row of `meta`: what a tenant may take."""
+    return _QUOTA + tenant.encode()
+
+
+def is_quota_row(key: bytes) -> bool:
+    return key.startswith(_QUOTA)
+
+
+def split_quota_row(key: bytes) -> str:
+    return key[len(_QUOTA) :].decode()
+
+
+def quota_range() -> tuple[bytes, bytes]:
+    return _QUOTA, _QUOTA + b"\xff"
+
+
+#: Kind, and the number of a queue or meter.
+limit = _LIMIT.pack
+split_limit = _LIMIT.unpack
+
+#: The digest of a request's id, and the part of its outcome: 0 is the outcome itself.
+request = _REQUEST.pack
+split_request = _REQUEST.unpack
+
+
+LOADS = (b"load/", b"load/\xff")
+
+
+def load_row(write: bytes) -> bytes:
+    """A row of `meta`: the intent of a bulk load, there while it is unfinished."""
+    return LOADS[0] + write
+
+
+def digest(text: bytes) -> bytes:
+    """16 bytes that stand for an idempotency key, the id of a claim or a request, or a payload."""
+    return blake2b(text, digest_size=16).digest()

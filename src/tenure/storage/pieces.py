@@ -1,0 +1,97 @@
+"""Bytes that are kept for a day for a write that is being staged: by writers that share no folder with the store.
+
+    <data>/staging/<digest of the write's id>/<part>.<piece>
+
+A store without a folder keeps them in memory. They are the writer's; what they hold is nothing to the store.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from tenure.errors import TooLarge
+from tenure.model.write import piece_name
+from tenure.storage.keyspace import digest
+
+FOLDER = "staging"
+#: How long staged files are kept, in seconds.
+KEPT = 86_400
+#: The largest piece.
+PIECE_BYTES = 4 * 1024 * 1024
+#: How often to look for what has expired, in seconds.
+_LOOK = 3_600.0
+
+
+def folder_of(root: str, write_id: str) -> Path:
+    return Path(root) / digest(write_id.encode()).hex()
+
+
+def expire(root: str, kept: float = KEPT) -> int:
+    """Remove what writes left behind longer ago; says how many of them."""
+    try:
+        folders = list(Path(root).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    removed = 0
+    for folder in folders:
+        try:
+            newest = max([file.stat().st_mtime for file in folder.iterdir()], default=folder.stat().st_mtime)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if newest < time.time() - kept:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+class Pieces:
+    def __init__(self, home: Path | None) -> None:
+        self._root = None if home is None else str(home / FOLDER)
+        self._held: dict[str, dict[tuple[str, int], bytes]] = {}
+        self._lock = threading.Lock()
+        self._looked = 0.0
+
+    def put(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        """Written again, it is replaced."""
+        if len(data) > PIECE_BYTES:
+            raise TooLarge("a piece of a staged part", len(data), PIECE_BYTES)
+        name = piece_name(part, piece)
+        if self._root is None:
+            with self._lock:
+                self._held.setdefault(write_id, {})[part, piece] = data
+            return
+        folder = folder_of(self._root, write_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{name}.{os.urandom(4).hex()}.new"
+        with temporary.open("wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.rename(folder / name)
+
+    def get(self, write_id: str, part: str, piece: int) -> bytes | None:
+        name = piece_name(part, piece)
+        if self._root is None:
+            with self._lock:
+                return self._held.get(write_id, {}).get((part, piece))
+        try:
+            return (folder_of(self._root, write_id) / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def drop(self, write_id: str) -> None:
+        if self._root is None:
+            with self._lock:
+                self._held.pop(write_id, None)
+        else:
+            shutil.rmtree(folder_of(self._root, write_id), ignore_errors=True)
+
+    def tend(self) -> None:
+        """Now and then, remove what has expired."""
+        if self._root is not None and time.monotonic() - self._looked > _LOOK:
+            self._looked = time.monotonic()
+            expire(self._root)

@@ -1,0 +1,180 @@
+"""What never changes about a job: its row, and the parts of a large payload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tenure.errors import Corrupt
+from tenure.storage.checksum import LONG, crc32, crc32_held
+from tenure.storage.records.sealing import (
+    PART_BYTES,
+    V1,
+    V1_BYTE,
+    encode_msgpack,
+    new_tuple,
+    pack_crc,
+    seal,
+    unpack_crc,
+    unseal,
+)
+
+_JOB = Struct(">BQHHII")  # version, created, parts, key bytes, headers bytes, payload bytes in all
+pack_job = _pack_job = _JOB.pack
+
+
+class JobRecord(NamedTuple):
+    """What never changes about a job. `payload` is its first part when `parts` is not 0."""
+
+    created_at_ms: int
+    parts: int
+    key: bytes
+    headers: bytes
+    payload_bytes: int
+    payload: bytes
+
+
+def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
+    """As `encode_job`, of a job that has a payload of one part and nothing else."""
+    body = _pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
+    return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
+
+
+def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[bytes]:
+    """As `encode_plain_job`, of many: those of one length begin alike, and so do their checksums."""
+    shared = {}
+    for size in set(map(len, payloads)):
+        head = _pack_job(V1, created_at_ms, 0, 0, 0, size)
+        shared[size] = (Struct(f">{len(head)}s{size}sI").pack, head, crc32(head))
+    summed = crc32 if max(shared, default=0) <= LONG else crc32_held
+    if len(shared) == 1:
+        pack, head, crc = next(iter(shared.values()))
+        return [pack(head, payload, summed(payload, crc)) for payload in payloads]
+    return [
+        (of_size := shared[len(payload)])[0](of_size[1], payload, summed(payload, of_size[2])) for payload in payloads
+    ]
+
+
+def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
+    """The job's row, and the sealed further parts of a large payload."""
+    size = len(payload)
+    parts: list[bytes] = []
+    first = payload
+    if size > PART_BYTES:
+        first = payload[:PART_BYTES]
+        parts = split_parts(payload, PART_BYTES)
+    body = _JOB.pack(V1, created_at_ms, len(parts), len(key), len(headers), size) + key + headers + first
+    return body + crc32_held(body).to_bytes(4, "big"), parts
+
+
+JOB_BYTES = _JOB_BYTES = _JOB.size
+unpack_job = _unpack_job = _JOB.unpack_from
+
+
+JobFields = tuple[Any, ...]
+"""What a `JobRecord` holds, in its order."""
+
+
+def job_fields(value: bytes, job: bytes) -> JobFields:
+    """As `decode_job`, as a plain tuple: for whoever takes it apart at once."""
+    body = value[:-4]
+    if len(body) < _JOB_BYTES or crc32_held(body) != unpack_crc(value, len(body))[0]:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
+    version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
+    if version != V1:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
+    if not key_bytes and not headers_bytes:
+        return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]
+    at_headers = _JOB_BYTES + key_bytes
+    at_payload = at_headers + headers_bytes
+    key, headers = body[_JOB_BYTES:at_headers], body[at_headers:at_payload]
+    return created_at_ms, parts, key, headers, payload_bytes, body[at_payload:]
+
+
+def decode_job(value: bytes, job: bytes) -> JobRecord:
+    return new_tuple(JobRecord, job_fields(value, job))
+
+
+def job_rows(values: Sequence[Any]) -> list[JobFields] | None:
+    """The fields of rows of one length that hold a payload and nothing else; None: they are something else."""
+    first = values[0]
+    size = len(first) - 4 if type(first) is bytes else 0
+    if size < _JOB_BYTES:
+        return None
+    unpack, unpack_sum, body_of = _of_size(size)
+    try:
+        rows = list(map(unpack, values))
+    except (TypeError, StructError):
+        return None
+    summed = crc32 if size <= LONG else crc32_held
+    if list(map(unpack_sum, values)) != list(zip(map(summed, map(body_of, values)))):
+        return None
+    versions, created, parts, keys, headers, sizes, payloads = zip(*rows, strict=True)
+    if any(keys) or any(headers) or versions.count(V1) != len(rows):
+        return None
+    return list(zip(created, parts, _NONE, _NONE, sizes, payloads, strict=False))
+
+
+_NONE = repeat(b"")
+
+
+@lru_cache(64)
+def _of_size(size: int) -> tuple[Any, Any, Any]:
+    return Struct(f"{_JOB.format}{size - _JOB_BYTES}s4x").unpack, Struct(f">{size}xI").unpack, itemgetter(slice(size))
+
+
+def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[JobRecord | Corrupt]:
+    """As `decode_job`, of many that have to be there: damage is an answer for the job it befell."""
+    return list(map(_decode_or_damage, values, jobs))
+
+
+def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> JobRecord | Corrupt:
+    if value is None or isinstance(value, Corrupt):
+        return Corrupt("its payload is missing" if value is None else value.detail, job.hex())
+    try:
+        return decode_job(value, job)
+    except Corrupt as exc:
+        return exc
+
+
+def split_parts(data: bytes, start: int) -> list[bytes]:
+    return [seal(V1_BYTE + data[at : at + PART_BYTES]) for at in range(start, len(data), PART_BYTES)]
+
+
+def join_parts(first: bytes, parts: Sequence[bytes | None], total: int, job: bytes, what: str = "payload") -> bytes:
+    """A large payload or result, whole, or `Corrupt`."""
+    pieces = [first]
+    for part in parts:
+        if part is None:
+            raise Corrupt(f"a part of its {what} is missing", job.hex())
+        try:
+            pieces.append(unseal(f"a part of its {what}", part)[1:])
+        except Corrupt as exc:
+            raise Corrupt(exc.detail, job.hex()) from None
+    whole = b"".join(pieces)
+    if len(whole) != total:
+        raise Corrupt(f"its {what} has {len(whole)} bytes instead of {total}", job.hex())
+    return whole
+
+
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+def encode_headers(headers: dict[str, str]) -> bytes:
+    return encode_msgpack(headers) if headers else b""
+
+
+def decode_headers(raw: bytes, job: bytes) -> dict[str, str]:
+    if not raw:
+        return {}
+    try:
+        return _decode_headers(raw)
+    except msgspec.DecodeError as exc:
+        raise Corrupt("its headers cannot be read", job.hex()) from exc

@@ -1,0 +1,106 @@
+"""The journal: one row a commit, its events of fixed width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from tenure.errors import Corrupt
+from tenure.storage.checksum import crc32_held
+from tenure.storage.records.sealing import V1, damaged, unseal
+
+_JOURNAL = Struct(">BBHQQ")  # version, reserved, events, first event's number, time
+_EVENT = Struct(">BBBBI16s16sQIIQQII")
+EVENT_BYTES = _EVENT.size
+EVENTS_A_ROW = 1000
+REF_BITS = 10
+
+#: The pieces of an event, for those who write many at once: head + job + lease + middle + text reference.
+pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queue
+pack_event_middle = Struct(">QIIQQ").pack  # token, attempt, max_attempts, at, previous
+pack_event_text = Struct(">II").pack  # offset in the row's tail, bytes
+NO_TEXT = bytes(8)
+#: All of them at once.
+pack_event = Struct(
+    ">8s16s16sQIIQQ8s"
+).pack  # head, job, lease, token, attempt, max_attempts, at, previous, text reference
+
+#: Of jobs that are alike: head, job, lease to at, previous, text reference.
+pack_alike_event = Struct(">8s16s40sQ8s").pack
+
+#: A journal row of one event: the row's header, the event's head, and its other fields; a tail of text and a CRC follow.
+pack_lone_event = Struct(">BBHQQ8s16s16sQIIQQII").pack
+
+
+class EventRecord(NamedTuple):
+    change: int
+    state: int
+    priority: int
+    reason: int
+    queue: int
+    job: bytes
+    lease: bytes
+    token: int
+    attempt: int
+    max_attempts: int
+    at_ms: int
+    previous: int
+    text_at: int
+    text_bytes: int
+
+
+class JournalHeader(NamedTuple):
+    events: int
+    first_number: int
+    time_ms: int
+
+
+class JournalRow(NamedTuple):
+    header: JournalHeader
+    events: list[EventRecord]
+    tail: bytes
+
+    def text(self, event: EventRecord) -> bytes:
+        return self.tail[event.text_at : event.text_at + event.text_bytes]
+
+
+def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tail: bytes) -> bytes:
+    return encode_journal_row(len(events), first_number, time_ms, b"".join(events) + tail)
+
+
+def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes) -> bytes:
+    """As `encode_journal`, of events that are one piece of bytes already."""
+    body = _JOURNAL.pack(V1, 0, events, first_number, time_ms) + rest
+    return body + crc32_held(body).to_bytes(4, "big")
+
+
+def decode_journal_header(value: bytes) -> JournalHeader:
+    """The header alone, its CRC unchecked: for the writer, who wrote the row."""
+    if len(value) < _JOURNAL.size + 4 or value[0] != V1:
+        raise damaged("a journal row", value)
+    return JournalHeader(*_JOURNAL.unpack_from(value)[2:])
+
+
+def decode_journal(value: bytes, commit: int) -> JournalRow:
+    body = unseal(f"journal row {commit}", value)
+    if len(body) < _JOURNAL.size:
+        raise damaged(f"journal row {commit}", value)
+    header = JournalHeader(*_JOURNAL.unpack_from(body)[2:])
+    end = _JOURNAL.size + header.events * EVENT_BYTES
+    try:
+        events = [EventRecord._make(fields) for fields in _EVENT.iter_unpack(body[_JOURNAL.size : end])]
+    except StructError:
+        events = []
+    if len(events) != header.events:
+        raise Corrupt(f"journal row {commit} is cut short")
+    return JournalRow(header, events, body[end:])
+
+
+def event_ref(commit: int, index: int) -> int:
+    return commit << REF_BITS | index
+
+
+def split_ref(ref: int) -> tuple[int, int]:
+    return ref >> REF_BITS, ref & (1 << REF_BITS) - 1

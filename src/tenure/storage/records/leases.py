@@ -1,0 +1,112 @@
+"""Leases, the jobs under them, and claims that may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+from tenure.storage.checksum import crc32
+from tenure.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
+
+_LEASE = Struct(">BQQIII16s64s")
+_pack_lease = _LEASE.pack
+_unpack_lease = _LEASE.unpack_from
+LEASE_BYTES = _LEASE_BYTES = _LEASE.size + 4
+#: As stored, with the checksum as one more field: for whoever has looked at the length, and compares it.
+unpack_sealed_lease = Struct(_LEASE.format + "I").unpack
+
+
+class LeaseRecord(NamedTuple):
+    version: int
+    expires_at_ms: int
+    granted_at_ms: int
+    given: int
+    open: int
+    lost: int
+    #: The digest of the claim's id, or zeros.
+    claim: bytes
+    #: UTF-8, padded with zeros.
+    worker: bytes
+
+    @property
+    def worker_name(self) -> str:
+        return self.worker.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: str) -> LeaseRecord:
+    return LeaseRecord(V1, expires_at_ms, now_ms, count, count, 0, claim, worker.encode())
+
+
+def encode_lease(record: LeaseRecord) -> bytes:
+    return seal(_LEASE.pack(*record))
+
+
+def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: bytes) -> bytes:
+    """As `new_lease`, at once in bytes."""
+    body = _pack_lease(V1, expires_at_ms, now_ms, count, count, 0, claim, worker)
+    return body + pack_crc(crc32(body))
+
+
+def with_one_less(value: bytes) -> bytes:
+    """The lease, of which one more job is settled; whoever asks has checked it."""
+    version, expires, granted, given, still_open, lost, claim, worker = _unpack_lease(value)
+    body = _pack_lease(version, expires, granted, given, still_open - 1, lost, claim, worker)
+    return body + pack_crc(crc32(body))
+
+
+def lease_fields(value: bytes, lease: bytes) -> tuple[Any, ...]:
+    """As `decode_lease`, as a plain tuple: for whoever takes it apart at once."""
+    if len(value) == _LEASE_BYTES and crc32(value[:-4]) == unpack_crc(value, _LEASE_BYTES - 4)[0] and value[0] == V1:
+        return _unpack_lease(value)
+    raise damaged(f"lease {lease.hex()}", value)
+
+
+def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
+    return new_tuple(LeaseRecord, lease_fields(value, lease))
+
+
+_LEASE_JOB = Struct(">16sQ")
+_pack_token = Struct(">Q").pack
+
+
+def encode_lease_jobs(jobs: Sequence[bytes], tokens: Sequence[int]) -> bytes:
+    if jobs and tokens.count(tokens[0]) == len(tokens):
+        token = _pack_token(tokens[0])  # as in most claims: then no step of Python is made for each
+        return seal(b"".join((V1_BYTE, token.join(jobs), token)))
+    return seal(V1_BYTE + b"".join(map(_LEASE_JOB.pack, jobs, tokens)))
+
+
+def encode_lease_job(job: bytes, token: int) -> bytes:
+    """As `encode_lease_jobs`, of one."""
+    body = V1_BYTE + _LEASE_JOB.pack(job, token)
+    return body + pack_crc(crc32(body))
+
+
+def decode_lease_jobs(value: bytes, lease: bytes) -> list[tuple[bytes, int]]:
+    """(job, token) of everything a lease was given."""
+    body = unseal(f"the jobs of lease {lease.hex()}", value)
+    return list(_LEASE_JOB.iter_unpack(body[1:]))
+
+
+_CLAIM = Struct(">B16s16sB")
+
+
+class ClaimRecord(NamedTuple):
+    """A claim made with an id: its lease, a digest of what was asked for, whether it ended by expiry."""
+
+    version: int
+    lease: bytes
+    asked: bytes
+    expired: int
+
+
+def encode_claim(lease: bytes, asked: bytes, expired: bool = False) -> bytes:
+    return seal(_CLAIM.pack(V1, lease, asked, expired))
+
+
+def decode_claim(value: bytes) -> ClaimRecord:
+    body = unseal("a remembered claim", value)
+    if len(body) != _CLAIM.size:
+        raise damaged("a remembered claim", value)
+    return ClaimRecord._make(_CLAIM.unpack(body))

@@ -1,0 +1,212 @@
+"""A segment: jobs that were enqueued together and are still alike, kept as one record until they must be told apart.
+
+What never changes (ids, payloads) is one value, what changes another, small one. Both stand for as many rows of `jobs`
+and `state`, which are made of them when somebody looks: byte for byte what they would be had each job its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise, repeat
+from struct import Struct
+from typing import NamedTuple
+
+from tenure.storage.checksum import LONG, crc32, crc32_held
+from tenure.storage.records.jobs import JOB_BYTES, encode_plain_jobs, pack_job
+from tenure.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
+from tenure.storage.records.states import STATE_ALIKE, alike_states, pack_state
+
+_SEGMENT = Struct(">BHQ")  # version, jobs, created
+_HEAD = _SEGMENT.size
+_JOB = 16 + 4 + 4  # id, payload bytes, CRC of its row in `jobs`
+_SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
+
+
+@lru_cache(256)
+def _numbers(count: int) -> Struct:
+    return Struct(f">{count}I")
+
+
+@lru_cache(256)
+def _pieces(count: int, size: int) -> Struct:
+    """Cuts so many of that size in one step."""
+    return Struct(f"{size}s" * count)
+
+
+@lru_cache(256)
+def _job_row(size: int) -> Callable[..., bytes]:
+    return Struct(f">{JOB_BYTES}s{size}sI").pack
+
+
+class SegmentStateRecord(NamedTuple):
+    """What changes about the jobs of a segment, which is the same for all of them but the place of their last event."""
+
+    version: int
+    state: int
+    priority: int
+    attempt: int
+    max_attempts: int
+    token: int
+    visible_at_ms: int
+    #: Of the job at place 0, whether or not it is still here; that of the job at place n is n further.
+    last_event: int
+    #: The place of the first job that is still here.
+    first: int
+    #: Its id: with the last one, which is the key, it tells what cannot be in here.
+    first_job: bytes
+    lease: bytes
+    #: A bit for each place from which the job is gone, the lowest for place 0; those before `first` are not told of.
+    gone: bytes
+
+
+def encode_segment_state(*fields: object) -> bytes:
+    """In the order of `SegmentStateRecord`, without the version."""
+    return seal(_SEGMENT_STATE.pack(V1, *fields))
+
+
+def decode_segment_state(value: bytes) -> SegmentStateRecord:
+    body = value[:-4]
+    if len(body) != _SEGMENT_STATE.size or crc32(body) != unpack_crc(value, len(body))[0] or value[0] != V1:
+        raise damaged("the state of a segment", value)
+    return new_tuple(SegmentStateRecord, _SEGMENT_STATE.unpack(body))
+
+
+def encode_segment_mark(last_job: bytes) -> bytes:
+    """The value of its row in `segment_ready`, whose key tells the first job: the last is the segment's name."""
+    return seal(V1_BYTE + last_job)
+
+
+def decode_segment_mark(value: bytes) -> bytes:
+    body = unseal("the place of a segment", value)
+    if len(body) != 17:
+        raise damaged("the place of a segment", value)
+    return body[1:]
+
+
+def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
+    """Ids in ascending order; each payload goes with the checksum that its row in `jobs` would have."""
+    sizes = list(map(len, payloads))
+    begins = {size: crc32(pack_job(V1, created_at_ms, 0, 0, 0, size)) for size in set(sizes)}
+    summed = crc32 if max(sizes) <= LONG else crc32_held
+    if len(begins) == 1:
+        sums = map(summed, payloads, repeat(begins[sizes[0]]))
+    else:
+        sums = map(summed, payloads, map(begins.__getitem__, sizes))
+    pack = _numbers(len(jobs)).pack
+    head = b"".join((_SEGMENT.pack(V1, len(jobs), created_at_ms), *jobs, pack(*sizes), pack(*sums)))
+    body = b"".join((head, pack_crc(crc32(head)), *payloads))
+    return body + pack_crc(crc32_held(body))
+
+
+class NewSegment:
+    """What never changes about the jobs of a segment, as whoever makes it knows it."""
+
+    __slots__ = ("_jobs", "_payloads", "count", "created_at_ms")
+
+    #: Whether every payload is as it was written.
+    whole = True
+
+    def __init__(self, created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+        self.count, self.created_at_ms = len(jobs), created_at_ms
+        self._jobs: list[bytes] | None = list(jobs)
+        self._payloads = list(payloads)
+
+    def encode(self) -> bytes:
+        return encode_segment(self.created_at_ms, self.jobs, self._payloads)
+
+    @property
+    def jobs(self) -> list[bytes]:
+        return self._jobs or []
+
+    def job(self, place: int) -> bytes:
+        return self.jobs[place]
+
+    def payloads(self, first: int, end: int) -> list[bytes]:
+        return self._payloads[first:end]
+
+    def job_rows(self, first: int, end: int) -> list[bytes]:
+        """Their rows in `jobs`."""
+        return encode_plain_jobs(self.created_at_ms, self._payloads[first:end])
+
+    def place(self, job: bytes) -> int:
+        """Where a job is; -1 if it is not here."""
+        jobs = self.jobs
+        at = bisect_left(jobs, job)
+        return at if at < self.count and jobs[at] == job else -1
+
+
+class Segment(NewSegment):
+    """The same, as it is stored: what is not asked for is not taken apart."""
+
+    __slots__ = ("ids", "payloads_at", "size", "sums_at", "value", "whole")
+
+    def __init__(self, value: bytes) -> None:
+        """Raises if it cannot be told which jobs these are. A damaged payload is that of one job alone (`whole` is False)."""
+        end = len(value) - 4
+        self.whole = end > _HEAD + 4 and crc32_held(memoryview(value)[:end]) == unpack_crc(value, end)[0]
+        version, count, created = _SEGMENT.unpack_from(value) if end > _HEAD else (0, 0, 0)
+        at = _HEAD + count * _JOB
+        if not self.whole and (end < at + 4 or crc32(value[:at]) != unpack_crc(value, at)[0]):
+            raise damaged("a segment", value)
+        if version != V1 or not count:
+            raise damaged("a segment", value)
+        self.count: int = count
+        self.created_at_ms: int = created
+        self._jobs = None
+        self.value = value
+        #: Where the ids are, the checksums and the payloads.
+        self.ids = _HEAD
+        self.sums_at = _HEAD + count * 20
+        self.payloads_at = at + 4
+        sizes = value[_HEAD + count * 16 : self.sums_at]
+        #: Of each payload; None if they differ.
+        self.size = int.from_bytes(sizes[:4], "big") if sizes == sizes[:4] * count else None
+        if at + 4 + (sum(self.sizes) if self.size is None else self.size * count) != end:
+            raise damaged("a segment", value)
+
+    @property
+    def jobs(self) -> list[bytes]:
+        jobs = self._jobs
+        if jobs is None:
+            jobs = self._jobs = list(_pieces(self.count, 16).unpack_from(self.value, _HEAD))
+        return jobs
+
+    def job(self, place: int) -> bytes:
+        return self.value[_HEAD + place * 16 : _HEAD + place * 16 + 16]
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return _numbers(self.count).unpack_from(self.value, _HEAD + self.count * 16)
+
+    def payloads(self, first: int, end: int) -> list[bytes]:
+        value, start, size = self.value, self.payloads_at, self.size
+        if size is not None:
+            return list(_pieces(end - first, size).unpack_from(value, start + first * size))
+        places = list(accumulate(self.sizes[:end], initial=start))[first:]
+        return [value[at:until] for at, until in pairwise(places)]
+
+    def job_rows(self, first: int, end: int) -> list[bytes]:
+        """Their rows in `jobs`, with the checksums they were given at first: a payload damaged since does not fit its own."""
+        payloads, size = self.payloads(first, end), self.size
+        sums = _numbers(end - first).unpack_from(self.value, self.sums_at + first * 4)
+        if size is not None:
+            return list(map(_job_row(size), repeat(self._head(size)), payloads, sums))
+        heads = {size: (_job_row(size), self._head(size)) for size in set(self.sizes)}
+        return [
+            (of_size := heads[len(payload)])[0](of_size[1], payload, said)
+            for payload, said in zip(payloads, sums, strict=True)
+        ]
+
+    def _head(self, size: int) -> bytes:
+        return pack_job(V1, self.created_at_ms, 0, 0, 0, size)
+
+
+def segment_state_rows(state: SegmentStateRecord, first: int, end: int) -> list[bytes]:
+    """The rows in `state` of the jobs at these places."""
+    alike = pack_state(
+        V1, state.state, state.priority, 0, 0, state.attempt, state.max_attempts, 0, state.token,
+        state.visible_at_ms, 0, 0, 0, state.lease,
+    )[:STATE_ALIKE]  # fmt: skip
+    return alike_states(alike, state.lease, range(state.last_event + first, state.last_event + end))

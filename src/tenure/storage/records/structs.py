@@ -1,0 +1,114 @@
+"""Notes, queues and the rest that varies: MessagePack, sealed."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from tenure.errors import Corrupt
+from tenure.model.quota import Quota
+from tenure.model.retry import Policy
+from tenure.storage.records.sealing import V1_BYTE, encode_msgpack, seal, unseal
+
+R = TypeVar("R")
+
+
+class Notes(msgspec.Struct, frozen=True, array_like=True):
+    """What a job's deliveries said. A large result is kept in parts, of which `result` is the first."""
+
+    error: str | None = None
+    progress: float | None = None
+    progress_note: str | None = None
+    result: bytes | None = None
+    result_bytes: int = 0
+
+
+class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    tenant: str
+    queue: str
+    policy: Policy
+    paused: bool = False
+    #: The number under which its tenant's usage is counted; 0: the tenant has no quota.
+    meter: int = 0
+
+
+class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    quota: Quota
+
+
+class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Joins steady time to the store's: store time = steady + offset, for as long as `boot` lasts."""
+
+    boot: str
+    offset_ms: int
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A registered reader of the journal: nothing after `commit` is trimmed."""
+
+    commit: int
+    seen_at_ms: int
+
+
+class WriteRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How far a staged write is published: `chunk` is the next. It is kept until `until_ms`, and longer while unfinished."""
+
+    id: str
+    manifest_parts: int
+    begun_at_ms: int
+    until_ms: int
+    keep_ms: int
+    chunk: int = 0
+    jobs: int = 0
+    duplicates: int = 0
+    finished: bool = False
+
+
+class LoadedPart(msgspec.Struct, frozen=True, array_like=True):
+    """Files of one bulk load: rows of one queue, and the spaces there is a sorted file of."""
+
+    name: str
+    queue: int
+    rows: int
+    spaces: list[int]
+
+
+class LoadRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The intent of a bulk load."""
+
+    id: str
+    manifest: bytes
+    parts: list[LoadedPart]
+    time_ms: int
+    keep_ms: int
+
+
+class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
+    value: int
+
+
+def encode_struct(value: msgspec.Struct) -> bytes:
+    return seal(V1_BYTE + encode_msgpack(value))
+
+
+#: Made here, while the module is imported by one thread: msgspec (0.22) works out a struct's fields when it first decodes
+#: one, and crashes the process if two threads first do so at once (a store's opener and its sweeper, say).
+_DECODERS: dict[type, Any] = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (
+        Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
+    )
+}  # fmt: skip
+
+
+def decode_struct(kind: type[R], value: bytes, what: str, job: bytes | None = None) -> R:
+    try:
+        found: R = _DECODERS[kind].decode(unseal(what, value)[1:])
+        return found
+    except msgspec.DecodeError as exc:
+        raise Corrupt(f"{what} cannot be read: {exc}", job.hex() if job else None) from exc
+    except Corrupt as exc:
+        raise Corrupt(exc.detail, job.hex() if job else None) from None

@@ -1,0 +1,259 @@
+"""The contract behind `Store`: what a backend does, one atomic step a verb.
+
+`Store` and `Queue` check arguments, log, measure and shape answers; a backend only ever sees checked values. The
+embedded backend is `kv.KvBackend`; one that speaks to a server implements the same methods.
+
+Every method may raise StoreClosed, Unavailable or Corrupt besides what it names. A verb that raises has written
+nothing, except where it says that it works in chunks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from tenure.errors import TenureError
+from tenure.model.event import Event, EventPage
+from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
+from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.names import JobName, QueueName
+from tenure.model.quota import Quota, QuotaInfo
+from tenure.model.report import Report
+from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.retry import Policy
+from tenure.model.snapshot import JournalSlice, SnapshotInfo
+from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.storage.engine import Traits
+
+Events = list[Event]  # by names of their own, since `list` is a verb below
+Jobs = list[Job]
+JobIds = list[bytes]
+QueueInfos = list[QueueInfo]
+QuotaInfos = list[QuotaInfo]
+SnapshotInfos = list[SnapshotInfo]
+Topic = QueueName | JobName | None
+"""What a watch is kept for: a queue that may have a job to claim, a job that may have ended, or the journal (None)."""
+Progress = Callable[[int, int | None], None]
+"""Told of (done so far, of how many if known) by verbs that work in chunks."""
+
+
+class Watch(Protocol):
+    """A place in line, kept without a thread (see `Backend.watch`)."""
+
+    def left_ms(self) -> int:
+        """What is left of the wait, by the store's time."""
+
+    def again(self) -> None:
+        """The look was in vain: tell me of the next chance."""
+
+    def close(self) -> None:
+        """Leave the line. Closing twice is fine."""
+
+
+class Brief(NamedTuple):
+    """The commonest verbs on one job, without a request being made of their arguments: what a store in this process may have.
+
+    Not part of the contract: a backend that has them has a method `brief`. Each may answer with something else than it
+    promises, having written nothing: then the verb itself has to do it.
+    """
+
+    #: Of a queue's name and the payload of a job that has nothing else.
+    enqueue: Callable[[QueueName, bytes], Enqueued | object]
+    #: Of one job, under the queue's own lease; None: there is none.
+    claim: Callable[[QueueName], Leased | object | None]
+    #: Of the queue's name and a proof's job, lease and token; None: done.
+    ack: Callable[[QueueName, bytes, bytes, int], object | None]
+
+
+class Backend(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def traits(self) -> Traits: ...
+
+    def now_ms(self) -> int:
+        """The store's time: never less than any it stored."""
+
+    def clock_drift_ms(self) -> int:
+        """How far the calendar is ahead of the store's time: a sudden change is a step of the clock."""
+
+    def on_retry(self, told: Callable[[str], None]) -> None:
+        """Whom to tell, with the reason, when a transaction has to run again."""
+
+    def once(self, request: bytes) -> Backend:
+        """This store, for one request whose id is `request`: its verb takes effect once, however often it is asked for.
+
+        The outcome of a verb that writes (a result, or an error of `failure.ANSWERS`) is kept for ten minutes, in the same
+        commit as its effect; asked again with the same id, it returns or raises the first outcome. The same id with
+        another verb or other arguments: InvalidArgument. Verbs that work in chunks go on where they were cut off.
+        `claim` takes the id for its own where its request has none, and staged writes have theirs. Reads, `sweep`,
+        `events`, `check` and snapshots are as ever, and `close` does nothing. One view, one verb: an id stands for one request.
+
+        Ids are the caller's to scope: whoever serves several tenants puts the tenant into the id.
+        """
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        """All of them, in one transaction, answers in order; the queue is made if it is not there.
+
+        Raises KeyConflict, QueueFull, QuotaExceeded, RateLimited, TooLarge.
+        """
+
+    def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+        """Record the manifest of a staged write, the first time only; a repeat is told of the first one's.
+
+        The write is remembered for `keep_ms` after it is finished (and after it was begun, while nothing is published).
+        """
+
+    def write_state(self, write_id: str) -> WriteState | None:
+        """How far a write is; None if it was never begun, or has been forgotten."""
+
+    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+        """Add a chunk's jobs (at most 1,000), in one transaction with the marker that counts it; nothing if it was before.
+
+        Chunks come in order, from 0. Raises what `enqueue` does, and InvalidArgument (never begun, or out of order).
+        """
+
+    def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
+        """Nothing is left to publish. `forget`: an earlier, finished write that need not be remembered any longer."""
+
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        """Keep some bytes of a part that is being staged, for a day; for writers that share no folder with the store.
+
+        Raises TooLarge (more than 4 MiB), InvalidArgument (also where the store keeps none).
+        """
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None: ...
+
+    def drop_pieces(self, write_id: str) -> None:
+        """Of a whole write."""
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        """What makers of a bulk load's files have to know of a queue, which is made if it is not there.
+
+        Raises InvalidArgument where the store takes no files.
+        """
+
+    def load(self, request: LoadRequest) -> WriteState:
+        """Take in the sorted files of a bulk load, all or nothing; nothing, if its id was loaded before.
+
+        Raises QueueFull, TooLarge, InvalidArgument (also where the store takes no files).
+        """
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        """A lease over the first jobs of the first of these queues that has any; None if none has, after waiting.
+
+        Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
+        With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
+        InvalidArgument (it asked for something else).
+        """
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
+        """For servers, which wait for many callers at once: `told` is called whenever it is worth looking again.
+
+        That is when a verb wakes these topics, when a job of these queues becomes due or a lease runs out, when `wait_ms`
+        have passed, and when the store is closed. Look once after this returns, as something may have happened before.
+        `told` is called from any thread, must be quick and must not call the store; it may be called in vain.
+        """
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+        """Each job settled whole or not at all; in the order of the items, None or why not (LeaseLost, Corrupt)."""
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        """expiry = max(expiry, now + lease_ms), one write however many jobs. Raises LeaseLost."""
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        """Raises LeaseLost."""
+
+    def get(self, name: QueueName, job: bytes) -> Job | None: ...
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        """The job once it is done, dead or removed; None if it was never there. Raises WaitTimeout."""
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page: ...
+
+    def counts(self, name: QueueName) -> Counts: ...
+
+    def timeline(self, name: QueueName, job: bytes) -> Events:
+        """Its events, oldest first, as far back as the journal is kept."""
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        """Works in chunks, each one transaction."""
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        """Put jobs in as they stood elsewhere, in one transaction; the queue is made if it is not there.
+
+        Idempotent by id: one that is there as given is left, one that is there otherwise is refused, and so is one
+        whose idempotency key another job holds. Neither `max_waiting` nor a quota holds it back. Raises TooLarge.
+        """
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        """Remove those of these jobs that are still in this state (done or dead) with this token, in one transaction."""
+
+    def cancel(self, name: QueueName, job: bytes) -> bool: ...
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        """Works in chunks, each one transaction."""
+
+    def set_paused(self, name: QueueName, paused: bool) -> None: ...
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        """All of them in one transaction."""
+
+    def policy(self, name: QueueName) -> Policy:
+        """The queue's policy, or the default if there is no such queue yet."""
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        """What a tenant may take, from now on; an empty quota lifts it. InvalidArgument where `traits.quotas` is not."""
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        """The tenants that have one, and what each has waiting."""
+
+    def draw(self, tenant: str, requests: int) -> int:
+        """How many of so many requests to a server the tenant may make now: at least one, and they count as made.
+
+        All of them for a tenant without such a limit. Raises RateLimited.
+        """
+
+    def queues(self, tenant: str | None) -> QueueInfos: ...
+
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+        """Scheduled jobs of all queues that become ready before then, earliest first."""
+
+    def sweep(self) -> Swept:
+        """One bounded pass over what is due."""
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        """Remove done jobs past their retention or, with `before_ms`, all done and dead jobs that ended before then."""
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        """Durable events in order. Raises JournalTrimmed. A `consumer` is remembered: nothing it has yet to read is trimmed."""
+
+    def forget_consumer(self, consumer: str) -> bool: ...
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report: ...
+
+    def snapshot(self, path: str) -> None: ...
+
+    def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
+        """Keep one moment of the store (with `traits.snapshot` of "queue": of each queue) until it was not used for `ttl_ms`."""
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        """Say that it is in use. Raises SnapshotExpired, also before anyone has removed it: the clock decides."""
+
+    def drop_snapshot(self, id: str) -> bool:
+        """Remove it now; False if it was not there."""
+
+    def snapshots(self) -> SnapshotInfos: ...
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        """Durable journal rows from commit `begin` (the oldest) to before `end` (all), as stored, up to about `max_bytes`.
+
+        With `max_bytes` 0 there are no rows: a look at what there is. At least one row otherwise, if there is one.
+        Raises JournalTrimmed, and Corrupt naming a row that is missing.
+        """
+
+    def close(self) -> None: ...

@@ -1,0 +1,90 @@
+-- Tenure on Redis and Valkey: every verb is one function, and one atomic step.
+--
+-- A shard is a queue, or one partition of it; all its keys share the hash tag in KEYS[1], the shard's base:
+-- <prefix>:{tenant/queue} or <prefix>:{tenant/queue/partition}. Ids are 16 raw bytes, times milliseconds.
+--
+--   :books      string   counters, journal position, last time stored, last id made (L.BOOKS), sealed
+--   :rules      string   paused, then the policy in numbers (L.RULES)
+--   :policy     string   the policy as the client wrote it; none: the default
+--   :jobs       hash     job -> what never changes: key, headers, payload; sealed by the client (CRC-32)
+--   :state      hash     job -> what changes, fixed-width (L.STATE), sealed
+--   :notes      hash     job .. "e" | "p" | "r" -> last error, progress, result
+--   :t0 .. :t9  zset     waiting jobs of a priority by visible_at; equal times in the order of their ids
+--   :done :dead zset     jobs by when they ended
+--   :ttl        zset     jobs never claimed by when their ttl passes
+--   :retention  zset     done jobs by when they may go
+--   :leases     zset     lease by when it ends
+--   :lease      hash     lease -> granted, given, open, lost, claim digest (L.LEASE), worker; sealed
+--   :held       hash     lease -> the jobs it was given, written once
+--   :lost       hash     lease -> jobs cancelled under it
+--   :claims     hash     digest of a claim's id -> lease, digest of what it asked for, whether it expired
+--   :claimdue   zset     digest of a claim's id by when it may be forgotten
+--   :bucket     string   of a rate: a moment, and how many nanoseconds after it the bucket is full again
+--   :dedup      hash     digest of an idempotency key -> job, digest of its payload, until when it is held
+--   :dedupdue   zset     digest of an idempotency key by when it may be forgotten
+--   :damaged    hash     job -> "w" | "l": taken out of its index because it cannot be read
+--   :journal    stream   commit-0 -> e: the events of one step (journal.lua), at most 1,000 a row
+--   :consumers  hash     name -> the first commit it has yet to read
+--   :l:<lane>   string   the last request of one lane of a client, or one with an id, and its answer (95_once.lua)
+--   :w:<write>  hash     chunk of a staged write -> jobs, duplicates
+--
+-- Beside the shards, under <prefix>:{registry}:
+--
+--   :format     string   "tenure 1"
+--   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
+--   :requests   hash     digest of a request's id -> digest of what it asks for
+--   :requestdue zset     digest of a request's id by when it may be forgotten
+--   :write:<id> hash     a staged write: id, manifest, chunk, jobs, duplicates, finished, begun, until, keep
+--   :writedue   zset     a staged write's digest by when it may be forgotten
+--
+-- Channels: a shard's base (WOKEN: how many to wake, when something is due, jobs that ended), and the registry's.
+--
+-- Redis does not undo a function that fails half-way. So every verb reads and decides first, and then only writes.
+
+local L = {}
+local verbs, readers = {}, {}
+local call, sha = redis.call, redis.sha1hex
+local pack, unpack_ = struct.pack, struct.unpack
+local sub, byte, char, concat, insert = string.sub, string.byte, string.char, table.concat, table.insert
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
+local GONE, WAITING, LEASED, DONE, DEAD = 0, 1, 2, 3, 4
+local NO_ID = string.rep('\0', 16)
+-- flags of a state: what else there is of the job
+local HAS_KEY, HAS_ERROR, HAS_PROGRESS, HAS_RESULT = 1, 2, 4, 8
+-- what a claim or a pass of the sweeper spends on repair, in leases and in jobs
+local REPAIR_LEASES, REPAIR_JOBS, BATCH = 200, 2000, 200
+local CLAIM_MEMORY, LOOK_AGAIN, KEPT = 86400000, 3600000, 7 * 86400000
+local LANE_MS = 600000
+local MAX_MS = 100 * 366 * 86400000
+
+function L.has(flags, flag) return floor(flags / flag) % 2 == 1 end
+function L.with(flags, flag) return L.has(flags, flag) and flags or flags + flag end
+
+-- redis.call takes about 8,000 arguments; a batch may have more
+function L.bulk(command, key, args, step)
+  local n = #args
+  if n == 0 then return end
+  step = step or 4000
+  for from = 1, n, step do
+    call(command, key, unpack(args, from, min(from + step - 1, n)))
+  end
+end
+
+function L.hmget(key, fields)
+  local n = #fields
+  if n == 0 then return {} end
+  if n <= 4000 then return call('HMGET', key, unpack(fields)) end
+  local found = {}
+  for from = 1, n, 4000 do
+    local part = call('HMGET', key, unpack(fields, from, min(from + 3999, n)))
+    for i = 1, #part do found[from + i - 1] = part[i] end
+  end
+  return found
+end
+
+function L.split(ids)
+  local found = {}
+  for at = 1, #ids, 16 do found[#found + 1] = sub(ids, at, at + 15) end
+  return found
+end

@@ -1,0 +1,54 @@
+"""What all messages are made of: their units and bounds, the base of requests, problems, and the shortest answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tenure.errors import InvalidArgument
+from tenure.model.durations import MAX_MS
+
+Span = Annotated[int, Meta(ge=0, le=MAX_MS)]
+SomeSpan = Annotated[int, Meta(ge=1, le=MAX_MS)]
+Moment = Annotated[int, Meta(ge=0, le=2 * MAX_MS)]
+Limit = Annotated[int, Meta(ge=1, le=10_000)]
+State = Literal["ready", "scheduled", "leased", "done", "dead"]
+Number = Annotated[int, Meta(ge=0, le=2**62)]
+Small = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+def checked_text(what: str, text: str | None) -> bytes:
+    try:
+        return b"" if text is None else text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} is not valid Unicode") from None
+
+
+class Request(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all requests."""
+
+
+class Nothing(Request):
+    """A request that says nothing besides its path."""
+
+
+class Problem(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """RFC 9457, with a `code` for programs and the error's facts."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    facts: dict[str, str | int | float | None] = {}
+
+
+class Count(Struct, frozen=True):
+    """How many jobs a verb removed."""
+
+    count: int
+
+
+class Done(Struct, frozen=True):
+    """It is so."""

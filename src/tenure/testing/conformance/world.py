@@ -1,0 +1,326 @@
+"""What every test stands on: a store on a clock, closed and checked at the end, and a few words to speak of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+import pytest
+
+from tenure.clock import ManualClock
+from tenure.errors import TenureError
+from tenure.model.event import Event
+from tenure.model.job import Job, QueueInfo
+from tenure.model.lease import Delivery
+from tenure.model.lifecycle import TRANSITIONS, Change, State, allowed
+from tenure.model.retry import Backoff, Policy
+from tenure.stores.claim import Claim
+from tenure.stores.queue import Queue
+from tenure.stores.store import Store
+from tenure.testing.conformance.approximate import WHY as APPROXIMATE
+from tenure.testing.harness import Harness
+
+T = TypeVar("T")
+
+#: Real seconds after which something that must happen has not.
+PATIENCE = 60.0
+#: Real seconds in which something that must not happen would have begun to.
+MOMENT = 0.06
+
+PROMPT = Policy(backoff=Backoff.fixed(0))
+"""A failed job is ready again at once."""
+
+KEEPING = Policy(retention=3600, backoff=Backoff.fixed(0))
+"""Done jobs stay for an hour."""
+
+
+class World:
+    """A harness, the clock its stores run on (None: the machine's), and the store that is open now."""
+
+    def __init__(self, harness: Harness, clock: ManualClock | None, *, quick: bool) -> None:
+        self.harness = harness
+        self.clock = clock
+        self._quick = quick
+        self.store = self._open()
+
+    def _open(self, sweep: bool = False) -> Store:
+        return self.harness.open(clock=self.clock, sweep=sweep, quick=self._quick)
+
+    def queue(self, name: str = "work", tenant: str = "default", policy: Policy | None = None) -> Queue:
+        queue = self.store.queue(name, tenant=tenant)
+        if policy is not None:
+            queue.configure(policy)
+        return queue
+
+    def reopen(self, *, sweep: bool = False) -> Store:
+        """Close the store and open its data again; skips the test where nothing is kept."""
+        self.close()
+        self.store = self._open(sweep)
+        return self.store
+
+    def close(self) -> None:
+        """Close the store for a while, until `reopen`; skips the test where nothing is kept."""
+        if not self.harness.persistent:
+            pytest.skip("this store keeps nothing")
+        self.store.close()
+
+    def finish(self) -> None:
+        """What every test ends with: the invariants hold, and no job was lost or made up."""
+        try:
+            assert_sound(self.store)
+        finally:
+            self.store.close()
+
+
+@pytest.fixture
+def world(harness: Harness, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A store on a manual clock where it takes one, at whatever durability is quick."""
+    yield from _for_a_test(World(harness, ManualClock() if harness.manual_clock else None, quick=True), request)
+
+
+@pytest.fixture
+def live(harness: Harness, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A store on the machine's clock, at its default durability: for threads and processes that race."""
+    yield from _for_a_test(World(harness, None, quick=False), request)
+
+
+def _for_a_test(made: World, request: pytest.FixtureRequest) -> Iterator[World]:
+    why = APPROXIMATE.get(request.function.__name__)
+    if why is not None and made.store.traits.order != "strict":
+        made.store.close()
+        pytest.skip(why)
+    yield made
+    made.finish()
+    made.harness.destroy()
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    return world.store
+
+
+@pytest.fixture
+def queue(world: World) -> Queue:
+    return world.queue()
+
+
+@pytest.fixture
+def clock(world: World) -> ManualClock:
+    if world.clock is None:
+        pytest.skip("this store takes no manual clock")
+    return world.clock
+
+
+def assert_sound(store: Store) -> None:
+    report = store.check()
+    assert report.clean, "check() found:\n" + "\n".join(
+        f"  {f.rule}: {f.detail} (queue {f.queue}, job {f.job_id})" for f in report.findings
+    )
+    for info in store.queues():
+        n = info.counts
+        assert n.enqueued == n.waiting + n.leased + n.done + n.dead + n.removed, f"{info.queue}: {n}"
+        assert min(n.ready, n.scheduled, n.leased, n.done, n.dead, n.enqueued, n.removed) >= 0, f"{info.queue}: {n}"
+    if report.events <= 5_000:  # enough for almost every test, and quick
+        for journal in journals(store):
+            assert_told_right(journal, dense=store.traits.order == "strict")
+
+
+def journals(store: Store) -> list[list[Event]]:
+    """What was told, as far as it has one order: of the whole store, or of each queue."""
+    told = all_events(store)
+    if store.traits.journal == "store":
+        return [told]
+    queues: dict[tuple[str, str], list[Event]] = {}
+    for event in told:
+        queues.setdefault((event.tenant, event.queue), []).append(event)
+    return list(queues.values())
+
+
+def assert_told_right(events: Sequence[Event], *, dense: bool = True) -> None:
+    """The journal has no gap, and every job's events are steps of the lifecycle, each naming the one before it.
+
+    `dense`: it is one journal; a queue whose order is approximate has several, each numbered by itself.
+    """
+    last: dict[tuple[str, str, str], Event] = {}  # a restored job may be in two queues
+    for place, event in enumerate(events):
+        assert not dense or event.number == events[0].number + place, f"a gap before {event}"
+        assert event.time_ms >= events[max(place - 1, 0)].time_ms, f"time goes back at {event}"
+        change = Change[event.type.upper()]
+        if event.job_id is None or change not in TRANSITIONS:
+            continue
+        assert event.state is not None
+        named = (event.tenant, event.queue, event.job_id)
+        before = last.get(named)
+        if before is not None:
+            assert event.previous == (before.commit, before.index), f"{event} does not follow {before}"
+        elif event.previous is not None and dense:  # the journal was trimmed before it
+            assert event.previous < (events[0].commit, events[0].index), f"{event} follows what is not there"
+        if before is not None or event.previous is None:
+            was = State.GONE if before is None or before.state is None else State[before.state.upper()]
+            assert allowed(change, was, State[event.state.upper()]), f"{event} cannot follow {before}"
+        last[named] = event
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def all_events(store: Store) -> list[Event]:
+    """The journal from the oldest event kept."""
+    found: list[Event] = []
+    page = store.events(limit=500)
+    while page.events:
+        found += page.events
+        page = store.events(after=page.cursor, limit=500)
+    return found
+
+
+def life(queue: Queue, job_id: str) -> list[Event]:
+    """A job's events, oldest first."""
+    told: list[Event] = queue.timeline(job_id)
+    return told
+
+
+def happened(queue: Queue, job_id: str) -> list[str]:
+    """The types of a job's events, oldest first."""
+    return [event.type for event in life(queue, job_id)]
+
+
+def seen(queue: Queue, job_id: str) -> Job:
+    """The job, which must be there."""
+    job = queue.get(job_id)
+    assert job is not None, f"job {job_id} is not there"
+    return job
+
+
+def footprint(store: Store) -> tuple[list[Event], list[QueueInfo]]:
+    """All that a write could change: the journal, and every queue's settings and numbers."""
+    return all_events(store), store.queues()
+
+
+@contextlib.contextmanager
+def nothing_written(store: Store) -> Iterator[None]:
+    before = footprint(store)
+    yield
+    assert footprint(store) == before
+
+
+def must_refuse(store: Store, error: type[TenureError], calls: Iterable[Callable[[], object]]) -> None:
+    """Each call raises the error, and none writes anything. Tells of all that do not, by their place in the list."""
+    wrong: list[str] = []
+    with nothing_written(store):
+        for place, call in enumerate(calls):
+            try:
+                answer = call()
+            except error:
+                continue
+            except Exception as other:
+                wrong.append(f"call {place} raised {other!r}")
+            else:
+                wrong.append(f"call {place} returned {answer!r}")
+    assert not wrong, f"instead of {error.__name__}: " + "; ".join(wrong)
+
+
+# ── doing ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fill(queue: Queue, count: int) -> list[str]:
+    """Enqueue that many jobs at once; their ids, in order."""
+    return [e.id for e in queue.enqueue_many([b"%d" % n for n in range(count)])]
+
+
+def ids(deliveries: Iterable[Delivery]) -> list[str]:
+    return [delivery.id for delivery in deliveries]
+
+
+def claimed(queue: Queue, lease: float | None = None, worker: str = "") -> Delivery:
+    """Claim one job, which must be there."""
+    claim = queue.claim(lease=lease, worker=worker)
+    assert len(claim) == 1, f"expected a job to claim, got {len(claim)}"
+    return claim[0]
+
+
+def kill(queue: Queue, count: int, error: str = "broken") -> list[str]:
+    """Enqueue that many jobs and fail each; their ids."""
+    fill(queue, count)
+    dead: list[str] = []
+    while claim := queue.claim(limit=1000):
+        for delivery in claim:
+            queue.fail(delivery, error)
+            dead.append(delivery.id)
+    return dead
+
+
+def sweep_all(store: Store) -> None:
+    """Sweep until nothing is due."""
+    for _ in range(1000):
+        if not store.sweep().more:
+            return
+    raise AssertionError("sweep() always says there is more")
+
+
+# ── at the same time ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def begin(work: Callable[[], T]) -> Future[T]:
+    """Run in a thread that cannot keep the test run from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def together(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Run all at the same time, started by one signal; what each returned, in order."""
+    barrier = threading.Barrier(len(works))
+
+    def started(work: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            barrier.wait(PATIENCE)
+            return work()
+
+        return run
+
+    futures = [begin(started(work)) for work in works]
+    return [future.result(PATIENCE * 4) for future in futures]
+
+
+def waiting(queue: Queue, seconds: float = 60, limit: int = 1, lease: float = 30) -> Future[Claim]:
+    """A claim that waits in another thread, and has surely begun to."""
+    future = begin(lambda: queue.claim(limit=limit, lease=lease, wait=seconds))
+    time.sleep(MOMENT)
+    return future
+
+
+def still(future: Future[T]) -> bool:
+    """Whether it goes on, a moment later."""
+    time.sleep(MOMENT)
+    return not future.done()
+
+
+def ended(future: Future[T], clock: ManualClock, seconds: float) -> T:
+    """What it returns once its time is up. If it began to wait only after the clock was moved, the clock is moved again."""
+    for _ in range(int(PATIENCE)):
+        if wait([future], 1).done:
+            break
+        clock.advance(seconds)
+    return future.result(0)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Whether it comes true in real time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True

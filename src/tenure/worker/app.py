@@ -1,0 +1,271 @@
+"""`App`: a store, the tasks on it, and their schedule. It opens nothing until something is enqueued or worked on."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from tenure.clock import Clock, SystemClock
+from tenure.errors import InvalidArgument
+from tenure.model.durations import Duration
+from tenure.model.names import DEFAULT_TENANT, queue_name
+from tenure.model.retry import Backoff, Policy
+from tenure.stores import opening
+from tenure.stores.store import Store
+from tenure.worker.encoding import ENCODINGS, Encoding
+from tenure.worker.periodic import Missed, Periodic
+from tenure.worker.tasks import Options, Task, Unique, task_name
+from tenure.worker.verdicts import Rules
+
+if TYPE_CHECKING:
+    from tenure.aio import _Threads
+    from tenure.worker.runner import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyTask = Task[Any, Any, Any]
+
+
+class App:
+    """Tasks on a store.
+
+    `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs every
+    call where it is enqueued. `policies` are given to their queues when a worker starts.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store | None = None,
+        *,
+        queue: str = "default",
+        tenant: str = DEFAULT_TENANT,
+        encoding: Encoding = "json",
+        inline: bool = False,
+        clock: Clock | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        **options: Any,
+    ) -> None:
+        queue_name(queue, tenant)
+        self.queue = queue
+        self.tenant = tenant
+        self.encoding = _encoding(encoding)
+        self.inline = inline
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self.policies = dict(policies or {})
+        self.tasks: dict[str, AnyTask] = {}
+        self.schedule: dict[str, Periodic] = {}
+        self._url = None if isinstance(store, Store) else None if store is None else os.fspath(store)
+        self._given = store if isinstance(store, Store) else None
+        self._options = options
+        self._opened: Store | None = None
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def store(self) -> Store:
+        """Opened when it is first asked for, and anew in a fork of this process, which cannot use its parent's."""
+        if self._given is not None:
+            return self._given
+        opened = self._opened
+        if opened is not None and self._owner == os.getpid():
+            return opened
+        with self._lock:
+            if self._owner != os.getpid():
+                self._opened, self._owner = None, os.getpid()
+            if self._opened is None:
+                self._opened = opening.open(self._url, clock=self.clock, **self._options)
+                atexit.register(_close, weakref.ref(self))
+            return self._opened
+
+    def use(self, store: str | Store) -> None:
+        """Another store than the one the app was made with: for command lines and tests. What was opened is closed."""
+        self.close()
+        self._given = store if isinstance(store, Store) else None
+        self._url = None if isinstance(store, Store) else store
+
+    def close(self) -> None:
+        """Close the store, if this app opened it. It is opened again when it is next asked for."""
+        opened, self._opened = self._opened, None
+        if opened is not None and self._owner == os.getpid():
+            opened.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def threads(self) -> _Threads:
+        """Where the awaited verbs run: the adapter's."""
+        from tenure.aio import _Threads
+
+        return _Threads(16, 64)
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+        ttl: Duration | None = None,
+        retry_on: type[BaseException] | tuple[type[BaseException], ...] | None = None,
+        dead_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        backoff: Backoff | None = None,
+        unique: Unique = False,
+        encoding: Encoding | None = None,
+    ) -> _Decorator: ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a function a task.
+
+        `max_attempts`, `priority` and `ttl` are its jobs'; `timeout` ends a handler that takes longer. Failures:
+        `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest come
+        back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of calls for which
+        the function returns the same string. `name` is the module's and the function's, if not given.
+        """
+        decorate = _Decorator(self, options)
+        return decorate if function is None else decorate(function)
+
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any]) -> AnyTask:
+        rest = dict(options)
+        name = rest.pop("name", None) or task_name(function)
+        if name in self.tasks:
+            raise InvalidArgument(f"there are two tasks named {name!r}: give one of them a name=")
+        rules = Rules(
+            _types(rest.pop("retry_on", None)), _types(rest.pop("dead_on", ())) or (), rest.pop("backoff", None)
+        )
+        encoding = _encoding(rest.pop("encoding", None) or self.encoding)
+        timeout, unique = rest.pop("timeout", None), rest.pop("unique", False)
+        if rest.get("queue") is not None:
+            queue_name(rest["queue"], self.tenant)
+        unknown = set(rest) - {"queue", "max_attempts", "priority", "ttl"}
+        if unknown:
+            raise TypeError(f"task() got an unexpected argument {sorted(unknown)[0]!r}")
+        task: AnyTask = Task(
+            self, function, name, Options(**rest), encoding=encoding, timeout=timeout, rules=rules, unique=unique
+        )
+        self.tasks[name] = task
+        return task
+
+    def find(self, name: str) -> AnyTask:
+        """A task by its name, or by the end of it if only one ends so. Raises InvalidArgument."""
+        if name in self.tasks:
+            return self.tasks[name]
+        ending = [task for full, task in self.tasks.items() if full.endswith("." + name)]
+        if len(ending) == 1:
+            return ending[0]
+        known = ", ".join(sorted(self.tasks)) or "none"
+        what = "several tasks are" if ending else "no task is"
+        raise InvalidArgument(f"{what} named {name!r}. Tasks of this app: {known}")
+
+    def queues(self) -> list[str]:
+        """The queues its tasks are enqueued to, sorted."""
+        return sorted({task.queue for task in self.tasks.values()})
+
+    # ── periodic ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def periodic(
+        self,
+        cron: str,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> _PeriodicDecorator:
+        """Run a task by a cron expression, in a time zone; each tick is enqueued once, however many workers run.
+
+        On a function it makes the task, too (`options` are `task`'s); on a task it adds to its schedule. `missed` says what
+        becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
+        """
+        return _PeriodicDecorator(self, cron, tz, missed, dict(args or {}), options)
+
+    def worker(self, queues: Iterable[str] | None = None, **options: Any) -> Worker:
+        """A worker for this app: see `tenure.worker.runner.Worker`."""
+        from tenure.worker.runner import Worker
+
+        return Worker(self, queues, **options)
+
+    def __repr__(self) -> str:
+        return f"<App on {self._url or self._given or 'the configured store'}, {len(self.tasks)} tasks>"
+
+
+class _Decorator:
+    """`@app.task(...)`, typed: it keeps the function's parameters, and tells a coroutine's result from the coroutine."""
+
+    def __init__(self, app: App, options: Mapping[str, Any]) -> None:
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app._register(function, self._options)
+
+
+class _PeriodicDecorator:
+    def __init__(
+        self, app: App, cron: str, tz: str, missed: Missed, args: dict[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        self._app = app
+        self._cron, self._tz, self._missed, self._args = cron, tz, missed, args
+        self._options = options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Task[P, R, Any], /) -> Task[P, R, Any]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        task: AnyTask
+        if isinstance(function, Task):
+            if self._options:
+                raise TypeError("periodic() on a task takes no task options: give them to task()")
+            task = function
+        else:
+            task = self._app._register(function, self._options)
+        periodic = Periodic(task, self._cron, self._tz, self._missed, self._args)
+        self._app.schedule[periodic.name] = periodic
+        return task
+
+
+def _encoding(encoding: Any) -> Literal["json", "msgpack"]:
+    if encoding not in ENCODINGS:
+        raise InvalidArgument(f"encoding={encoding!r}: json or msgpack")
+    return encoding  # type: ignore[no-any-return]
+
+
+def _types(given: Any) -> tuple[type[BaseException], ...] | None:
+    if given is None:
+        return None
+    return (given,) if isinstance(given, type) else tuple(given)
+
+
+def _close(app: weakref.ref[App]) -> None:
+    found = app()
+    if found is not None:
+        found.close()

@@ -1,0 +1,138 @@
+"""The job a handler is running: `current_job()`, by a context variable, so that threads and coroutines each have theirs."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from zoneinfo import ZoneInfo
+
+from tenure.clock import Clock, SystemClock
+from tenure.errors import InvalidArgument
+
+Report = Callable[[float, "str | None"], None]
+
+
+class CurrentJob:
+    """What a handler may know of its job, and the one thing it may say: how far it is."""
+
+    __slots__ = (
+        "_clock", "_deadline_ms", "_lost", "_report", "attempt", "headers", "id", "max_attempts", "priority", "queue",
+        "task", "tenant", "token",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        id: str = "",
+        queue: str = "",
+        tenant: str = "default",
+        attempt: int = 1,
+        max_attempts: int = 1,
+        token: int = 0,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+        clock: Clock | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self.task = task
+        #: The job's id; empty where the task was called plainly, without a queue.
+        self.id = id
+        self.queue = queue
+        self.tenant = tenant
+        #: Which delivery this is, from 1, and how many there may be.
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        #: The fencing token: grows with every delivery of this job. What is written elsewhere should refuse a smaller one.
+        self.token = token
+        self.priority = priority
+        self.headers = {} if headers is None else headers
+        self._deadline_ms = deadline_ms
+        self._clock = clock
+        self._report = report
+        self._lost: threading.Event | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is lost or the time is up: the result counts for nothing any more, so stop."""
+        return self._lost is not None and self._lost.is_set()
+
+    def tell_lost(self) -> None:
+        """For pools: let the handler know."""
+        event = self._lost
+        if event is None:
+            event = self._lost = threading.Event()
+        event.set()
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the task's timeout; None if it has none."""
+        if self._deadline_ms is None:
+            return None
+        return (self._deadline_ms - (self._clock or SystemClock()).steady_ms()) / 1000
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the task's timeout ends it, by the calendar; None if it has none."""
+        left = self.remaining
+        if left is None:
+            return None
+        return datetime.fromtimestamp((self._clock or SystemClock()).wall_ms() / 1000 + left, UTC)
+
+    @property
+    def tick(self) -> datetime | None:
+        """Of a periodic task: the moment it was due, in the schedule's time zone."""
+        text = self.headers.get(TICK_HEADER)
+        if text is None:
+            return None
+        moment, _, zone = text.rstrip("]").partition("[")
+        return datetime.fromisoformat(moment).astimezone(ZoneInfo(zone))
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost if the job is no longer this worker's."""
+        if self._report is not None:
+            self._report(fraction, note)
+        elif isinstance(fraction, bool) or not 0 <= fraction <= 1:
+            raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
+
+    def __repr__(self) -> str:
+        return f"<CurrentJob {self.task} {self.id or '(plain call)'} attempt {self.attempt}>"
+
+
+#: `2026-03-29T03:00:00+02:00[Europe/Berlin]`, as RFC 9557 has it.
+TICK_HEADER = "tenure-tick"
+_current: contextvars.ContextVar[CurrentJob | None] = contextvars.ContextVar("tenure_current_job", default=None)
+
+
+def current_job() -> CurrentJob:
+    """The job that runs here. In a plain call of a task it is a stand-in without a queue; elsewhere InvalidArgument."""
+    found = _current.get()
+    if found is None:
+        raise InvalidArgument("no task is running here: current_job() is for handlers")
+    return found
+
+
+def running() -> CurrentJob | None:
+    return _current.get()
+
+
+class Within:
+    """`with Within(job):` makes it the current one."""
+
+    __slots__ = ("_job", "_token")
+
+    def __init__(self, job: CurrentJob) -> None:
+        self._job = job
+
+    def __enter__(self) -> CurrentJob:
+        self._token = _current.set(self._job)
+        return self._job
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._token)

@@ -1,0 +1,131 @@
+"""`tasks:app`: finding an app by the words of a command line, and the words for an app that a process is to find again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenure.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tenure.worker.app import App
+    from tenure.worker.tasks import Task
+
+#: The name a program has in a process pool: not `__main__`, so that its `if __name__ == "__main__"` stays quiet there.
+CHILD_MAIN = "__tenure_main__"
+
+
+def split(reference: str) -> tuple[str, str]:
+    """`tasks:app` and `tasks` (whose app it will find); also `path/tasks.py:app`."""
+    module, colon, rest = reference.rpartition(":")
+    if not colon:
+        module, rest = reference, ""
+    if not module:
+        raise InvalidArgument(f"{reference!r} names no module: write MODULE:APP, as in tasks:app")
+    return module, rest
+
+
+def load_app(reference: str) -> App:
+    """Import the module and take the app out of it. Raises InvalidArgument, or whatever the import raises."""
+    module_name, attribute = split(reference)
+    module = load_module(module_name)
+    if not attribute:
+        return _only_app(module, module_name)
+    found = _walk(module, module_name, attribute)
+    if not _is_app(found):
+        raise InvalidArgument(f"{reference} is a {type(found).__name__}, not an App")
+    return found  # type: ignore[no-any-return]
+
+
+def load_task(reference: str) -> Task[Any, Any, Any]:
+    """`tasks:app.send` or `tasks:send`."""
+    from tenure.worker.tasks import Task
+
+    module_name, attribute = split(reference)
+    module = load_module(module_name)
+    if not attribute:
+        raise InvalidArgument(f"{reference!r} names no task: write MODULE:APP.TASK, as in tasks:app.send")
+    head, _, rest = attribute.partition(".")
+    first = _walk(module, module_name, head)
+    if _is_app(first) and rest:
+        return first.find(rest)  # type: ignore[no-any-return]
+    found = _walk(module, module_name, attribute)
+    if not isinstance(found, Task):
+        raise InvalidArgument(f"{reference} is a {type(found).__name__}, not a task")
+    return found
+
+
+def load_module(name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does: an installed command does not look where it stands
+    if name.endswith(".py"):
+        path = Path(name).resolve()
+        if not path.is_file():
+            raise InvalidArgument(f"there is no file {name}")
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        name = path.stem
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
+            raise InvalidArgument(
+                f"there is no module {exc.name!r} here: run the command where {exc.name.partition('.')[0]}.py is"
+            ) from None
+        raise
+
+
+def reference_to(app: App) -> str:
+    """Where another process finds this app: a module that has it in a variable. Raises InvalidArgument."""
+    modules = [task.function.__module__ for task in app.tasks.values()]
+    for name in [*dict.fromkeys(modules), *list(sys.modules)]:
+        module = sys.modules.get(name)
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app:
+                if name != "__main__":
+                    return f"{name}:{attribute}"
+                spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+                if spec is not None:
+                    return f"{spec.name}:{attribute}"  # python -m
+                if file is not None:
+                    return f"{CHILD_MAIN}={os.path.abspath(file)}:{attribute}"
+    raise InvalidArgument("a process pool has to import the app: make it a variable of a module")
+
+
+def load_for_child(reference: str) -> App:
+    """In a process of a pool: an app as `reference_to` named it."""
+    if not reference.startswith(CHILD_MAIN + "="):
+        return load_app(reference)
+    path, _, attribute = reference.removeprefix(CHILD_MAIN + "=").rpartition(":")
+    # The tasks' names are those the parent gave them, which come from the program's file.
+    return runpy.run_path(path, run_name=CHILD_MAIN)[attribute]  # type: ignore[no-any-return]
+
+
+def _walk(module: Any, module_name: str, path: str) -> Any:
+    found = module
+    for step in path.split("."):
+        if not hasattr(found, step):
+            apps = [name for name, value in vars(module).items() if _is_app(value)]
+            hint = f": did you mean {module_name}:{apps[0]}?" if apps else ""
+            raise InvalidArgument(f"module {module_name!r} has no {path!r}{hint}")
+        found = getattr(found, step)
+    return found
+
+
+def _only_app(module: Any, name: str) -> App:
+    apps = {id(value): (attribute, value) for attribute, value in vars(module).items() if _is_app(value)}
+    if len(apps) == 1:
+        return next(iter(apps.values()))[1]  # type: ignore[no-any-return]
+    what = "no App" if not apps else f"several Apps ({', '.join(sorted(a for a, _ in apps.values()))})"
+    raise InvalidArgument(f"module {name!r} has {what}: write {name}:NAME")
+
+
+def _is_app(value: object) -> bool:
+    from tenure.worker.app import App
+
+    return isinstance(value, App)

@@ -1,0 +1,246 @@
+"""A task: a function, and what a call of it becomes when it is not made here."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+from tenure.model.durations import Duration, Moment, duration_ms
+from tenure.model.job import NewJob
+from tenure.stores.queue import Queue
+from tenure.stores.tracing import tracing
+from tenure.worker import finding
+from tenure.worker.context import CurrentJob, Within, running
+from tenure.worker.encoding import Codec, Encoding
+from tenure.worker.handles import AsyncHandle, Handle, InlineHandle
+from tenure.worker.tracing import inject
+from tenure.worker.verdicts import Rules
+
+if TYPE_CHECKING:
+    from tenure.worker.app import App
+
+P = ParamSpec("P")
+C = TypeVar("C")  # what a plain call returns: R, or a coroutine of it
+R = TypeVar("R")  # what the handler's result is
+
+Unique = bool | Callable[..., str]
+_making = threading.Lock()
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a call is enqueued. None: the task's, then the queue's."""
+
+    queue: str | None = None
+    tenant: str | None = None
+    delay: Duration | None = None
+    at: Moment | None = None
+    priority: int = 0
+    key: str | None = None
+    max_attempts: int | None = None
+    ttl: Duration | None = None
+    headers: Mapping[str, str] | None = None
+
+
+_OPTION_NAMES = frozenset(Options.__struct_fields__)
+
+
+class Task(Generic[P, C, R]):
+    """A function that can also run elsewhere. Calling it runs it here; `delay` enqueues the call."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[P, C],
+        name: str,
+        options: Options,
+        *,
+        encoding: Encoding,
+        timeout: Duration | None = None,
+        rules: Rules | None = None,
+        unique: Unique = False,
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.name = name
+        self.encoding = encoding
+        self.rules = Rules() if rules is None else rules
+        self.timeout_ms = None if timeout is None else duration_ms("timeout", timeout, minimum_ms=1)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._options = options
+        self._unique = unique
+        self._codec: Codec | None = None
+        functools.update_wrapper(self, function)
+
+    @property
+    def queue(self) -> str:
+        return self._options.queue or self.app.queue
+
+    @property
+    def codec(self) -> Codec:
+        """Raises InvalidArgument if the function's types cannot be sent."""
+        if self._codec is None:
+            # One at a time: msgspec crashes if two threads work out the fields of one struct at once.
+            with _making:
+                self._codec = Codec(self.function, self.name, self.encoding)
+        return self._codec
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    # ── here ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Run it here, as the function it is. `current_job()` is then a stand-in, unless a job is running already."""
+        if running() is not None:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            return self._stand_in(self.function(*args, **kwargs))  # type: ignore[return-value]  # C is a coroutine then
+        with Within(CurrentJob(self.name)):
+            return self.function(*args, **kwargs)
+
+    async def _stand_in(self, call: Any) -> Any:
+        with Within(CurrentJob(self.name)):
+            return await call
+
+    # ── elsewhere ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        max_attempts: int | None = None,
+        ttl: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Task[P, C, R]:
+        """The same task, enqueued otherwise: `send.options(delay=30, priority=9).delay(...)`."""
+        given = {name: value for name, value in locals().items() if name in _OPTION_NAMES and value is not None}
+        if "delay" in given or "at" in given:
+            given = {"delay": None, "at": None} | given  # the one replaces the other
+        twin = copy.copy(self)
+        twin._options = msgspec.structs.replace(self._options, **given)
+        return twin
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue the call. Raises InvalidArgument, with nothing enqueued, for what cannot be sent."""
+        payload = self.codec.encode_call(args, kwargs)
+        if self.app.inline:
+            return InlineHandle(self, payload)
+        job = self._job(payload, args, kwargs)
+        queue = self._queue()
+        added = queue.enqueue(job)
+        return Handle(self, queue, added.id, added.duplicate)
+
+    enqueue = delay
+
+    def map(self, calls: Iterable[Any]) -> list[Handle[R]]:
+        """Many calls in one transaction: each a tuple of arguments, a dict of them, or the only argument."""
+        jobs: list[bytes | NewJob] = []
+        handles: list[Handle[R]] = []
+        for call in calls:
+            args, kwargs = _call(call)
+            payload = self.codec.encode_call(args, kwargs)
+            if self.app.inline:
+                handles.append(InlineHandle(self, payload))
+            else:
+                jobs.append(self._job(payload, args, kwargs))
+        if self.app.inline:
+            return handles
+        queue = self._queue()
+        return [Handle(self, queue, added.id, added.duplicate) for added in queue.enqueue_many(jobs)]
+
+    def handle(self, job_id: str) -> Handle[R]:
+        """A handle on a job of this task that was enqueued before, perhaps by another process."""
+        return Handle(self, self._queue(), job_id)
+
+    @property
+    def aio(self) -> AsyncTask[P, R]:
+        """The same verbs, awaited."""
+        return AsyncTask(self)
+
+    def enqueue_payload(
+        self, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Handle[R]:
+        """Enqueue a call that is encoded already: for the command line and the schedule."""
+        o = self._options
+        job = NewJob(payload, o.delay, o.at, o.priority, key or o.key, o.max_attempts, o.ttl, headers or o.headers)
+        queue = self._queue()
+        added = queue.enqueue(job)
+        return Handle(self, queue, added.id, added.duplicate)
+
+    def _queue(self) -> Queue:
+        return self.app.store.queue(self.queue, self._options.tenant or self.app.tenant)
+
+    def _job(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | NewJob:
+        o = self._options
+        headers, key = o.headers, o.key
+        if tracing():
+            headers = inject(headers)
+        if key is None and self._unique:
+            key = self._unique_key(payload, args, kwargs)
+        if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers) == _NOTHING:
+            return payload
+        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers)
+
+    def _unique_key(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if callable(self._unique):
+            part: object = self._unique(*args, **kwargs)
+            if not isinstance(part, str) or not part:
+                raise InvalidArgument(f"task {self.name}: unique= must return a non-empty string, not {part!r}")
+        else:
+            part = blake2b(payload, digest_size=16).hexdigest()
+        return f"{self.name}:{part}"
+
+
+_NOTHING = (None, None, 0, None, None, None, None)
+
+
+class AsyncTask(Generic[P, R]):
+    """`task.aio`: enqueue without holding up the event loop."""
+
+    def __init__(self, task: Task[P, Any, R]) -> None:
+        self._sync = task
+
+    async def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncHandle[R]:
+        return AsyncHandle(await self._sync.app.threads.run(functools.partial(self._sync.delay, *args, **kwargs)))
+
+    enqueue = delay
+
+    async def map(self, calls: Iterable[Any]) -> list[AsyncHandle[R]]:
+        handles = await self._sync.app.threads.run(functools.partial(self._sync.map, calls))
+        return [AsyncHandle(handle) for handle in handles]
+
+    def handle(self, job_id: str) -> AsyncHandle[R]:
+        return AsyncHandle(self._sync.handle(job_id))
+
+
+def _call(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(call, tuple):
+        return call, {}
+    if isinstance(call, dict):
+        return (), call
+    return (call,), {}
+
+
+def task_name(function: Callable[..., Any]) -> str:
+    """`tasks.send`, also where `tasks.py` is the program itself: the worker will import it by its name."""
+    module = function.__module__
+    if module in ("__main__", finding.CHILD_MAIN):
+        spec = getattr(sys.modules.get(module), "__spec__", None)
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        module = spec.name if spec is not None else Path(file).stem or module
+    return f"{module}.{function.__qualname__}".replace(".<locals>", "")
