@@ -126,8 +126,8 @@ def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
 
 def _in_the_process(run: Run, rounds: int) -> Iterator[Row]:
     """RocksDB has filters of its own; one more in front of them spares the call. All keys are new."""
+    from tenure.backends.redis.filters import RotatingFilter
     from tenure.clock import SystemClock
-    from tenure.stores.redis.filters import RotatingFilter
 
     known = run.pick(2_000, 20_000, 100_000)
     look_up = embedded.holders

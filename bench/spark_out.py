@@ -140,8 +140,8 @@ def _server(url: str) -> Iterator[str]:
 
 
 def _serve(url: str) -> None:
-    from tenure.stores.remote.host import Host
-    from tenure.stores.remote.listener import Listener
+    from tenure.backends.owner.listener import Listener
+    from tenure.protocol.dispatcher import Host
 
     with tenure.open(url, durability="os", sweep=False) as store:
         listening = socket.create_server(("127.0.0.1", 0))

@@ -24,7 +24,7 @@ from rich.text import Text
 
 import tenure
 from tenure import Backoff, Delivery, LeaseLost, NewJob, Policy, Queue, Store, Where
-from tenure.cli import sparking
+from tenure.cli import spark_session
 from tenure.model.lease import Settle
 
 console = Console(highlight=False, emoji=False)
@@ -232,8 +232,8 @@ def pipeline(url: str, folder: Path) -> bool:
         f"{DAY:,} more jobs, some of which fail. Then Spark reads the journal: a history, an audit of it, and a report.",
     )
     try:
-        sparking.require()
-    except sparking.SparkMissing as missing:
+        spark_session.require()
+    except spark_session.SparkMissing as missing:
         say(f"[yellow]left out:[/] {shown(missing)}")
         return True
     with tenure.open(url) as store:
@@ -249,7 +249,7 @@ def pipeline(url: str, folder: Path) -> bool:
     from tenure.spark.jobs.history import history
     from tenure.spark.jobs.report import report
 
-    with sparking.hushed():
+    with spark_session.hushed():
         spark = session("tenure demo", master="local[2]", conf={"spark.log.level": "ERROR"})
     try:
         told = history(spark, url, str(folder / "history"), slo=1)
@@ -260,7 +260,7 @@ def pipeline(url: str, folder: Path) -> bool:
         drawn = report(spark, str(folder / "history"), str(REPORT), title="Tenure demo")
         say(f"report: open [cyan]{drawn.facts['path']}[/] in a browser")
     finally:
-        with sparking.hushed():
+        with spark_session.hushed():
             spark.stop()
     return not looked.rejected
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import OpenError, SettingsError, UnknownEngine
-from tenure.serving import Secret
+from tenure.server_settings import Secret
 from tenure.settings import SETTINGS, Settings, parse_url, variable
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "settings.md"

@@ -23,6 +23,10 @@ For asyncio, see `tenure.aio`.
 
 import typing as _typing
 
+from tenure.api.claim import Claim
+from tenure.api.opening import open
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock, SystemClock
 from tenure.errors import (
     AlreadySettled,
@@ -57,15 +61,11 @@ from tenure.model.lease import Delivery
 from tenure.model.quota import Quota
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.claim import Claim
-from tenure.stores.opening import open
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 
 if _typing.TYPE_CHECKING:
     from tenure.worker.app import App
     from tenure.worker.context import current_job
-    from tenure.worker.verdicts import Dead, Retry
+    from tenure.worker.outcomes import Dead, Retry
 
 __version__ = "0.1.0"
 
@@ -121,8 +121,8 @@ __all__ = [
 #: Loaded when they are first asked for: a program that only enqueues bytes needs none of them.
 _LAZY = {
     "App": "tenure.worker.app",
-    "Dead": "tenure.worker.verdicts",
-    "Retry": "tenure.worker.verdicts",
+    "Dead": "tenure.worker.outcomes",
+    "Retry": "tenure.worker.outcomes",
     "current_job": "tenure.worker.context",
 }
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tenure.errors import OpenError, SettingsError, UnknownEngine
-from tenure.serving import Secret, Server
+from tenure.server_settings import Secret, Server
 
 EngineName = Literal["rocksdb", "lmdb", "memory", "redis", "http"]
 ENGINES: tuple[str, ...] = get_args(EngineName)

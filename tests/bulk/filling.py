@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tenure import Backoff, NewJob, Policy
+from tenure.api.store import Store
 from tenure.clock import ManualClock
-from tenure.stores.store import Store
 
 KEEPING = Policy(retention=3600, backoff=Backoff.fixed(86_400), max_attempts=3)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.backends.named_snapshots import open_copy
 from tenure.bulk import blocks
 from tenure.storage.keyspace import JOBS, LAST, STATE
-from tenure.storage.segmented import Habits
-from tenure.stores.snapshots import open_copy
+from tenure.storage.segments import Habits
 from tenure.testing.harness import engine_of
 
 

@@ -10,9 +10,9 @@ import pytest
 import tenure
 from tenure.bulk import plan as planning
 from tenure.bulk.extents import spread
-from tenure.bulk.moments import moment_of
 from tenure.bulk.plan import Part, plan, read
 from tenure.bulk.query import Query
+from tenure.bulk.snapshots import moment_of
 from tenure.storage import keyspace
 from tenure.storage.engine import Extent
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tenure.bulk import incoming, staging
+from tenure.bulk import input_rows, staging
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.job import NewJob
 from tenure.model.names import QueueName
@@ -24,8 +24,8 @@ def through_columns(**columns: pa.Array) -> tuple[list[JobRequest | str], int]:
     rows = len(next(iter(columns.values())))
     columns.setdefault("payload", pa.array([b"x"] * rows, pa.binary()))
     batch = pa.RecordBatch.from_pydict(columns)
-    incoming.check_schema(batch.schema)
-    found = incoming.check(batch, WORK)
+    input_rows.check_schema(batch.schema)
+    found = input_rows.check(batch, WORK)
     good = [r for _, chunk in found.good for r in staging.requests(staging.complete(chunk))]
     return [*good, *found.reasons], len(good)
 
@@ -101,9 +101,11 @@ def test_keys_and_headers() -> None:
         found, good = through_columns(key=pa.array([key], pa.string()))
         assert (found[0] if good else None) == one_by_one(key=key), key
     for headers in ({"a": "b"}, {}, None, {"a": "x" * 16_383}, {"a": "x" * 16_384}):
-        found, good = through_columns(headers=pa.array([headers and list(headers.items())], incoming.STAGED["headers"]))
+        found, good = through_columns(
+            headers=pa.array([headers and list(headers.items())], input_rows.STAGED["headers"])
+        )
         assert (found[0] if good else None) == one_by_one(headers=headers), str(headers)[:40]
-    found, good = through_columns(headers=pa.array([[("a", None)]], incoming.STAGED["headers"]))
+    found, good = through_columns(headers=pa.array([[("a", None)]], input_rows.STAGED["headers"]))
     assert not good
 
 
@@ -112,10 +114,10 @@ def test_headers_of_a_slice() -> None:
     whole = pa.RecordBatch.from_pydict(
         {
             "payload": [b"0", b"1", b"2"],
-            "headers": pa.array([[("a", "x" * 20_000)], [("a", "1")], [("b", None)]], incoming.STAGED["headers"]),
+            "headers": pa.array([[("a", "x" * 20_000)], [("a", "1")], [("b", None)]], input_rows.STAGED["headers"]),
         }
     )
-    found = incoming.check(whole.slice(1), WORK)
+    found = input_rows.check(whole.slice(1), WORK)
     assert [r.headers for _, chunk in found.good for r in staging.requests(staging.complete(chunk))] == [{"a": "1"}]
     assert found.reasons == ["headers map strings to strings, not to null"]
 
@@ -130,7 +132,7 @@ def test_headers_of_a_slice() -> None:
     ],
 )
 def test_payloads(column: pa.Array, expected: list[bytes]) -> None:
-    found = incoming.check(pa.RecordBatch.from_pydict({"payload": column}), WORK)
+    found = input_rows.check(pa.RecordBatch.from_pydict({"payload": column}), WORK)
     assert [r.payload for _, chunk in found.good for r in staging.requests(staging.complete(chunk))] == expected
     assert len(found.reasons) == 1
 
@@ -143,7 +145,7 @@ def test_rows_go_to_the_queues_they_name() -> None:
             "tenant": ["t", None, None, "t", None],
         }
     )
-    found = incoming.check(batch, WORK)
+    found = input_rows.check(batch, WORK)
     went = {name: [r.payload for r in staging.requests(staging.complete(rows))] for name, rows in found.good}
     assert went == {QueueName("t", "a"): [b"0", b"3"], WORK: [b"1"], QueueName("default", "b"): [b"2"]}
     assert found.bad is not None
@@ -152,20 +154,20 @@ def test_rows_go_to_the_queues_they_name() -> None:
 
 
 def test_a_row_without_a_queue_is_set_aside() -> None:
-    found = incoming.check(pa.RecordBatch.from_pydict({"payload": [b"0", b"1"], "queue": ["a", None]}), None)
+    found = input_rows.check(pa.RecordBatch.from_pydict({"payload": [b"0", b"1"], "queue": ["a", None]}), None)
     assert [str(name) for name, _ in found.good] == ["a"]
     assert len(found.reasons) == 1
 
 
 def test_a_row_has_the_first_reason() -> None:
     batch = pa.RecordBatch.from_pydict({"payload": pa.array([None], pa.binary()), "priority": [11]})
-    assert incoming.check(batch, WORK).reasons == ["payload is null"]
+    assert input_rows.check(batch, WORK).reasons == ["payload is null"]
 
 
 def test_delay_or_at() -> None:
     moment = pa.array([MOMENTS[0], None], pa.timestamp("us", tz="UTC"))
     batch = pa.RecordBatch.from_pydict({"payload": [b"0", b"1"], "delay": [1, 1], "at": moment})
-    found = incoming.check(batch, WORK)
+    found = input_rows.check(batch, WORK)
     assert found.reasons == ["give delay or at, not both"]
     assert sum([rows.num_rows for _, rows in found.good]) == 1
 
@@ -183,4 +185,4 @@ def test_delay_or_at() -> None:
 )
 def test_columns_that_cannot_be_enqueued(schema: pa.Schema) -> None:
     with pytest.raises(InvalidArgument):
-        incoming.check_schema(schema)
+        input_rows.check_schema(schema)

@@ -16,13 +16,13 @@ import pytest
 
 import tenure
 from tenure import Policy
-from tenure.bulk import incoming
-from tenure.bulk.loading import Ids, LoadWriter
+from tenure.api.store import Store
+from tenure.bulk import input_rows
+from tenure.bulk.load_files import Ids, LoadWriter
 from tenure.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.write import LoadPart
-from tenure.storage.pieces import folder_of
-from tenure.stores.store import Store
+from tenure.storage.staged_parts import folder_of
 
 WORK = QueueName("default", "work")
 
@@ -35,7 +35,7 @@ def stage(store: Store, path: Path, write: str, partition: int, **columns: pa.Ar
 
     folder = folder_of(str(path / "staging"), write)
     writer = LoadWriter(folder, f"{partition}-{os.urandom(4).hex()}", partition, target(WORK).now_ms, target)
-    for queue, rows in incoming.check(pa.RecordBatch.from_pydict(columns), WORK).good:
+    for queue, rows in input_rows.check(pa.RecordBatch.from_pydict(columns), WORK).good:
         writer.add(queue, rows)
     return writer.close()
 
@@ -96,7 +96,7 @@ def test_every_column(store: Store, path: Path) -> None:
         "priority": pa.array([None, None, 9, 1, None]),
         "ttl": pa.array([None, None, None, None, 86_400]),
         "max_attempts": pa.array([None, None, 2, None, None]),
-        "headers": pa.array([None, None, [("a", "b")], None, None], incoming.STAGED["headers"]),
+        "headers": pa.array([None, None, [("a", "b")], None, None], input_rows.STAGED["headers"]),
     }
     store.staged("w").load(b"", stage(store, path, "w", 0, **columns))
     assert store.check().clean
@@ -316,7 +316,7 @@ GUEST = """
 import sys
 from pathlib import Path
 import tenure
-from tenure.bulk.publishing import Terms, commit
+from tenure.bulk.publisher import Terms, commit
 from tenure.bulk.staging import Manifest, root_of
 from tests.bulk import test_publishing
 from tests.bulk.test_loading import numbered, stage

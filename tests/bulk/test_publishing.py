@@ -13,14 +13,14 @@ import pytest
 
 import tenure
 from tenure import Policy
-from tenure.bulk import incoming, publishing, staging
-from tenure.bulk.publishing import Terms, commit
+from tenure.api.staged_write import Staged
+from tenure.api.store import Store
+from tenure.bulk import input_rows, publisher, staging
+from tenure.bulk.publisher import Terms, commit
 from tenure.bulk.staging import Manifest, Part, PartWriter
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
 from tenure.model.names import QueueName
-from tenure.storage.pieces import KEPT, expire, folder_of
-from tenure.stores.staged import Staged
-from tenure.stores.store import Store
+from tenure.storage.staged_parts import KEPT, expire, folder_of
 
 WORK = QueueName("default", "work")
 
@@ -41,12 +41,12 @@ def stage(root: str, write: str, name: str, payloads: list[bytes], **columns: pa
     folder = folder_of(root, write)
     writer = PartWriter(folder, name)
     batch = pa.RecordBatch.from_pydict({"payload": pa.array(payloads, pa.binary()), **columns})
-    found = incoming.check(batch, WORK)
+    found = input_rows.check(batch, WORK)
     for queue, rows in found.good:
         writer.add(queue, rows)
     part = writer.close()
     if found.bad is not None:
-        publishing.stage_rejects(folder, name, [(found.bad, found.reasons)])
+        publisher.stage_rejects(folder, name, [(found.bad, found.reasons)])
     return Part(part.name, part.chunks, part.rows, len(found.reasons))
 
 
@@ -106,7 +106,7 @@ def test_rows_of_several_queues_fill_their_own_chunks(store: Store, root: str) -
     for _ in range(5):
         names = pa.array(["a", "b", "c"] * 300)
         batch = pa.RecordBatch.from_pydict({"payload": [b"x"] * 900, "queue": names})
-        for queue, rows in incoming.check(batch, None).good:
+        for queue, rows in input_rows.check(batch, None).good:
             writer.add(queue, rows)
     part = writer.close()
     assert (part.rows, part.chunks) == (4500, 6)
@@ -203,7 +203,7 @@ def test_every_field_arrives(store: Store, root: str) -> None:
         "priority": pa.array([7], pa.int32()),
         "key": pa.array(["k"]),
         "max_attempts": pa.array([2]),
-        "headers": pa.array([[("a", "b")]], incoming.STAGED["headers"]),
+        "headers": pa.array([[("a", "b")]], input_rows.STAGED["headers"]),
         "ttl": pa.array([60]),
     }
     part = stage(root, "w", "p0-a", [b"x"], **columns)

@@ -11,17 +11,17 @@ import pytest
 
 import tenure
 from tenure import Corrupt, SnapshotExpired, bulk
-from tenure.bulk import places, wire
-from tenure.bulk.moments import moment_of
+from tenure.api.store import Store
+from tenure.backends.owner.listener import Listener
+from tenure.bulk import snapshot_locations, table_messages
 from tenure.bulk.plan import plan
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES
+from tenure.bulk.snapshots import moment_of
 from tenure.errors import InvalidArgument
+from tenure.protocol.dispatcher import Host
+from tenure.protocol.snapshot_readers import READERS
 from tenure.storage import keyspace
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
-from tenure.stores.remote.readers import READERS
-from tenure.stores.store import Store
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
 
@@ -39,20 +39,20 @@ def url(behind: Store) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     listener = Listener(listening, Host(behind._backend))
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    for server in places._servers.values():
+    for server in snapshot_locations._servers.values():
         server.close()
-    places._servers.clear()
+    snapshot_locations._servers.clear()
     listener.stop()
 
 
-def read(place: places.Place, query: Query, rows: int = 10**9) -> pa.Table:
+def read(place: snapshot_locations.Place, query: Query, rows: int = 10**9) -> pa.Table:
     batches = [batch for part in place.plan(query, rows) for batch in place.read(query, part)]
     return pa.Table.from_batches([b.replace_schema_metadata() for b in batches], query.schema)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_table_is_the_same_through_the_server(behind: Store, url: str, table: str):
-    place = places.take(url, 60_000)
+    place = snapshot_locations.take(url, 60_000)
     truth = bulk.read(behind, table, snapshot=place.id).to_pylist()
     assert read(place, Query(table)).to_pylist() == truth
     assert read(place, Query(table), 150).to_pylist() == truth
@@ -62,7 +62,7 @@ def test_every_table_is_the_same_through_the_server(behind: Store, url: str, tab
 @pytest.mark.parametrize("table", TABLES)
 def test_pages_go_on_where_the_last_one_ended(behind: Store, url: str, table: str, monkeypatch: pytest.MonkeyPatch):
     """A page is at least a batch: with the smallest pages, every batch is one."""
-    monkeypatch.setattr(wire, "PAGE_BYTES", 1)
+    monkeypatch.setattr(table_messages, "PAGE_BYTES", 1)
     with moment_of(behind) as moment:
         query = Query(table)
         found, pages = [], 0
@@ -70,7 +70,9 @@ def test_pages_go_on_where_the_last_one_ended(behind: Store, url: str, table: st
             for begin, end in part.ranges:
                 following: bytes | None = begin
                 while following is not None:
-                    batches, following = wire.unpacked(wire.page(moment, query, part.space, (following, end)))
+                    batches, following = table_messages.unpacked(
+                        table_messages.page(moment, query, part.space, (following, end))
+                    )
                     found += [batch.replace_schema_metadata() for batch in batches]
                     pages += 1
     assert pa.Table.from_batches(found, query.schema).to_pylist() == bulk.read(behind, table).to_pylist()
@@ -79,7 +81,7 @@ def test_pages_go_on_where_the_last_one_ended(behind: Store, url: str, table: st
 
 
 def test_filters_and_columns_go_along(behind: Store, url: str):
-    place = places.find(url, behind.take_snapshot("audit", 60).id)
+    place = snapshot_locations.find(url, behind.take_snapshot("audit", 60).id)
     query = Query("jobs", ("id", "error"), "acme", "emails", ("dead", "done"))
     truth = bulk.read(behind, "jobs", columns=["id", "error"], tenant="acme", queue="emails", state=["dead", "done"])
     assert read(place, query).to_pylist() == truth.to_pylist()
@@ -89,20 +91,20 @@ def test_filters_and_columns_go_along(behind: Store, url: str):
 
 
 def test_errors_come_through_as_they_are(behind: Store, url: str):
-    place = places.take(url, 60_000)
+    place = snapshot_locations.take(url, 60_000)
     with pytest.raises(InvalidArgument, match="unknown table"):
-        places._server(url, None).table_parts(place.id, "nope")
+        snapshot_locations._server(url, None).table_parts(place.id, "nope")
     with pytest.raises(InvalidArgument, match="hex digits"):
-        places._server(url, None).read_table(place.id, "jobs", space=4, begin="xyz", end="ff")
+        snapshot_locations._server(url, None).read_table(place.id, "jobs", space=4, begin="xyz", end="ff")
     behind.drop_snapshot(place.id)
     with pytest.raises(SnapshotExpired):
         place.plan(Query("jobs"), 10)
     with pytest.raises(SnapshotExpired):
-        places.find(url, "never-given")
+        snapshot_locations.find(url, "never-given")
 
 
 def test_a_reader_that_dies_is_replaced(behind: Store, url: str):
-    place = places.take(url, 60_000)
+    place = snapshot_locations.take(url, 60_000)
     assert len(place.plan(Query("jobs"), 100)) == 5
     for process in READERS._idle:
         process.kill()
@@ -116,7 +118,7 @@ def test_damage_is_named_through_the_server(behind: Store, url: str, tmp_path: P
     good = engine_of(behind).read(lambda reader: reader.get(keyspace.STATE, key))
     assert good is not None
     engine_of(behind).transact(lambda tx: tx.put(keyspace.STATE, key, good[:-1] + b"?"))
-    place = places.take(url, 60_000)
+    place = snapshot_locations.take(url, 60_000)
     with pytest.raises(Corrupt) as damage:
         read(place, Query("jobs"))
     assert damage.value.job_id == job.id

@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from tenure.bulk import arrays, blocks, sums
+from tenure.bulk import arrays, blocks, checksums
 from tenure.errors import Corrupt
 from tenure.storage.engine import Row
 
@@ -22,9 +22,9 @@ def values(chance: random.Random, count: int, width: int) -> list[bytes]:
 def test_the_sum_of_all_follows_from_the_sums_of_each(count: int, width: int) -> None:
     made = values(random.Random(count), count, width)
     each = np.array([crc32(value) for value in made], np.uint32)
-    assert sums.of_joined(each, width) == crc32(b"".join(made))
+    assert checksums.of_joined(each, width) == crc32(b"".join(made))
     stored = np.array([int.from_bytes(value[-4:], "big") for value in made], ">u4")
-    assert (sums.of_whole(stored) == each).all()
+    assert (checksums.of_whole(stored) == each).all()
 
 
 def _rows(made: list[bytes]) -> list[Row]:

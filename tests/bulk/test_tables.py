@@ -14,17 +14,17 @@ import pytest
 
 import tenure
 from tenure import Corrupt, SnapshotExpired, bulk
-from tenure.bulk.moments import Kept, moment_of
+from tenure.api.store import Store
+from tenure.backends.named_snapshots import open_copy
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Moment, Query
 from tenure.bulk.schemas import TABLES
+from tenure.bulk.snapshots import Kept, moment_of
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, OpenError
 from tenure.model.job import Job
 from tenure.storage import keyspace, records
-from tenure.stores.snapshots import open_copy
-from tenure.stores.store import Store
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import tenure
 from tenure import errors
-from tenure.cli import admin, formats
-from tenure.cli.frame import EXIT_CODES
+from tenure.cli import admin, format_upgrade
+from tenure.cli.command import EXIT_CODES
 from tenure.cli.main import cli
 from tenure.model.report import Finding, Report
 from tenure.storage.folder import Folder
@@ -115,20 +115,20 @@ def test_steps_lead_to_today_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
     """The table as the next format will use it."""
     walked: list[int] = []
 
-    def step(start: int) -> formats.Step:
-        return formats.Step(start, f"from {start}", lambda folder, progress: walked.append(start))
+    def step(start: int) -> format_upgrade.Step:
+        return format_upgrade.Step(start, f"from {start}", lambda folder, progress: walked.append(start))
 
     steps = (step(2), step(1))
-    assert [found.start for found in formats.steps_from(1, steps, target=3)] == [1, 2]
-    assert formats.steps_from(3, steps, target=3) == []
+    assert [found.start for found in format_upgrade.steps_from(1, steps, target=3)] == [1, 2]
+    assert format_upgrade.steps_from(3, steps, target=3) == []
     with pytest.raises(errors.FormatError, match="no step leads from format 0"):
-        formats.steps_from(0, steps, target=3)
+        format_upgrade.steps_from(0, steps, target=3)
 
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "FORMAT").write_text("tenure 1 rocksdb\n")
     monkeypatch.setattr(admin, "found_format", lambda folder: 1)
-    monkeypatch.setattr(admin, "steps_from", lambda found: formats.steps_from(found, steps, target=3))
+    monkeypatch.setattr(admin, "steps_from", lambda found: format_upgrade.steps_from(found, steps, target=3))
     ran = Shell(f"rocksdb:{folder}")("upgrade")
     assert ran.code == 0, ran.err
     assert walked == [1, 2]

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tenure.cli.frame import EXIT_CODE_HELP, Command, Family
+from tenure.cli.command import EXIT_CODE_HELP, Command, Family
 from tenure.cli.main import cli
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.cli.mend import changed
+from tenure.cli.maintenance import changed
 from tenure.model.retry import Backoff, Policy
 from tests.cli.conftest import Shell
 

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from tenure.cli import times, working
+from tenure.cli import progress as working
+from tenure.cli import times
 from tenure.cli.output import clean, plural, preview
 
 

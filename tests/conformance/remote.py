@@ -11,14 +11,14 @@ from typing import Any
 from zlib import crc32
 
 import tenure
+from tenure.api.queue import Queue
+from tenure.api.store import Store
+from tenure.backends.owner.listener import Listener
 from tenure.clock import Clock
 from tenure.errors import TenureError
-from tenure.server.running import Bind, Service, listening
-from tenure.serving import Limits, Server
-from tenure.stores.queue import Queue
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
-from tenure.stores.store import Store
+from tenure.protocol.dispatcher import Host
+from tenure.server.service import Bind, Service, listening
+from tenure.server_settings import Limits, Server
 from tenure.testing.harness import EngineHarness, Harness, Part
 
 #: How each test speaks. Usually one half of them speaks JSON to the server and MessagePack to the listener, the other half the

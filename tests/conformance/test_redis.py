@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tenure.testing.conformance import *  # noqa: F403 - the tests
-from tests.redis.servers import RedisHarness, Server, running
+from tests.backends.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
 

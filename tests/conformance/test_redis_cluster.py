@@ -7,7 +7,7 @@ import pytest
 
 from tenure.testing import conformance
 from tenure.testing.conformance import *  # noqa: F403 - the tests
-from tests.redis.servers import Cluster, RedisHarness, running
+from tests.backends.redis.servers import Cluster, RedisHarness, running
 
 pytestmark = pytest.mark.xdist_group("redis-cluster")
 

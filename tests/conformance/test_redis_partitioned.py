@@ -10,7 +10,7 @@ import pytest
 
 from tenure.testing import conformance
 from tenure.testing.conformance import *  # noqa: F403 - the tests
-from tests.redis.servers import RedisHarness, Server, running
+from tests.backends.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tenure.storage.segmented import Habits, SegmentedTransaction
+from tenure.storage.segments import Habits, SegmentedTransaction
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tenure.api.store import Store
+from tenure.backends.embedded import KvBackend
 from tenure.clock import Clock
 from tenure.storage.engines.lmdb import LmdbEngine
 from tenure.storage.engines.memory import MemoryEngine
 from tenure.storage.engines.rocksdb import RocksEngine
 from tenure.storage.keyspace import COUNTERS, NAMES
-from tenure.stores.kv import KvBackend
-from tenure.stores.store import Store
 
 
 class Work:

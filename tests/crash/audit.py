@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tenure import NewJob
+from tenure.api.store import Store
 from tenure.model.event import Event
 from tenure.model.lifecycle import Change, State, allowed
-from tenure.stores.store import Store
 from tests.crash.worker import QUEUES, payload
 
 #: Events that end a delivery.

@@ -21,15 +21,15 @@ import threading
 from typing import Any
 
 import tenure
+import tenure.backends.embedded
 import tenure.storage.engines.lmdb  # all loaded here, once, for every fork
 import tenure.storage.engines.rocksdb
-import tenure.stores.kv
 from tenure import NewJob
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.errors import LeaseLost
 from tenure.model.lease import Delivery
-from tenure.storage.segmented import Habits, SegmentedTransaction
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
+from tenure.storage.segments import Habits, SegmentedTransaction
 
 THREADS = 4
 QUEUES = ("plain", "kept")

@@ -9,11 +9,11 @@ from typing import Any
 
 import tenure
 from tenure import Backoff, NewJob, Policy, Where
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.harness import backend_of
 
 START_MS = 1_800_000_000_000

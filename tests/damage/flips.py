@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tenure
+import tenure.backends.embedded
 import tenure.storage.engines.lmdb  # all loaded before the first fork
 import tenure.storage.engines.rocksdb
-import tenure.stores.kv
 from tenure.errors import Corrupt, TenureError
 from tests.damage import contents
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import tenure
 from tenure import Backoff, NewJob, Policy, Quota
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.ids import job_id_bytes
 from tenure.model.lease import Proof, Settle
 from tenure.model.request import JobRequest
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.harness import backend_of, engine_of
 
 BIG = b"0123456789abcdef" * 10_000  # three parts

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tenure
+from tenure.api.store import Store
 from tenure.errors import StoreClosed, Unavailable
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import assert_sound, eventually
 from tenure.testing.harness import driver_of
 

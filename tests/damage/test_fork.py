@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.api.store import Store
+from tenure.backends.owner.event_loop import Loop
 from tenure.errors import StoreClosed
-from tenure.stores.remote.loop import Loop
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import assert_sound
 
 PATIENCE = 50.0

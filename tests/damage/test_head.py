@@ -9,8 +9,8 @@ import pytest
 
 import tenure
 from tenure import NewJob
+from tenure.api.queue import Queue
 from tenure.errors import Corrupt
-from tenure.stores.queue import Queue
 from tests.damage.planting import Garden, garden
 
 

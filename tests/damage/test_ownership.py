@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.backends import joined
 from tenure.errors import StoreLocked
-from tenure.stores import joining
 from tenure.testing.conformance.world import assert_sound
 
 CODE = """
@@ -89,7 +89,7 @@ def test_an_owner_that_cannot_be_read_is_another_process(
     url: str, owner: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        joining, "PATIENCE", 0.5
+        joined, "PATIENCE", 0.5
     )  # it may be about to let us in: that it never does takes a minute to see
     Path(url.removeprefix("rocksdb:"), "OWNER").write_bytes(b"\xff\0{")
     with pytest.raises(StoreLocked, match="another process"):

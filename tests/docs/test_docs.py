@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tenure import Backoff, errors
-from tenure.cli.frame import EXIT_CODES
+from tenure.cli.command import EXIT_CODES
 from tenure.model.lifecycle import TRANSITIONS, Change, State
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
@@ -217,7 +217,7 @@ def test_sizes_that_are_named():
         "state": records.states._STATE,
         "leases": records.leases._LEASE,
         "claims": records.leases._CLAIM,
-        "dedup": records.small._DEDUP,
+        "dedup": records.bookkeeping._DEDUP,
     }
     for heading, shape in packed.items():
         assert f"### `{heading}`: {shape.size + 4} bytes with its CRC" in text
@@ -260,8 +260,8 @@ def test_the_formats_of_the_examples_are_the_stored_ones():
 
 
 def test_the_protocol_names_every_operation_and_every_code():
-    from tenure.stores.remote.faults import FAULTS
-    from tenure.stores.remote.operations import OPERATIONS
+    from tenure.protocol.operations import OPERATIONS
+    from tenure.protocol.problems import FAULTS
 
     text = (DOCS / "protocol.md").read_text()
     missing = [op.name for op in OPERATIONS.values() if f"| `{op.method} {op.path}` |" not in text]

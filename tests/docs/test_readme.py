@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.redis.servers import free_ports
 from tests.docs.blocks import README, blocks
-from tests.redis.servers import free_ports
 
 EXAMPLES = [
     block

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import tenure
+from tenure.api.store import Store
+from tenure.backends.embedded import KvBackend
 from tenure.clock import ManualClock
 from tenure.storage.engines.memory import MemoryEngine
-from tenure.stores.kv import KvBackend
-from tenure.stores.store import Store
 
 
 class Place(Protocol):

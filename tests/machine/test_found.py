@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import KeyConflict, TenureError
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 
 HOUR, DAY = 3600, 86_400

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tenure.api.queue import Queue
 from tenure.clock import ManualClock
 from tenure.errors import TenureError
 from tenure.model.job import Job as SeenJob
@@ -33,8 +34,7 @@ from tenure.model.lease import Delivery as RealDelivery
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
 from tenure.storage.engines.memory import MemoryEngine
-from tenure.storage.segmented import Habits, SegmentedTransaction
-from tenure.stores.queue import Queue
+from tenure.storage.segments import Habits, SegmentedTransaction
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish

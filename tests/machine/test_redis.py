@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
+from tenure.api.store import Store
 from tenure.clock import ManualClock
-from tenure.stores.store import Store
+from tests.backends.redis.servers import Cluster, RedisHarness, Server, running
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import ApartReference
 from tests.machine.test_machine import machine
-from tests.redis.servers import Cluster, RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tenure
 from tenure.storage import keyspace
 from tenure.storage.engine import Row
-from tenure.storage.heads import Heads
+from tenure.storage.scan_heads import Heads
 from tenure.testing.harness import driver_of
 
 #: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.

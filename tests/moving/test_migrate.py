@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 import tenure
 from tenure import Store
+from tenure.api import migration
+from tenure.backends.owner.listener import Listener
 from tenure.cli.main import cli
-from tenure.stores import moving
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
+from tenure.protocol.dispatcher import Host
 from tests.moving.filled import fill
 
 JOBS = int(os.environ.get("MIGRATE_JOBS", "0"))
@@ -40,16 +40,16 @@ def there_and_back(tmp_path: Path, jobs: int) -> None:
     urls = [f"rocksdb:{tmp_path / 'a'}", f"lmdb:{tmp_path / 'b'}", f"rocksdb:{tmp_path / 'c'}"]
     with tenure.open(urls[0], sweep=False, durability="os") as store:
         fill(store, jobs)
-        first = moving.checksum(store, names(store))
+        first = migration.checksum(store, names(store))
         before = {(i.tenant, i.queue): (i.paused, i.policy, i.counts.waiting + i.counts.leased) for i in store.queues()}
     assert 0 < first.jobs <= jobs
     for source, target in itertools.pairwise(urls):
         with tenure.open(source, sweep=False) as here, tenure.open(target, sweep=False) as there:
-            moved = moving.migrate(here, there)
+            moved = migration.migrate(here, there)
             assert moved.verified, moved
             assert (moved.added, moved.jobs) == (first.jobs, first.jobs)
     with tenure.open(urls[2], sweep=False) as store:
-        assert moving.checksum(store, names(store)) == first
+        assert migration.checksum(store, names(store)) == first
         after = {(i.tenant, i.queue): (i.paused, i.policy, i.counts.waiting) for i in store.queues()}
         assert after == before
         assert store.check().clean
@@ -63,7 +63,7 @@ def test_a_move_that_was_stopped_goes_on(tmp_path: Path):
 
     with tenure.open("memory:", sweep=False) as here, tenure.open(f"lmdb:{tmp_path / 'b'}", sweep=False) as there:
         fill(here, 3000)
-        total = moving.checksum(here, names(here)).jobs
+        total = migration.checksum(here, names(here)).jobs
         calls = 0
 
         def stop(done: int, of: int | None) -> None:
@@ -74,9 +74,9 @@ def test_a_move_that_was_stopped_goes_on(tmp_path: Path):
                 raise Stopped
 
         with pytest.raises(Stopped):
-            moving.migrate(here, there, progress=stop)
+            migration.migrate(here, there, progress=stop)
         assert not there.queue("emails").claim(), "nobody works on half a store"
-        moved = moving.migrate(here, there)
+        moved = migration.migrate(here, there)
         assert moved.verified
         assert moved.there > 0
         assert moved.added + moved.there == total
@@ -89,7 +89,7 @@ def test_a_difference_is_told(tmp_path: Path):
     with tenure.open("memory:", sweep=False) as here, tenure.open("memory:", sweep=False) as there:
         fill(here, 50)
         there.queue("emails").enqueue(b"a stranger")
-        moved = moving.migrate(here, there)
+        moved = migration.migrate(here, there)
         assert not moved.verified
         assert moved.source != moved.target
         assert not there.queue("emails").claim(), "it stays paused"
@@ -130,13 +130,13 @@ def test_to_a_server_and_back(tmp_path: Path):
         socket.create_server(("127.0.0.1", 0)) as listening,
     ):
         fill(here, 400)
-        first = moving.checksum(here, names(here))
+        first = migration.checksum(here, names(here))
         listener = Listener(listening, Host(owner._backend))
         try:
             with tenure.open(f"http://127.0.0.1:{listening.getsockname()[1]}", sweep=False) as there:
-                assert moving.migrate(here, there).verified
+                assert migration.migrate(here, there).verified
                 with tenure.open(target, sweep=False) as last:
-                    moved = moving.migrate(there, last)
+                    moved = migration.migrate(there, last)
         finally:
             listener.stop()
         assert (moved.verified, moved.source) == (True, str(first))

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import tenure
 from tenure import NewJob
+from tenure.api.store import Store
 from tenure.errors import OpenError
-from tenure.stores.store import Store
 
 LEASE = 600.0
 PATIENCE = 60.0

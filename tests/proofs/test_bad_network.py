@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.serving import Server
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
-from tenure.stores.store import Store
+from tenure.api.store import Store
+from tenure.backends.owner.listener import Listener
+from tenure.protocol.dispatcher import Host
+from tenure.server_settings import Server
 from tests.proofs.crowd import Crowd, opened
 from tests.proofs.proxy import FAULTS, Proxy
 
@@ -36,7 +36,7 @@ def served(store: Store, by: str) -> Iterator[tuple[str, int]]:
             ending.callback(Listener(sock, Host(store._backend)).stop)
         else:
             pytest.importorskip("litestar", reason="the server's extra is not installed")
-            from tenure.server.running import Bind, Service, listening
+            from tenure.server.service import Bind, Service, listening
 
             sock = ending.enter_context(listening(Bind("127.0.0.1", 0)))
             service = Service(store, Bind("127.0.0.1", sock.getsockname()[1]), Server())

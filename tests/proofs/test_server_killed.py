@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.stores.store import Store
+from tenure.api.store import Store
 from tests.proofs.crowd import PATIENCE, Crowd, opened, wait_until
 
 pytest.importorskip("litestar", reason="the server's extra is not installed")

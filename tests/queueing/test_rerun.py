@@ -10,14 +10,14 @@ from itertools import pairwise
 
 import pytest
 
+from tenure.api.store import Store
+from tenure.api.sweeper import Sweeper
+from tenure.backends.embedded import KvBackend
 from tenure.clock import Clock, ManualClock, SystemClock
 from tenure.errors import TenureError
 from tenure.storage import keyspace
 from tenure.storage.engine import Transaction
 from tenure.storage.engines.memory import MemoryEngine, ReadOwnWrite
-from tenure.stores.kv import KvBackend
-from tenure.stores.store import Store
-from tenure.stores.sweeper import Sweeper
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness, engine_of
 from tests.machine.places import MemoryPlace

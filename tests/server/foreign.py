@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import inspect
 
-from tenure.stores.remote.calls import Operation
-from tenure.stores.remote.messages import SettleAlike
-from tenure.stores.remote.operations import OPERATIONS
+from tenure.protocol.calls import Operation
+from tenure.protocol.messages import SettleAlike
+from tenure.protocol.operations import OPERATIONS
 
 
 class Things(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import tenure
 from tenure import ManualClock, SystemClock
 from tenure.server.auth.claims import Rules
-from tenure.server.auth.mint import mint
-from tenure.server.running import Bind, Service, listening
-from tenure.serving import Auth, Secret, Server
+from tenure.server.auth.issue import mint
+from tenure.server.service import Bind, Service, listening
+from tenure.server_settings import Auth, Secret, Server
 
 SECRET = b"a secret of the tests, 32 bytes or more"
 RULES = Rules("tenure", "tenure")

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import tenure
-from tenure.stores.remote import messages as m
-from tenure.stores.remote.host import ROUTES, Begun, Host
-from tenure.stores.remote.identity import LOCAL
+from tenure.protocol import messages as m
+from tenure.protocol.dispatcher import ROUTES, Begun, Host
+from tenure.protocol.identity import LOCAL
 
 QUEUE = "work"
 

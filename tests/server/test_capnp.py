@@ -15,7 +15,7 @@ from tests.server.running import Running, running, token
 
 capnp = pytest.importorskip("capnp")
 
-from tenure.server.capnp.door import SCHEMA  # noqa: E402 - after the skip
+from tenure.server.capnp.interfaces import SCHEMA  # noqa: E402 - after the skip
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 import tenure
 from tenure import SettingsError, Unauthenticated
-from tenure.stores.remote.credentials import Credentials
+from tenure.backends.remote.credentials import Credentials
 from tests.server.running import Running, running, token
 
 

@@ -12,8 +12,8 @@ import pytest
 from tenure.model.lease import Delivery, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
-from tenure.stores.remote import messages as m
-from tenure.stores.remote.formats import FORMATS
+from tenure.protocol import messages as m
+from tenure.protocol.formats import FORMATS
 from tests.server.running import Running, running, token
 
 NAME = QueueName("acme", "forms")

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from tenure import InvalidArgument, TooLarge
-from tenure.server.inflating import inflated
+from tenure.server.decompression import inflated
 
 LIMIT = 100_000
 

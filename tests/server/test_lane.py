@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 import tenure
-from tenure.server.auth.mint import mint
-from tenure.server.running import Bind, Service, listening
-from tenure.serving import Auth, Secret, Server
-from tenure.stores.remote.heads import parsed
-from tenure.stores.remote.host import ROUTES, Host
-from tenure.stores.remote.identity import LOCAL
-from tenure.stores.remote.lane import Lane
-from tenure.stores.remote.listener import Listener
+from tenure.backends.owner.listener import Listener
+from tenure.protocol.dispatcher import ROUTES, Host
+from tenure.protocol.head_cache import Lane
+from tenure.protocol.http_heads import parsed
+from tenure.protocol.identity import LOCAL
+from tenure.server.auth.issue import mint
+from tenure.server.service import Bind, Service, listening
+from tenure.server_settings import Auth, Secret, Server
 from tests.server.running import RULES, SECRET
 
 BEGINNING = "POST /v1/queues/q/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tenure.serving import Limits
+from tenure.server_settings import Limits
 from tests.server.running import Running, running, token
 
 LIMITS = Limits(body=20_000, inflated=50_000, head=4096, batch=5, claim=4, lease=60, wait=0.2)

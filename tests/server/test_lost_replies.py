@@ -9,8 +9,8 @@ import pytest
 
 import tenure
 from tenure import LeaseLost, ManualClock
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
+from tenure.backends.owner.listener import Listener
+from tenure.protocol.dispatcher import Host
 from tests.proofs.proxy import Proxy
 
 

@@ -17,8 +17,8 @@ import schemathesis
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from tenure.server.schema import openapi
-from tenure.stores.remote import operations
+from tenure.protocol import operations
+from tenure.server.openapi import openapi
 from tests.server.running import Running, running, token
 
 #: In one process, whose server answers all of them and which counts them.

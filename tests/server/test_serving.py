@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.server.running import Bind, listening
+from tenure.server.service import Bind, listening
 from tests.server.certificates import certificates
 from tests.server.running import SECRET, Running, token
 

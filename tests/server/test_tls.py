@@ -10,8 +10,8 @@ import pytest
 
 import tenure
 from tenure import OpenError, SettingsError
-from tenure.server.running import check_tls
-from tenure.serving import Tls
+from tenure.server.service import check_tls
+from tenure.server_settings import Tls
 from tests.server.certificates import Certificates, certificates
 from tests.server.running import Running, running, token
 

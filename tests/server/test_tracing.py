@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import tenure
 from tenure import KeyConflict
-from tenure.stores.tracing import client_span, server_span
+from tenure.protocol.tracing import client_span, server_span
 from tests.server.running import running, token
 
 EXPORTER = InMemorySpanExporter()
@@ -57,7 +57,7 @@ def test_an_error_is_a_code_and_no_message():
 def test_a_program_that_does_not_trace_loads_nothing():
     script = (
         "import sys, tenure\n"
-        "from tenure.stores.tracing import client_span, server_span, tracing\n"
+        "from tenure.protocol.tracing import client_span, server_span, tracing\n"
         "carried = {}\n"
         "with client_span('a', carried, {}) as one, server_span('b', {}, {}) as other: pass\n"
         "assert (one, other, carried, tracing()) == (None, None, {}, False)\n"

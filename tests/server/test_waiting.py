@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 
 import tenure
-from tenure.server.running import Bind, Service, listening
-from tenure.serving import Server
+from tenure.server.service import Bind, Service, listening
+from tenure.server_settings import Server
 from tenure.testing.conformance.world import eventually
 
 pytestmark = pytest.mark.xdist_group("server-waiting")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tenure.server.wire import guarded
+from tenure.server.http_protocol import guarded
 
 LIMIT = 8192
 

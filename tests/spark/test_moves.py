@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 
 import tenure
 from tenure import ManualClock, Policy
-from tenure.cli import sparking
+from tenure.api import migration
+from tenure.cli import spark_session
 from tenure.cli.main import cli
 from tenure.errors import InvalidArgument
-from tenure.model.checksum import Checksum
+from tenure.model.job_checksum import Checksum
 from tenure.spark.jobs.archive import Archive, archive, restore
 from tenure.spark.jobs.load import load
 from tenure.spark.jobs.migrate import migrate
 from tenure.spark.jobs.replay import replay
-from tenure.spark.pipelines.loading import as_jobs, parse_mapping
-from tenure.stores import moving
+from tenure.spark.pipelines.job_mapping import as_jobs, parse_mapping
 from tests.moving.filled import fill
 from tests.spark.made import small_plans
 from tests.spark.planted import Planter
@@ -48,7 +48,7 @@ def filled(url: str, jobs: int = 400) -> Checksum:
 def summed(url: str) -> Checksum:
     with tenure.open(url, sweep=False) as store:
         assert store.check().clean
-        return moving.checksum(store, [(info.queue, info.tenant) for info in store.queues()])
+        return migration.checksum(store, [(info.queue, info.tenant) for info in store.queues()])
 
 
 def run(*args: str) -> tuple[int, str]:
@@ -216,8 +216,8 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "Java 17" in said
     assert "apt-get install openjdk-17" in said
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
-    with pytest.raises(sparking.SparkMissing, match=r"tenure\[spark\]"):
-        sparking.require()
+    with pytest.raises(spark_session.SparkMissing, match=r"tenure\[spark\]"):
+        spark_session.require()
 
 
 def test_a_wrong_setting_of_spark_is_said(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 import tenure
 import tenure.spark
 from tenure import bulk
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
-from tenure.stores.remote.readers import READERS
-from tenure.stores.store import Store
+from tenure.api.store import Store
+from tenure.backends.owner.listener import Listener
+from tenure.protocol.dispatcher import Host
+from tenure.protocol.snapshot_readers import READERS
 from tests.bulk.filling import fill
 from tests.spark.test_read import load, seen
 from tests.spark.test_stream import Bronze, stream

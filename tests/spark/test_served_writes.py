@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 import tenure
 import tenure.spark
-from tenure.stores.remote.host import Host
-from tenure.stores.remote.listener import Listener
-from tenure.stores.store import Store
+from tenure.api.store import Store
+from tenure.backends.owner.listener import Listener
+from tenure.protocol.dispatcher import Host
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import tenure
+from tenure.api.store import Store
 from tenure.storage import keyspace
-from tenure.stores.store import Store
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as arrow
 import pytest
 
 import tenure
-from tenure.spark.stores import opened
+from tenure.spark.connections import opened
 from tests.bulk.filling import fill
 
 DRIVER = Path(__file__).parent / "bronze_driver.py"

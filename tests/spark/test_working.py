@@ -19,10 +19,10 @@ from pyspark.sql import functions as F
 import tenure
 import tenure.spark
 from tenure import Backoff, Policy
-from tenure.spark import outcomes, settling
-from tenure.spark.claiming import ClaimReader, planned
-from tenure.spark.draining import judge
-from tenure.stores.store import Store
+from tenure.api.store import Store
+from tenure.spark import outcomes, verdict_writer
+from tenure.spark.claim_stream import ClaimReader, planned
+from tenure.spark.drain_workers import judge
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_verdicts_are_checked(url: str, store: Store, row: tuple[str, str], erro
     """As an executor does it, but here: there a task that fails is tried four times."""
     batch = pa.RecordBatch.from_pydict({"receipt": [row[0]], "verdict": [row[1]]})
     with pytest.raises(tenure.InvalidArgument, match=error):
-        settling.settle(settling.Plan(url, store.queue("work").name), iter([batch]))
+        verdict_writer.settle(verdict_writer.Plan(url, store.queue("work").name), iter([batch]))
 
 
 # ── draining ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 import tenure
 from tenure import InvalidArgument, Policy
 from tenure.bulk import staging
-from tenure.spark import writing
+from tenure.spark import job_writer
 
 #: `make test-crash` takes a million.
 ROWS = int(os.environ.get("SPARK_ROWS", "20000"))
@@ -124,14 +124,14 @@ def test_bad_rows_go_to_the_quarantine(spark: SparkSession, url: str, tmp_path: 
 def test_options_are_checked(url: str, options: dict[str, str], error: str) -> None:
     """As Spark asks for a writer, but here: what is wrong is told before a row is read."""
     with pytest.raises(InvalidArgument, match=error):
-        writing.writer({"url": url, "queue": "work", **options}, PAYLOAD, False)
+        job_writer.writer({"url": url, "queue": "work", **options}, PAYLOAD, False)
 
 
 def test_what_cannot_be_written(spark: SparkSession, url: str) -> None:
     with pytest.raises(InvalidArgument, match="no column 'payload'"):
-        writing.writer({"url": url, "queue": "work"}, StructType().add("id", "long"), False)
+        job_writer.writer({"url": url, "queue": "work"}, StructType().add("id", "long"), False)
     with pytest.raises(InvalidArgument, match="no queue is named"):
-        writing.writer({"url": url}, PAYLOAD, False)
+        job_writer.writer({"url": url}, PAYLOAD, False)
     with pytest.raises(Exception, match="only ever added"):
         numbers(spark, 1).write.format("tenure").mode("overwrite").option("url", url).option("queue", "q").save()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.storage.marks import Marks
+from tenure.storage.durable_watermark import Marks
 
 
 @pytest.fixture

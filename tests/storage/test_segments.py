@@ -12,13 +12,13 @@ from rocksdict import Options, Rdict
 
 import tenure
 from tenure import NewJob
+from tenure.api.store import Store
+from tenure.backends.named_snapshots import open_copy
 from tenure.errors import Corrupt
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction
 from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
-from tenure.storage.segmented import Habits
-from tenure.stores.snapshots import open_copy
-from tenure.stores.store import Store
+from tenure.storage.segments import Habits
 from tenure.testing.harness import engine_of
 
 SPACES = (JOBS, STATE, READY)

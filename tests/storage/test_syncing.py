@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import Unavailable
-from tenure.storage.syncing import Syncer, _Waiter
+from tenure.storage.group_commit import Syncer, _Waiter
 
 
 class Disk:

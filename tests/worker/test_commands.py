@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 import tenure
-from tests.redis.servers import free_ports
+from tests.backends.redis.servers import free_ports
 from tests.worker.conftest import until
 
 TENURE = [sys.executable, "-m", "tenure"]

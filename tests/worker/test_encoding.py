@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from tenure import InvalidArgument
-from tenure.worker.encoding import Codec, is_json, open_envelope
+from tenure.worker.codec import Codec, is_json, open_envelope
 
 
 class Colour(enum.Enum):

@@ -91,6 +91,6 @@ def test_enqueueing_from_fastapi(tmp_path: Path):
 def test_the_commands_an_example_names_are_there(name: str):
     text = (ROOT / "examples" / f"{name}.py").read_text()
     (command,) = re.findall(r"tenure worker (\S+)(.*)$", text.split('"""')[1], re.MULTILINE)[:1]
-    from tenure.worker.finding import load_app
+    from tenure.worker.app_loader import load_app
 
     assert load_app(str(ROOT / command[0]) if command[0].endswith(".py") else command[0]).tasks

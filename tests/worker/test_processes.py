@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure import App, InvalidArgument, TaskFailed
-from tenure.worker import finding
+from tenure.worker import app_loader
 from tests.worker import apps
 from tests.worker.conftest import until
 
@@ -130,4 +130,4 @@ def test_an_app_that_cannot_be_imported_is_told_of():
 
     with pytest.raises(InvalidArgument, match="make it a variable of a module"):
         app.worker(pool="process").start()
-    assert finding.reference_to(apps.app) == "tests.worker.apps:app"
+    assert app_loader.reference_to(apps.app) == "tests.worker.apps:app"

@@ -105,8 +105,8 @@ def works(app: App) -> None:
 
 def test_through_a_listener(tmp_path):
     """The worker and the producer are clients of a store that somebody else owns."""
-    from tenure.stores.remote.host import Host
-    from tenure.stores.remote.listener import Listener
+    from tenure.backends.owner.listener import Listener
+    from tenure.protocol.dispatcher import Host
 
     with tenure.open(f"rocksdb:{tmp_path / 'data'}") as store:
         listening = socket.socket(socket.AF_UNIX)
@@ -121,7 +121,7 @@ def test_through_a_listener(tmp_path):
 
 
 def test_on_valkey():
-    from tests.redis.servers import Server
+    from tests.backends.redis.servers import Server
 
     server = Server()
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from tenure import Backoff, Dead, InvalidArgument, Retry
 from tenure.model.job import MAX_ERROR_CHARS
-from tenure.worker.verdicts import Rules, told
+from tenure.worker.outcomes import Rules, told
 
 
 def raised(error: BaseException) -> BaseException:

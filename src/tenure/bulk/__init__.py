@@ -16,9 +16,9 @@ try:
 except ImportError as exc:  # pragma: no cover - where the extra is not installed
     raise ImportError(f"tenure.bulk needs pyarrow and numpy ({exc}): pip install 'tenure[spark]'") from exc
 
-from tenure.bulk.moments import batches, read
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES, schema
+from tenure.bulk.snapshots import batches, read
 
 del _numpy, _pyarrow
 

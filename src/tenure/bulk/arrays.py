@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tenure.bulk import sums
+from tenure.bulk import checksums
 from tenure.bulk.blocks import Block
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32
@@ -40,8 +40,8 @@ def check(rows: Block, least: int, damage: Damage, version: int | None = 1) -> N
         return
     bad = rows.lengths < least + 4
     if not bad.any():
-        whole = sums.of_whole(at_each(rows.data, rows.starts + (rows.lengths - 4), _TRAILER))
-        if not rows.width or sums.of_joined(whole, rows.width) != crc32(rows.data):
+        whole = checksums.of_whole(at_each(rows.data, rows.starts + (rows.lengths - 4), _TRAILER))
+        if not rows.width or checksums.of_joined(whole, rows.width) != crc32(rows.data):
             bad = whole != rows.sums()
         if version is not None:
             bad |= at_each(rows.data, rows.starts, _BYTE) != version

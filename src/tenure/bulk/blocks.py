@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tenure.bulk import layouts
-from tenure.bulk.sums import Sums
+from tenure.bulk.checksums import Sums
 from tenure.errors import Corrupt
 from tenure.storage import records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Row, Space, Walk
 from tenure.storage.keyspace import JOBS, STATE
-from tenure.storage.segmented import Kept, SegmentedWalk
+from tenure.storage.segments import Kept, SegmentedWalk
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tenure.bulk import events, jobs, small
+from tenure.bulk import events, index_tables, jobs
 from tenure.bulk.extents import even, spread, within_queues
 from tenure.bulk.query import Moment, Query, Range, queue_ranges
 from tenure.errors import InvalidArgument
@@ -26,10 +26,10 @@ _SPACES: dict[str, Space] = {
 _READERS = {
     "jobs": jobs.read,
     "events": events.read,
-    "leases": small.leases,
-    "queues": small.queues,
-    "counters": small.counters,
-    "lease_jobs": small.lease_jobs,
+    "leases": index_tables.leases,
+    "queues": index_tables.queues,
+    "counters": index_tables.counters,
+    "lease_jobs": index_tables.lease_jobs,
 }
 
 #: Up to this many rows are counted, of more it is enough to know about how many lie where.
@@ -56,7 +56,7 @@ def plan(moment: Moment, query: Query, rows: int) -> list[Part]:
         return [Part(keyspace.QUEUES, ((b"", keyspace.LAST),))]
     if query.table == "indexes":
         parts = []
-        for space in small.INDEXES:
+        for space in index_tables.INDEXES:
             chosen = None if space == keyspace.DUE else numbers
             parts += _cut(moment.reader, space, queue_ranges(chosen), rows)
         return parts
@@ -73,7 +73,7 @@ def event_parts(reader: Reader, begin: int, end: int, rows: int) -> list[Part]:
 def read(moment: Moment, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
     for begin, end in part.ranges:
         if query.table == "indexes":
-            batches = small.index(moment, query, part.space, begin, end)
+            batches = index_tables.index(moment, query, part.space, begin, end)
         else:
             batches = _READERS[query.table](moment, query, begin, end)
         for batch in batches:

@@ -18,15 +18,15 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tenure.bulk.incoming import STAGED
+from tenure.api.store import Store
+from tenure.bulk.input_rows import STAGED
 from tenure.errors import InvalidArgument, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
 from tenure.model.write import CHUNK
 from tenure.settings import Settings
 from tenure.storage.folder import expand
-from tenure.storage.pieces import FOLDER, PIECE_BYTES, folder_of
-from tenure.stores.store import Store
+from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
 
 #: Instead of a folder: staged in the store itself, piece by piece.
 IN_STORE = "store:"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from tenure.cli import shapes
-from tenure.cli.formats import found_format, steps_from
-from tenure.cli.frame import NO, command
-from tenure.cli.look import queue_label
+from tenure.cli import json_shapes
+from tenure.cli.command import NO, command
+from tenure.cli.format_upgrade import found_format, steps_from
 from tenure.cli.output import Cell, clean, plural, strong
+from tenure.cli.progress import working
+from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
 from tenure.cli.times import AGO
-from tenure.cli.working import working
 from tenure.model.job import Swept
 from tenure.model.report import Report
 from tenure.storage.folder import Folder
@@ -36,7 +36,7 @@ def check(session: Session, repair: bool) -> None:
     with session.store() as store, working("Checking") as progress:
         report = store.check(repair, progress)
     if session.json:
-        session.out.emit(shapes.report(report))
+        session.out.emit(json_shapes.report(report))
     else:
         _show(session, report, repair)
     if not (report.ok if repair else report.clean):
@@ -125,7 +125,7 @@ def sweep(session: Session) -> None:
             if not swept.more:
                 break
     if session.json:
-        session.out.emit(shapes.swept(total))
+        session.out.emit(json_shapes.swept(total))
         return
     session.out.facts(
         {

@@ -8,15 +8,15 @@ from typing import BinaryIO
 
 import click
 
-from tenure.cli import shapes
-from tenure.cli.frame import LOST, command, no
+from tenure.api.queue import Queue
+from tenure.cli import json_shapes
+from tenure.cli.command import LOST, command, no
 from tenure.cli.output import Output, clean, faint, plural, preview, strong
+from tenure.cli.progress import working
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, moment, span
-from tenure.cli.working import working
 from tenure.errors import InvalidArgument, LeaseLost
 from tenure.model.lease import Delivery, Proof, proof_of
-from tenure.stores.queue import Queue
 
 receipts_argument = click.argument("receipts", metavar="RECEIPT...", nargs=-1, required=True)
 error_option = click.option("--error", "-e", help="What went wrong: kept with the job.")
@@ -71,7 +71,7 @@ def claim(
         no(session, f"nothing to claim in {', '.join(str(handle.name) for handle in handles)}")
     until_ms = round(taken.until.timestamp() * 1000)
     if session.json:
-        session.out.emit_all(shapes.delivery(delivery, until_ms) for delivery in taken)
+        session.out.emit_all(json_shapes.delivery(delivery, until_ms) for delivery in taken)
         return
     session.out.say("claimed ", strong(plural(len(taken), "job")), f" of {taken.queue.name} until {moment(until_ms)}")
     for delivery in taken:
@@ -234,7 +234,7 @@ def extend(session: Session, queue: str, receipt: str, lease: float | None) -> N
     with session.queue(queue) as target:
         extended = target.extend(receipt, lease)
     if session.json:
-        session.out.emit({**shapes.times("lease_until", extended.until_ms), "lost": extended.lost})
+        session.out.emit({**json_shapes.times("lease_until", extended.until_ms), "lost": extended.lost})
         return
     session.out.say("yours until ", strong(moment(extended.until_ms)))
     for job_id in extended.lost:

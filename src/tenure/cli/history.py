@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from tenure.cli import shapes
-from tenure.cli.frame import command, no
-from tenure.cli.look import queue_label
+from tenure.api.store import Store
+from tenure.cli import json_shapes
+from tenure.cli.command import command, no
 from tenure.cli.output import Cell, clean, faint, joined, shortened, state
+from tenure.cli.progress import Told, working
+from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
 from tenure.cli.times import local, span
-from tenure.cli.working import Told, working
 from tenure.model.event import Event
 from tenure.model.lifecycle import Change
-from tenure.stores.store import Store
 
 PAGE, FOLLOW_PAGE = 10_000, 1_000
 #: How long one look at the journal waits; Ctrl-C is heard between two.
@@ -40,7 +40,7 @@ def timeline(session: Session, queue: str, job_id: str) -> None:
     if not events:
         no(session, f"nothing is known of job {job_id} in {target.name}")
     if session.json:
-        session.out.emit_all(shapes.event(event) for event in events)
+        session.out.emit_all(json_shapes.event(event) for event in events)
         return
     session.out.table(
         ("time", "after", "what", "state", ">try", ">token", "detail"), list(_timeline_rows(events)), stretch="detail"
@@ -169,7 +169,7 @@ def _print(session: Session, found: Sequence[Event], cursor: str | None) -> None
     last = len(found) - 1
     if session.json:
         session.out.emit_all(
-            shapes.event(event, cursor if index == last else None, with_cursor=True)
+            json_shapes.event(event, cursor if index == last else None, with_cursor=True)
             for index, event in enumerate(found)
         )
         return

@@ -11,10 +11,10 @@ from tenure.cli import (
     admin,
     consume,
     history,
-    look,
-    mend,
+    maintenance,
     migrate,
     produce,
+    queries,
     quota,
     serve,
     spark,
@@ -22,7 +22,7 @@ from tenure.cli import (
     top,
     worker,
 )
-from tenure.cli.frame import Root, common_options
+from tenure.cli.command import Root, common_options
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100})
@@ -46,17 +46,28 @@ cli.add_theme(
     "Look",
     (
         top.top,
-        look.queues,
-        look.counts,
-        look.list_,
-        look.get,
-        look.dead,
-        look.upcoming,
+        queries.queues,
+        queries.counts,
+        queries.list_,
+        queries.get,
+        queries.dead,
+        queries.upcoming,
         history.timeline,
         history.events,
     ),
 )
-cli.add_theme("Mend", (mend.replay, mend.purge, mend.cancel, mend.pause, mend.resume, mend.configure, quota.quota))
+cli.add_theme(
+    "Mend",
+    (
+        maintenance.replay,
+        maintenance.purge,
+        maintenance.cancel,
+        maintenance.pause,
+        maintenance.resume,
+        maintenance.configure,
+        quota.quota,
+    ),
+)
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
 cli.add_theme("Pipelines", (spark.spark,))
 cli.add_theme("Serve", (serve.serve, tokens.token))

@@ -6,15 +6,15 @@ import click
 from rich.text import Text
 
 import tenure
-from tenure.cli.frame import NO, command
+from tenure.api import migration
+from tenure.cli.command import NO, command
 from tenure.cli.output import plural, strong
+from tenure.cli.progress import working
 from tenure.cli.session import Session
-from tenure.cli.working import working
 from tenure.errors import InvalidArgument, OpenError
 from tenure.settings import parse_url
 from tenure.storage.folder import Folder
-from tenure.stores import moving
-from tenure.stores.telemetry import configure_logging
+from tenure.telemetry import configure_logging
 
 LISTED = 20
 #: Engines whose store is a folder of this machine.
@@ -51,7 +51,7 @@ def migrate(session: Session, source: str, target: str, queue: str | None, no_ve
         tenure.open(target, sweep=False) as there,
         working(f"Moving to {target}") as progress,
     ):
-        moved = moving.migrate(
+        moved = migration.migrate(
             here, there, tenant=session.given_tenant, queue=queue, verify=not no_verify, progress=progress
         )
     if session.json:
@@ -73,7 +73,7 @@ def migrate(session: Session, source: str, target: str, queue: str | None, no_ve
         raise click.exceptions.Exit(NO)
 
 
-def _show(session: Session, moved: moving.Moved, unseen: bool) -> None:
+def _show(session: Session, moved: migration.Moved, unseen: bool) -> None:
     session.out.say(
         "moved ",
         strong(plural(moved.added, "job")),

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.shapes import Shape
+from tenure.cli.json_shapes import Shape
 
 #: The width of tables in a file or a pipe, where nobody's window sets one.
 PIPE_WIDTH = 160

@@ -12,12 +12,12 @@ from typing import BinaryIO, NamedTuple
 
 import click
 
-from tenure.cli import shapes
-from tenure.cli.frame import command
+from tenure.cli import json_shapes
+from tenure.cli.command import command
 from tenure.cli.output import plural, strong
+from tenure.cli.progress import working
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION, now_ms, span
-from tenure.cli.working import working
 from tenure.errors import TenureError
 from tenure.model.job import NewJob
 
@@ -92,7 +92,7 @@ def enqueue(
     with session.queue(queue, create=True) as target:
         answer = target.enqueue(job(content))
     if session.json:
-        session.out.emit(shapes.enqueued(target.name, answer))
+        session.out.emit(json_shapes.enqueued(target.name, answer))
     elif answer.duplicate:
         session.out.say("already there: ", strong(answer.id), f" holds key {key!r}; nothing was added")
     else:
@@ -163,7 +163,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
                     raise
                 added += len(answers)
                 if session.json:
-                    session.out.emit_all(shapes.enqueued(target.name, answer) for answer in answers)
+                    session.out.emit_all(json_shapes.enqueued(target.name, answer) for answer in answers)
                 progress(added, None if size is None else round(added * size / max(batch.bytes_read, 1)))
     if not session.json:
         session.out.say(f"enqueued {plural(added, 'job')} in {span((now_ms() - started) / 1000)}")

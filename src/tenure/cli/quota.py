@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from tenure.cli import shapes
-from tenure.cli.frame import command
+from tenure.cli import json_shapes
+from tenure.cli.command import command
 from tenure.cli.output import Cell, strong
 from tenure.cli.session import Session
 from tenure.model.quota import Quota, QuotaInfo
@@ -61,7 +61,7 @@ def quota(session: Session, tenants: Sequence[str], lift: bool, **given: object)
             store.set_quota(tenant, msgspec.structs.replace(present[0].quota if present else Quota(), **changes))
         found = store.quotas(tenant)
     if session.json:
-        session.out.emit_all(shapes.quota(info) for info in found)
+        session.out.emit_all(json_shapes.quota(info) for info in found)
     elif found:
         _table(session, found)
     else:

@@ -9,15 +9,15 @@ import click
 from msgspec.structs import replace
 
 import tenure
-from tenure.cli.frame import command
+from tenure.cli.command import command
+from tenure.cli.progress import working
 from tenure.cli.session import Session
-from tenure.cli.working import working
 from tenure.extras import needs
-from tenure.serving import Tls
-from tenure.stores.telemetry import configure_logging, inform
+from tenure.server_settings import Tls
+from tenure.telemetry import configure_logging, inform
 
 if TYPE_CHECKING:
-    from tenure.server.running import Service
+    from tenure.server.service import Service
 
 
 @command(
@@ -60,7 +60,7 @@ def serve(
     under way finish.
     """
     with needs("server", "The server"):
-        from tenure.server.running import Service, known_by, listening, parse_bind
+        from tenure.server.service import Service, known_by, listening, parse_bind
 
     settings = session.settings
     served = settings.server

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from functools import cached_property
 
 import tenure
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.cli.output import Output
-from tenure.cli.working import working
+from tenure.cli.progress import working
 from tenure.errors import OpenError
 from tenure.model.names import DEFAULT_TENANT, queue_name
 from tenure.settings import Settings
 from tenure.storage.folder import Folder
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
-from tenure.stores.telemetry import configure_logging
+from tenure.telemetry import configure_logging
 
 DEFAULT_PATH = "./data"
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.text import Text
 
-from tenure.cli.frame import NO, Family, command
+from tenure.cli.command import NO, Family, command
 from tenure.cli.output import clean, plural, shortened, strong
 from tenure.cli.session import Session
-from tenure.cli.sparking import spark_session, summary_shape, telling
+from tenure.cli.spark_session import spark_session, summary_shape, telling
 from tenure.cli.times import AGO, DURATION
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def load(
 
     def work(made: Any, told: Any) -> Summary:
         from tenure.spark.jobs.load import load
-        from tenure.spark.pipelines.loading import parse_mapping
+        from tenure.spark.pipelines.job_mapping import parse_mapping
 
         return load(
             made, _url(session), queue, path=path, kind=kind, sql=sql, mapping=parse_mapping(tuple(pairs)),

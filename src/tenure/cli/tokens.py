@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.frame import command
+from tenure.cli.command import command
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, now_ms
 from tenure.errors import InvalidArgument, SettingsError
 from tenure.extras import needs
 from tenure.model.names import checked
-from tenure.serving import Auth
+from tenure.server_settings import Auth
 
 _SCOPES = ("produce", "consume", "admin", "operator")
 
@@ -59,17 +59,17 @@ def token(
     ends, so it is printed and kept nowhere.
     """
     with needs("server", "tokens"):
-        from tenure.server.auth import mint
-        from tenure.server.auth.opening import rules_of
+        from tenure.server.auth import issue
+        from tenure.server.auth.configuration import rules_of
 
     if new_secret:
-        secret = mint.new_secret()
+        secret = issue.new_secret()
         session.out.emit({"secret": secret}) if session.json else click.echo(secret)
         return
     if not 1 <= lifetime <= 366 * 86_400:
         raise InvalidArgument("--lifetime: from a second to a year")
     auth = session.settings.server.auth
-    made = mint.mint(
+    made = issue.mint(
         _key(auth, key_file),
         rules_of(auth),
         subject=subject,

@@ -14,14 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.frame import command
+from tenure.api.store import Store
+from tenure.cli.command import command
+from tenure.cli.json_shapes import Shape
 from tenure.cli.output import Screen, clean, number
 from tenure.cli.session import Session
-from tenure.cli.shapes import Shape
 from tenure.cli.times import DURATION, now_ms, span
 from tenure.model.job import Counts, QueueInfo
 from tenure.model.names import QueueName
-from tenure.stores.store import Store
 
 #: Leased jobs that are looked at for who holds them.
 _HELD = 1_000

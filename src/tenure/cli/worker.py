@@ -16,13 +16,13 @@ import click
 import msgspec
 
 from tenure.cli import reload
-from tenure.cli.frame import BUG, NO, command, no
-from tenure.cli.live import WorkerLine
+from tenure.cli.command import BUG, NO, command, no
 from tenure.cli.output import strong
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION
+from tenure.cli.worker_line import WorkerLine
 from tenure.errors import InvalidArgument, TaskFailed
-from tenure.stores.telemetry import configure_logging
+from tenure.telemetry import configure_logging
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -192,7 +192,7 @@ def run(
 
 
 def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> None:
-    from tenure.worker.encoding import is_json, open_envelope
+    from tenure.worker.codec import is_json, open_envelope
 
     args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
     try:
@@ -209,7 +209,7 @@ def _print(session: Session, result: Any) -> None:
 
 
 def _app(session: Session, name: str) -> App:
-    from tenure.worker.finding import load_app
+    from tenure.worker.app_loader import load_app
 
     try:
         app = load_app(name)
@@ -225,7 +225,7 @@ def _app(session: Session, name: str) -> App:
 
 
 def _task(session: Session, name: str) -> Task[Any, Any, Any]:
-    from tenure.worker.finding import load_task
+    from tenure.worker.app_loader import load_task
 
     try:
         task = load_task(name)

@@ -18,17 +18,17 @@ from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, DeliveryColumns, Leased
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
-from tenure.queueing import limits, meters, single, sweep, together
+from tenure.queueing import limits, quota_usage, single, sweep, together
 from tenure.queueing.core import Core
 from tenure.queueing.leases import CLAIM_MEMORY_MS, held_jobs, whole_payload
 from tenure.queueing.ledger import Ledger
-from tenure.queueing.picking import Taken, pick
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import remove
+from tenure.queueing.selection import Taken, pick
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Counter, Due
-from tenure.storage.segmented import SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction
 
 _LEASED = int(State.LEASED)
 
@@ -262,7 +262,7 @@ def _grant(
     tx.delete_many(keyspace.READY, taken.keys)
     tx.put_many(keyspace.STATE, list(zip([queue.prefix + job for job in jobs], states, strict=True)))
     if queue.meter:
-        meters.moved(ledger, queue.meter, -count, -taken.bytes)
+        quota_usage.moved(ledger, queue.meter, -count, -taken.bytes)
     return _leased(ledger, queue, name, request, lease, claim_key, asked, columns)
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 from tenure.clock import Clock
 from tenure.model.ids import IdSource
 from tenure.queueing.ledger import Ledger, Tail
+from tenure.queueing.priorities import Tiers
 from tenure.queueing.registry import Registry
-from tenure.queueing.tiers import Tiers
-from tenure.queueing.timekeeping import StoreTime
-from tenure.queueing.waiting import Waiters
+from tenure.queueing.store_time import StoreTime
+from tenure.queueing.waiters import Waiters
 from tenure.storage.engine import Engine, Reader, Transaction
-from tenure.storage.segmented import SegmentedEngine
+from tenure.storage.segments import SegmentedEngine
 
 if TYPE_CHECKING:
-    from tenure.queueing.once import Answer
+    from tenure.queueing.outcomes import Answer
 
 T = TypeVar("T")
 #: Where readers of the journal wait.

@@ -11,17 +11,17 @@ from tenure.model.job import Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, all_plain, payloads_of
-from tenure.queueing import meters, quotas, single
+from tenure.queueing import quota_usage, quotas, single
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.ledger import ALL, Ledger
-from tenure.queueing.once import ENQUEUED
+from tenure.queueing.outcomes import ENQUEUED
 from tenure.queueing.registry import Registered
 from tenure.queueing.together import put_waiting
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Row
 from tenure.storage.keyspace import Counter, Due
-from tenure.storage.segmented import SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction
 
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
@@ -203,7 +203,7 @@ def _meter(ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], sk
     weight = sum([len(request.payload) for index, request in enumerate(requests) if index not in skip])
     jobs = len(requests) - len(skip)
     quotas.admit(ledger, queue, jobs, weight)
-    meters.moved(ledger, queue.meter, jobs, weight)
+    quota_usage.moved(ledger, queue.meter, jobs, weight)
 
 
 # ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,14 +9,14 @@ from struct import error as StructError
 
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
 from tenure.model.event import Event, EventPage
+from tenure.model.event_view import Place, told
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.model.snapshot import JournalSlice
-from tenure.model.telling import Place, told
 from tenure.queueing.core import JOURNAL_LINE, Core
 from tenure.queueing.ledger import Ledger
-from tenure.queueing.once import YES_OR_NO
+from tenure.queueing.outcomes import YES_OR_NO
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.records import EventRecord, JournalRow

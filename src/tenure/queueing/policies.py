@@ -11,7 +11,7 @@ from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 from tenure.queueing.core import Core
 from tenure.queueing.ledger import ALL, Ledger
-from tenure.queueing.once import NOTHING
+from tenure.queueing.outcomes import NOTHING
 from tenure.storage import keyspace
 from tenure.storage.keyspace import Limit
 

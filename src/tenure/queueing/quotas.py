@@ -10,11 +10,11 @@ from tenure.errors import Corrupt, QuotaExceeded, RateLimited
 from tenure.model.lifecycle import State
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.rate import Rate
-from tenure.queueing import meters
+from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.journal import bounds, rows_from
 from tenure.queueing.ledger import Ledger
-from tenure.queueing.once import NUMBER
+from tenure.queueing.outcomes import NUMBER
 from tenure.queueing.registry import NEXT_QUEUE, Registered
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, get_each, iterate_keys
@@ -53,7 +53,7 @@ def admit(ledger: Ledger, queue: Registered, jobs: int, weight: int) -> None:
     if record is None or not jobs:
         return
     quota = record.quota
-    waiting, used = meters.usage(tx, record.number)
+    waiting, used = quota_usage.usage(tx, record.number)
     if quota.max_waiting is not None and waiting + jobs > quota.max_waiting:
         raise QuotaExceeded(tenant, "waiting jobs", waiting, quota.max_waiting)
     if quota.max_bytes is not None and used + weight > quota.max_bytes:
@@ -103,7 +103,7 @@ def quotas(core: Core, tenant: str | None) -> list[QuotaInfo]:
             name = keyspace.split_quota_row(key)
             if tenant is None or name == tenant:
                 record = records.decode_struct(QuotaRecord, raw, f"the quota of tenant {name}")
-                waiting, weight = meters.usage(reader, record.number)
+                waiting, weight = quota_usage.usage(reader, record.number)
                 found.append(QuotaInfo(tenant=name, quota=record.quota, waiting=waiting, bytes=weight))
         return found
 
@@ -182,7 +182,7 @@ class _Count:
         for queue in self._queues.values():
             for keys in iterate_keys(moment, keyspace.READY, *keyspace.queue_range(queue.number)):
                 self._jobs += len(keys)
-                self._weight += meters.weigh(moment, queue.number, [key[-16:] for key in keys])
+                self._weight += quota_usage.weigh(moment, queue.number, [key[-16:] for key in keys])
 
     def behind(self, tx: Reader) -> int:
         return bounds(tx)[1] - self._journal
@@ -199,7 +199,7 @@ class _Count:
             for reader, sign in ((self._moment, -1), (tx, 1)):
                 waiting = [job for job in found if _waits(reader, queue, job)]
                 jobs += sign * len(waiting)
-                weight += sign * meters.weigh(reader, queue, waiting)
+                weight += sign * quota_usage.weigh(reader, queue, waiting)
         return jobs, weight
 
 

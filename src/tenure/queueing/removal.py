@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.model.lifecycle import Change, State
-from tenure.queueing import meters
+from tenure.queueing import quota_usage
 from tenure.queueing.leases import close_jobs, read_lease
 from tenure.queueing.ledger import Ledger
 from tenure.storage import keyspace, records
@@ -65,7 +65,7 @@ def remove(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: C
     if due is not None:
         tx.delete(keyspace.DUE, due)
     if state.state == State.WAITING:
-        meters.gone(ledger, queue, job)
+        quota_usage.gone(ledger, queue, job)
     delete_rows(tx, queue, job, state.flags)
     _tell(ledger, queue, job, state, change)
 

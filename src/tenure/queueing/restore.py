@@ -14,13 +14,13 @@ from tenure.model.job import Restored
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobImage
-from tenure.queueing import meters
+from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import JOB_OVERHEAD, holders
+from tenure.queueing.job_notes import put_parts, write_notes
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.ledger import Ledger
-from tenure.queueing.notes import put_parts, write_notes
-from tenure.queueing.once import Answer
+from tenure.queueing.outcomes import Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import COUNTED, due_row, index_row
 from tenure.storage import keyspace, records
@@ -144,7 +144,7 @@ def _put(ledger: Ledger, queue: Registered, image: JobImage) -> None:
     ledger.count(number, COUNTED[State(state.state)], 1)
     if state.state == State.WAITING:
         if queue.meter:
-            meters.moved(ledger, queue.meter, 1, len(image.payload))
+            quota_usage.moved(ledger, queue.meter, 1, len(image.payload))
         ledger.ready(queue, state.priority, state.visible_at_ms)
 
 

@@ -16,19 +16,19 @@ from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
-from tenure.queueing import meters, single, together
+from tenure.queueing import quota_usage, single, together
 from tenure.queueing.core import Core
+from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from tenure.queueing.ledger import Ledger
-from tenure.queueing.notes import put_result, read_notes, write_notes
-from tenure.queueing.once import NOTHING, OUTCOMES, Answer
+from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import delete_extras
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
 from tenure.storage.keyspace import Counter, Due
 from tenure.storage.records import LeaseRecord, Notes, StateFields, StateRecord
-from tenure.storage.segmented import SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -265,7 +265,7 @@ def give_back(
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
     ledger.count(number, Counter.WAITING, 1)
-    meters.back(ledger, queue, (job,))
+    quota_usage.back(ledger, queue, (job,))
     ledger.ready(queue, state.priority, state.visible_at_ms)
 
 

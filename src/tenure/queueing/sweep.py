@@ -13,7 +13,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.job import Swept
 from tenure.model.lifecycle import TERMINAL, Change, Reason, State
 from tenure.model.retry import after_expiry
-from tenure.queueing import writes
+from tenure.queueing import staged_writes
 from tenure.queueing.core import Core
 from tenure.queueing.journal import trim
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
@@ -243,5 +243,5 @@ _HANDLERS = {
     Due.RETENTION: ("retired", _retire),
     Due.DEDUP: ("keys_forgotten", _forget_key),
     Due.CLAIM: ("claims_forgotten", _forget_claim),
-    Due.WRITE: ("writes_forgotten", writes.forget_due),
+    Due.WRITE: ("writes_forgotten", staged_writes.forget_due),
 }

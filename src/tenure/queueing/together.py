@@ -1,4 +1,4 @@
-"""Jobs that are enqueued, claimed and settled together, as one thing: a segment (`storage.segmented`).
+"""Jobs that are enqueued, claimed and settled together, as one thing: a segment (`storage.segments`).
 
 These do what the general verbs do, for the commonest batches, in a handful of rows: plain jobs, a claim that takes the
 next of them, an ack of all that a lease was given. Whatever else they meet, they leave to the general verbs (None, or
@@ -15,7 +15,7 @@ from tenure.model.lifecycle import State
 from tenure.queueing.ledger import Ledger
 from tenure.queueing.registry import Registered
 from tenure.storage import keyspace, records
-from tenure.storage.segmented import Kept, SegmentedTransaction
+from tenure.storage.segments import Kept, SegmentedTransaction
 
 _WAITING, _LEASED = int(State.WAITING), int(State.LEASED)
 #: Segments that one claim or ack handles; more are left to the general verbs.

@@ -26,9 +26,9 @@ from tenure.spark.session import session  # it shares its name with its module: 
 
 if _CHECKING:
     from tenure.spark.datasource import TenureSource, register
-    from tenure.spark.draining import drain
-    from tenure.spark.listening import StreamListener
+    from tenure.spark.drain_workers import drain
     from tenure.spark.snapshots import snapshot
+    from tenure.spark.stream_listener import StreamListener
 
 del _numpy, _pyarrow, _pyspark
 

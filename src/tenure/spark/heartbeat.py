@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tenure.api.claim import Claim
+from tenure.api.queue import Queue
 from tenure.errors import LeaseLost, TenureError
-from tenure.stores.claim import Claim
-from tenure.stores.queue import Queue
 
 
 class Heartbeat:

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tenure.bulk.following import At, Journal
+from tenure.api.store import Store
+from tenure.bulk.journal_reader import At, Journal
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TIME
 from tenure.errors import InvalidArgument
 from tenure.model.durations import as_datetime
 from tenure.model.event import Event
 from tenure.model.names import QueueName
-from tenure.stores.store import Store
 
 OUTCOMES = pa.schema(
     [

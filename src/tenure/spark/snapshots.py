@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from tenure.bulk import places
+from tenure.api.store import Store
+from tenure.bulk import snapshot_locations
 from tenure.model.durations import Duration
 from tenure.model.snapshot import SnapshotInfo
-from tenure.stores.store import Store
 
 
 class snapshot:
@@ -18,7 +18,7 @@ class snapshot:
     """
 
     def __init__(
-        self, store: str | Store, ttl: Duration = 3600, name: str = places.NAME, token: str | None = None
+        self, store: str | Store, ttl: Duration = 3600, name: str = snapshot_locations.NAME, token: str | None = None
     ) -> None:
         self._store = store
         self._token = token
@@ -36,7 +36,7 @@ class snapshot:
         if isinstance(self._store, Store):
             self.info = self._store.take_snapshot(self._name, self._ttl)
         else:
-            with places.opened(self._store, self._token) as store:
+            with snapshot_locations.opened(self._store, self._token) as store:
                 self.info = store.take_snapshot(self._name, self._ttl)
         return self
 
@@ -46,5 +46,5 @@ class snapshot:
         if isinstance(self._store, Store):
             self._store.drop_snapshot(self.id)
         else:
-            with places.opened(self._store, self._token) as store:
+            with snapshot_locations.opened(self._store, self._token) as store:
                 store.drop_snapshot(self.id)

@@ -8,7 +8,7 @@ data/
   SOCKET     where the owner lets other processes in
   db/        the engine's own files
   staging/   what is being written, until it is committed
-  snapshots/ named snapshots, each a folder of its own (`stores.snapshots`)
+  snapshots/ named snapshots, each a folder of its own (`backends.named_snapshots`)
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ NAMES = (
     "segments", "segment_state", "segment_ready",
 )  # fmt: skip
 
-#: Those that every engine keeps. Segments are for engines with one writer (`storage.segmented`): the others have no such spaces.
+#: Those that every engine keeps. Segments are for engines with one writer (`storage.segments`): the others have no such spaces.
 EVERYWHERE = NAMES[:SEGMENTS]
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones

@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 import msgspec
 
+from tenure.api import opening
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.job import Job
 from tenure.model.lease import Delivery, Settle
-from tenure.stores import opening
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
-from tenure.worker import execute
+from tenure.worker import execution
 from tenure.worker.app import AnyTask, App
+from tenure.worker.codec import is_json, open_envelope
 from tenure.worker.context import CurrentJob
-from tenure.worker.encoding import is_json, open_envelope
+from tenure.worker.outcomes import Outcome
 from tenure.worker.periodic import Ticker
-from tenure.worker.verdicts import Outcome
 
 #: No test is waited for: a handler under test has this lease.
 _LEASE = 86_400.0
@@ -135,7 +135,7 @@ class Bench:
             report=lambda fraction, note: queue.progress(delivery, fraction, note),
         )  # fmt: skip
         caught: list[BaseException] = []
-        outcome = execute.run(self.app, job, delivery.payload, caught.append)
+        outcome = execution.run(self.app, job, delivery.payload, caught.append)
         (answer,) = queue.settle_many(
             [Settle(outcome.verb, delivery.proof, outcome.result, outcome.error, outcome.delay_ms)]
         )

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 
 import tenure
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.errors import StoreClosed, TenureError
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 
 
 def drain(store: Store, queue: Queue, argument: str) -> object:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tenure
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import Clock
+from tenure.contract.backend import Backend
 from tenure.model.ids import job_id_bytes
 from tenure.storage import keyspace
 from tenure.storage.engine import Reader, Transaction
-from tenure.stores.contract import Backend
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 
 Part = Literal["payload", "state"]
 """What of a job is damaged: the row that never changes (its payload), or the one that does (its state)."""

@@ -11,20 +11,20 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
+from tenure.api import opening
+from tenure.api.store import Store
 from tenure.clock import Clock, SystemClock
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration
 from tenure.model.names import DEFAULT_TENANT, queue_name
 from tenure.model.retry import Backoff, Policy
-from tenure.stores import opening
-from tenure.stores.store import Store
-from tenure.worker.encoding import ENCODINGS, Encoding
+from tenure.worker.codec import ENCODINGS, Encoding
+from tenure.worker.outcomes import Rules
 from tenure.worker.periodic import Missed, Periodic
 from tenure.worker.tasks import Options, Task, Unique, task_name
-from tenure.worker.verdicts import Rules
 
 if TYPE_CHECKING:
-    from tenure.aio import _Threads
+    from tenure.api.aio import _Threads
     from tenure.worker.runner import Worker
 
 P = ParamSpec("P")
@@ -108,7 +108,7 @@ class App:
     @cached_property
     def threads(self) -> _Threads:
         """Where the awaited verbs run: the adapter's."""
-        from tenure.aio import _Threads
+        from tenure.api.aio import _Threads
 
         return _Threads(16, 64)
 

@@ -16,9 +16,9 @@ import time
 
 from tenure.errors import InvalidArgument
 from tenure.model.request import number
+from tenure.worker.child_channel import Assignment, Ended, Hello, Pipe, Progress, Setup
 from tenure.worker.context import CurrentJob
-from tenure.worker.pipe import Assignment, Ended, Hello, Pipe, Progress, Setup
-from tenure.worker.verdicts import told
+from tenure.worker.outcomes import told
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,12 +33,12 @@ def main() -> None:
     assert isinstance(setup, Setup)
     sys.path[:] = setup.path
     if setup.log_level is not None:
-        from tenure.stores.telemetry import configure_logging
+        from tenure.telemetry import configure_logging
 
         configure_logging(setup.log_level, setup.log_format)
     try:
-        from tenure.worker import execute
-        from tenure.worker.finding import load_for_child
+        from tenure.worker import execution
+        from tenure.worker.app_loader import load_for_child
 
         app = load_for_child(setup.app)
     except BaseException as exc:  # noqa: BLE001 - whatever the user's module raised, the worker has to know it
@@ -52,7 +52,7 @@ def main() -> None:
             max_attempts=given.max_attempts, token=given.token, priority=given.priority, headers=given.headers,
             deadline_ms=given.deadline_ms, report=_Report(pipe),
         )  # fmt: skip
-        pipe.send(Ended(execute.run(app, job, given.payload)))
+        pipe.send(Ended(execution.run(app, job, given.payload)))
 
 
 class _Report:

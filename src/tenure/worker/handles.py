@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tenure.api.queue import Queue
 from tenure.errors import TaskFailed, WaitTimeout
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.job import Job
-from tenure.stores.queue import Queue
 from tenure.worker.context import CurrentJob
 
 if TYPE_CHECKING:
+    from tenure.worker.outcomes import Outcome
     from tenure.worker.tasks import Task
-    from tenure.worker.verdicts import Outcome
 
 R = TypeVar("R")
 
@@ -69,12 +69,12 @@ class InlineHandle(Handle[R]):
     """The call of an app in inline mode: run when it was enqueued, here, through the same encoding."""
 
     def __init__(self, task: Task[Any, Any, R], payload: bytes) -> None:
-        from tenure.worker import execute
+        from tenure.worker import execution
 
         self.task = task
         self.id = ""
         self.duplicate = False
-        self.outcome: Outcome = execute.run(task.app, CurrentJob(task.name, queue=task.queue), payload)
+        self.outcome: Outcome = execution.run(task.app, CurrentJob(task.name, queue=task.queue), payload)
 
     def result(self, timeout: Duration = 10) -> R:
         if self.outcome.verb != "ack":

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from tenure.clock import Clock
 from tenure.errors import LeaseLost, TenureError
-from tenure.worker import meters
-from tenure.worker.hold import Hands, Held, Work
-from tenure.worker.verdicts import Outcome
+from tenure.worker import metrics
+from tenure.worker.held_claims import Hands, Held, Work
+from tenure.worker.outcomes import Outcome
 
 #: With nothing to watch, the keeper looks again after this long.
 _IDLE_MS = 3_600_000
@@ -97,7 +97,7 @@ class Keeper:
             if now >= held.deadline_ms:
                 self._lost(held, f"no heartbeat reached the store: {exc}")
             else:
-                meters.warn("heartbeat_failed", queue=str(held.queue.name), lease=held.lease.hex(), error=str(exc))
+                metrics.warn("heartbeat_failed", queue=str(held.queue.name), lease=held.lease.hex(), error=str(exc))
                 held.beat_at_ms = now + max(self._lease_ms // 12, 10)
         else:
             held.deadline_ms = now + self._lease_ms
@@ -118,8 +118,8 @@ class Keeper:
         if not work.running or not work.decide():
             return  # it ended by itself: the settler hears from the store what became of it
         work.ending = "lost"
-        meters.METERS.ran(work.task, "lost", None)
-        meters.warn(
+        metrics.METERS.ran(work.task, "lost", None)
+        metrics.warn(
             "lease_lost", task=work.task, id=work.delivery.id, token=work.delivery.token, attempt=work.delivery.attempt,
             reason=why,
         )  # fmt: skip
@@ -137,8 +137,8 @@ class Keeper:
     def _was_late(self, late_ms: int, watched: list[Work]) -> None:
         # Whichever of them it was may have ended by now.
         running = sorted({work.task for work in watched if work.current is not None})
-        meters.METERS.late += 1
-        meters.warn(
+        metrics.METERS.late += 1
+        metrics.warn(
             "heartbeat_late", by_seconds=late_ms / 1000, lease=self._lease_ms / 1000, running=running,
             advice="a handler held the interpreter, or the machine stood still: leases may be lost. "
             "Run such tasks with --pool process, or give the worker a longer --lease.",

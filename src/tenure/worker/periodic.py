@@ -20,11 +20,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from tenure.api.queue import Queue, claim_from, claim_request
 from tenure.errors import InvalidArgument, LeaseLost, TenureError
 from tenure.model.lease import Delivery
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.queue import Queue, claim_from, claim_request
-from tenure.worker import meters
+from tenure.worker import metrics
 from tenure.worker.context import TICK_HEADER
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Ticker:
                 self.prepare()
                 self.step(wait=5.0, cancel=stop)
             except TenureError as exc:
-                meters.warn("schedule_failed", error=str(exc))
+                metrics.warn("schedule_failed", error=str(exc))
                 self._app.clock.wait(stop, 5.0, 5.0)
 
     def prepare(self) -> None:
@@ -173,14 +173,14 @@ class Ticker:
                 if upcoming is not None:
                     self._await(queue, periodic, upcoming)
             except TenureError as exc:
-                meters.warn("tick_failed", task=periodic.task.name, tick_ms=tick.tick_ms, error=str(exc))
+                metrics.warn("tick_failed", task=periodic.task.name, tick_ms=tick.tick_ms, error=str(exc))
                 queue.nack(delivery, str(exc))
                 return 0
             queue.ack(delivery)
         except LeaseLost:
             return 0  # whoever has it now repeats it, and the keys make that nothing
         if tick.tick_ms not in ticks:
-            meters.warn("ticks_skipped", task=periodic.task.name, since=_iso(tick.tick_ms))
+            metrics.warn("ticks_skipped", task=periodic.task.name, since=_iso(tick.tick_ms))
         return enqueued
 
     def _await(self, queue: Queue, periodic: Periodic, tick_ms: int) -> None:

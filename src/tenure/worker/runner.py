@@ -26,14 +26,14 @@ from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.names import MAX_WORKER_BYTES, queue_name, short_text
 from tenure.model.retry import whole_number
-from tenure.worker import meters
-from tenure.worker.claiming import Claimer
+from tenure.worker import metrics
+from tenure.worker.claimer import Claimer
 from tenure.worker.heartbeat import Keeper
-from tenure.worker.hold import Hands, Work
+from tenure.worker.held_claims import Hands, Work
+from tenure.worker.outcomes import Outcome
 from tenure.worker.periodic import Ticker
 from tenure.worker.pools.contract import Backlog, Pool
-from tenure.worker.settling import Settler
-from tenure.worker.verdicts import Outcome
+from tenure.worker.settler import Settler
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -114,7 +114,7 @@ class Worker:
             raise InvalidArgument("this worker was started before: make another")
         self._started = True
         app, clock = self.app, self.app.clock
-        meters.METERS.register()
+        metrics.METERS.register()
         self._apply_policies()
         handles = [app.store.queue(queue, app.tenant) for queue in self.queue_names]
         if self._lease_ms is None:
@@ -140,7 +140,7 @@ class Worker:
         if self._with_schedule:
             ticker = Ticker(app, self.name)
             self._parts["ticker"] = self._thread("ticker", lambda: ticker.run(self._stop))
-        meters.info(
+        metrics.info(
             "worker_started", worker=self.name, url=app.store.url, queues=self.queue_names, pool=self.pool_name,
             concurrency=self.concurrency, lease=self._lease_ms / 1000, tasks=sorted(app.tasks),
         )  # fmt: skip
@@ -166,7 +166,7 @@ class Worker:
     def finish(self) -> int:
         """End in good order, and return once it has."""
         self._stop.set()
-        meters.info("worker_stopping", worker=self.name, reason=self._reason, running=self.running)
+        metrics.info("worker_stopping", worker=self.name, reason=self._reason, running=self.running)
         for part in self._parts.values():
             part.join(5.0 if self._code == CLEAN else _LAST_WORDS)
         self._give_back_unstarted()
@@ -180,7 +180,7 @@ class Worker:
         self._keeper.stop()
         self._keeper.thread.join(_LAST_WORDS)
         outcomes = {name: count for name, count in self.totals.outcomes.items() if count}
-        meters.info("worker_stopped", worker=self.name, code=self._code, **outcomes)
+        metrics.info("worker_stopped", worker=self.name, code=self._code, **outcomes)
         if self._broken is not None:
             raise self._broken
         return self._code
@@ -309,7 +309,7 @@ class Worker:
         self._pool.stop(_LAST_WORDS)
         if cut:
             self._code = self._code or CUT_OFF
-            meters.warn("handlers_cut_off", worker=self.name, count=cut)
+            metrics.warn("handlers_cut_off", worker=self.name, count=cut)
 
     def _look_after(self) -> None:
         """The watchdog."""
@@ -324,7 +324,7 @@ class Worker:
     def _end(self, code: int, reason: str) -> None:
         if not self._stop.is_set():
             self._code, self._reason = code, reason
-            meters.error("worker_failed", worker=self.name, code=code, reason=reason)
+            metrics.error("worker_failed", worker=self.name, code=code, reason=reason)
         self.stop()
 
     @property

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from tenure.api.queue import Queue
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.job import NewJob
-from tenure.stores.queue import Queue
-from tenure.stores.tracing import tracing
-from tenure.worker import finding
+from tenure.protocol.tracing import tracing
+from tenure.worker import app_loader
+from tenure.worker.codec import Codec, Encoding
 from tenure.worker.context import CurrentJob, Within, running
-from tenure.worker.encoding import Codec, Encoding
 from tenure.worker.handles import AsyncHandle, Handle, InlineHandle
+from tenure.worker.outcomes import Rules
 from tenure.worker.tracing import inject
-from tenure.worker.verdicts import Rules
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -239,7 +239,7 @@ def _call(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 def task_name(function: Callable[..., Any]) -> str:
     """`tasks.send`, also where `tasks.py` is the program itself: the worker will import it by its name."""
     module = function.__module__
-    if module in ("__main__", finding.CHILD_MAIN):
+    if module in ("__main__", app_loader.CHILD_MAIN):
         spec = getattr(sys.modules.get(module), "__spec__", None)
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
         module = spec.name if spec is not None else Path(file).stem or module

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tenure.stores.tracing import tracing
+from tenure.protocol.tracing import tracing
 
 if TYPE_CHECKING:
     from tenure.worker.context import CurrentJob

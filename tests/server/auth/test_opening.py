@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from tenure import SettingsError, SystemClock
 from tenure.cli.main import cli
-from tenure.server.auth.opening import authenticator, configured
-from tenure.serving import Auth, Secret
-from tenure.stores.remote.identity import Identity
+from tenure.protocol.identity import Identity
+from tenure.server.auth.configuration import authenticator, configured
+from tenure.server_settings import Auth, Secret
 from tests.server.auth.conftest import ED, RSA, SECRET, bearing, private_pem, public_pem
 
 

@@ -12,10 +12,10 @@ import jwt
 import pytest
 
 from tenure import Forbidden, InvalidArgument, ManualClock, NotFound, SettingsError, Unauthenticated
+from tenure.protocol.identity import Identity
 from tenure.server.auth import LoopbackAuthenticator
 from tenure.server.auth.keys import Key, OneKey, from_pem, from_secret
 from tenure.server.auth.tokens import MAX_TOKEN_BYTES, TokenAuthenticator
-from tenure.stores.remote.identity import Identity
 from tests.server.auth.conftest import ED, OTHER_ED, OTHER_RSA, RSA, RULES, SECRET, bearing, claims, jwk, public_pem
 
 #: The server's key, what its friends sign with, what a stranger signs with.

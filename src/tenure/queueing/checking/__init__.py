@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from tenure.model.report import Finding, Report
 from tenure.queueing.checking import (
+    counters,
     jobs,
     journal,
     leases,
     limits,
-    meters,
-    numbers,
+    quota_usage,
     requests,
     segments,
-    small,
+    settings_rows,
     strays,
 )
 from tenure.queueing.checking.repair import mend
@@ -67,18 +67,18 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
     """Everything that is wrong with one moment of the store."""
     with core.engine.snapshot() as reader:
         survey = Survey(reader, progress)
-        small.check_queues(survey)
+        settings_rows.check_queues(survey)
         segments.check(survey)
         jobs.check(survey)
         leases.check(survey)
         requests.check(survey)
         strays.check(survey)
-        numbers.check(survey)
-        meters.check(survey)
+        counters.check(survey)
+        quota_usage.check(survey)
         limits.check(survey, core.time.now_ms())
-        small.check(survey)
+        settings_rows.check(survey)
         journal.check(survey)
-        small.check_entries(survey)
+        settings_rows.check_entries(survey)
     return survey
 
 
@@ -86,13 +86,13 @@ def _repair(core: Core, survey: Survey, outcome: dict[Fault, str | None]) -> Non
     """Rows first, until they hold together; then the numbers, counted anew."""
     for _ in range(_PASSES):
         # A damaged counter is set right at once, for others to count on; whether it fits is seen at the end.
-        todo = [f for f in survey.faults if f.mend and (f.rule not in numbers.RULES or f.mend == "set_counter")]
+        todo = [f for f in survey.faults if f.mend and (f.rule not in counters.RULES or f.mend == "set_counter")]
         if not todo:
             break
         outcome.update(mend(core, todo))
         survey = look(core)
-    recounted = mend(core, [fault for fault in survey.faults if fault.rule in numbers.RULES])
+    recounted = mend(core, [fault for fault in survey.faults if fault.rule in counters.RULES])
     for fault in outcome:
-        if fault.rule in numbers.RULES and outcome[fault] is None:
+        if fault.rule in counters.RULES and outcome[fault] is None:
             outcome[fault] = recounted.get(fault, "came right with the rest")
     outcome.update({fault: done for fault, done in recounted.items() if fault in outcome or len(outcome) < 1000})

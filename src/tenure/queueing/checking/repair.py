@@ -29,7 +29,7 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate, iterate_keys
 from tenure.storage.keyspace import Counter, Due
 from tenure.storage.records import StateRecord
-from tenure.storage.segmented import SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction
 
 
 def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:

@@ -6,7 +6,7 @@ from tenure.errors import Corrupt
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
-from tenure.storage.segmented import SegmentedSnapshot
+from tenure.storage.segments import SegmentedSnapshot
 
 
 def check(survey: Survey) -> None:

@@ -6,7 +6,7 @@ A refusal is `Unauthenticated` (401) or `Forbidden` (403); `Unavailable` (503) w
 log line holds a token, a part of one, or a key.
 """
 
-from tenure.server.auth.access import LoopbackAuthenticator
 from tenure.server.auth.authenticator import Authenticator
+from tenure.server.auth.loopback import LoopbackAuthenticator
 
 __all__ = ["Authenticator", "LoopbackAuthenticator"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tenure.stores.remote.identity import Identity
+from tenure.protocol.identity import Identity
 
 
 class Authenticator(Protocol):

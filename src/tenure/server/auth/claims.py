@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tenure.errors import InvalidArgument, Unauthenticated
 from tenure.model.names import DEFAULT_TENANT, checked
-from tenure.stores.remote.identity import SCOPES, Identity
+from tenure.protocol.identity import SCOPES, Identity
 
 MAX_SUBJECT = 256
 MAX_QUEUES = 100

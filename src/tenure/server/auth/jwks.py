@@ -23,9 +23,9 @@ import msgspec
 
 from tenure.clock import Clock, SystemClock
 from tenure.errors import SettingsError, Unavailable
-from tenure.server.auth.access import is_loopback
 from tenure.server.auth.keys import Key, from_public
-from tenure.stores.telemetry import inform, warn
+from tenure.server.auth.loopback import is_loopback
+from tenure.telemetry import inform, warn
 
 MAX_BYTES = 256 * 1024
 MAX_KEYS = 64

@@ -16,9 +16,9 @@ import jwt
 
 from tenure.clock import Clock, SystemClock
 from tenure.errors import Unauthenticated
+from tenure.protocol.identity import Identity
 from tenure.server.auth.claims import Rules, identity_of
 from tenure.server.auth.keys import Key, Keyring
-from tenure.stores.remote.identity import Identity
 
 MAX_TOKEN_BYTES = 8 * 1024
 #: Verified tokens that are remembered: a signature costs more than the rest of a small request.

@@ -27,7 +27,7 @@ from tenure.spark.jobs import journal
 from tenure.spark.jobs.lake import RunConflict, create_once, local, new_attempt, rows_in
 from tenure.spark.jobs.migrate import _into
 from tenure.spark.jobs.summary import Summary, Told, quietly
-from tenure.spark.pipelines.moving import checksum
+from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
 
 BATCH = 500

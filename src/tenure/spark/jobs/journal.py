@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tenure.bulk.places import home
+from tenure.api.store import Store
+from tenure.bulk.snapshot_locations import home
 from tenure.errors import InvalidArgument, JournalTrimmed, OpenError
 from tenure.queueing.journal import cursor
 from tenure.settings import parse_url
-from tenure.spark.stores import opened
-from tenure.stores.store import Store
+from tenure.spark.connections import opened
 
 SHARD = "0"
 Places = dict[str, int]

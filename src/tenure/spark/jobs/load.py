@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tenure.errors import InvalidArgument
 from tenure.spark.jobs.lake import rows_in
 from tenure.spark.jobs.summary import Summary, Told, quietly
-from tenure.spark.pipelines.loading import BAD, as_jobs
+from tenure.spark.pipelines.job_mapping import BAD, as_jobs
 
 FORMATS = ("csv", "json", "parquet")
 
@@ -111,7 +111,7 @@ def _rows(
 
 
 def _counted(url: str, queue: str, tenant: str) -> int:
-    from tenure.spark.stores import opened
+    from tenure.spark.connections import opened
 
     with opened(url) as store:
         return store.queue(queue, tenant).counts().enqueued

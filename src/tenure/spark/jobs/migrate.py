@@ -8,17 +8,17 @@ import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from tenure.api import migration
 from tenure.errors import InvalidArgument
 from tenure.model.job import Counts, QueueInfo
 from tenure.model.retry import Policy
 from tenure.settings import parse_url
+from tenure.spark.connections import opened
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.rows import OUTCOME, Restoring
 from tenure.spark.jobs.summary import Summary, Told, quietly
-from tenure.spark.pipelines.moving import checksum
+from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
-from tenure.spark.stores import opened
-from tenure.stores import moving
 
 _NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0)
 ROWS = 20_000
@@ -40,7 +40,7 @@ def migrate(spark: SparkSession, source: str, target: str, *, told: Told = quiet
         queues = _queues(spark, source, snap.id)
         told(f"preparing {len(queues)} queues")
         with opened(target) as store:
-            moving.prepare(store, queues)
+            migration.prepare(store, queues)
         told("copying jobs")
         moved = _into(jobs, target).agg(
             F.sum("jobs").alias("jobs"), F.sum("added").alias("added"), F.sum("there").alias("there"),
@@ -59,7 +59,7 @@ def migrate(spark: SparkSession, source: str, target: str, *, told: Told = quiet
     same = tuple(sums[0]) == tuple(sums[1])
     if same and not refused:
         with opened(target) as store:
-            moving.finish(store, queues)
+            migration.finish(store, queues)
     return Summary(
         job="migrate",
         read=moved.jobs or 0,

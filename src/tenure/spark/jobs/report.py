@@ -22,8 +22,8 @@ from tenure.spark.pipelines import gold, silver
 from tenure.spark.pipelines.causes import top_causes
 from tenure.spark.pipelines.chains import chains
 from tenure.spark.report.facts import Facts, Row, Series, SlowJob, Step
+from tenure.spark.report.formatting import DAY, HOUR, MINUTE, SECOND
 from tenure.spark.report.page import page
-from tenure.spark.report.words import DAY, HOUR, MINUTE, SECOND
 
 #: Charts have at most about this many steps.
 _STEPS = 96

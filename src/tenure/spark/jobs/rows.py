@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tenure.api.migration import batches
 from tenure.model.job import Job
-from tenure.spark.stores import opened
-from tenure.stores.moving import batches
+from tenure.spark.connections import opened
 
 #: What `restored` answers with, a row a batch.
 OUTCOME = "jobs BIGINT, added BIGINT, there BIGINT, refused STRING"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from tenure.spark.report.facts import Series, SlowJob
-from tenure.spark.report.words import count, moment, nice_steps, span, span_steps, tick
+from tenure.spark.report.formatting import count, moment, nice_steps, span, span_steps, tick
 
 WIDTH, HEIGHT = 560, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 26

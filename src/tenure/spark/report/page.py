@@ -7,8 +7,8 @@ from html import escape
 
 from tenure.spark.report import charts
 from tenure.spark.report.facts import Facts, Row
+from tenure.spark.report.formatting import count, moment, share, span
 from tenure.spark.report.style import CSS, SCRIPT
-from tenure.spark.report.words import count, moment, share, span
 
 
 def page(facts: Facts) -> str:

@@ -6,6 +6,33 @@ of them as one array; the offsets are in `docs/keyspace.md`. Decoders raise `Cor
 
 from __future__ import annotations
 
+from tenure.storage.records.bookkeeping import (
+    COUNT_BYTES,
+    COUNT_MASK,
+    DedupRecord,
+    RequestRecord,
+    decode_bucket,
+    decode_count,
+    decode_dedup,
+    decode_request,
+    encode_bucket,
+    encode_count,
+    encode_dedup,
+    encode_request,
+)
+from tenure.storage.records.bulk_loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
+from tenure.storage.records.framing import (
+    PART_BYTES,
+    V1,
+    V1_BYTE,
+    damaged,
+    encode_msgpack,
+    new_tuple,
+    pack_crc,
+    seal,
+    unpack_crc,
+    unseal,
+)
 from tenure.storage.records.jobs import (
     JOB_BYTES,
     JobFields,
@@ -59,19 +86,6 @@ from tenure.storage.records.leases import (
     new_lease,
     with_one_less,
 )
-from tenure.storage.records.loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
-from tenure.storage.records.sealing import (
-    PART_BYTES,
-    V1,
-    V1_BYTE,
-    damaged,
-    encode_msgpack,
-    new_tuple,
-    pack_crc,
-    seal,
-    unpack_crc,
-    unseal,
-)
 from tenure.storage.records.segments import (
     NewSegment,
     Segment,
@@ -82,20 +96,6 @@ from tenure.storage.records.segments import (
     encode_segment_mark,
     encode_segment_state,
     segment_state_rows,
-)
-from tenure.storage.records.small import (
-    COUNT_BYTES,
-    COUNT_MASK,
-    DedupRecord,
-    RequestRecord,
-    decode_bucket,
-    decode_count,
-    decode_dedup,
-    decode_request,
-    encode_bucket,
-    encode_count,
-    encode_dedup,
-    encode_request,
 )
 from tenure.storage.records.states import (
     HAS_KEY,

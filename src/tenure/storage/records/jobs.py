@@ -14,7 +14,7 @@ import msgspec
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import LONG, crc32, crc32_held
-from tenure.storage.records.sealing import (
+from tenure.storage.records.framing import (
     PART_BYTES,
     V1,
     V1_BYTE,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32_held
-from tenure.storage.records.sealing import V1, damaged, unseal
+from tenure.storage.records.framing import V1, damaged, unseal
 
 _JOURNAL = Struct(">BBHQQ")  # version, reserved, events, first event's number, time
 _EVENT = Struct(">BBBBI16s16sQIIQQII")

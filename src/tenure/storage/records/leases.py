@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from tenure.storage.checksum import crc32
-from tenure.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
+from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
 
 _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack

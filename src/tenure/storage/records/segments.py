@@ -14,8 +14,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from tenure.storage.checksum import LONG, crc32, crc32_held
+from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
 from tenure.storage.records.jobs import JOB_BYTES, encode_plain_jobs, pack_job
-from tenure.storage.records.sealing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
 from tenure.storage.records.states import STATE_ALIKE, alike_states, pack_state
 
 _SEGMENT = Struct(">BHQ")  # version, jobs, created

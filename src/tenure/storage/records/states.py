@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32
+from tenure.storage.records.framing import V1, new_tuple, pack_crc, unpack_crc
 from tenure.storage.records.journal import REF_BITS
-from tenure.storage.records.sealing import V1, new_tuple, pack_crc, unpack_crc
 
 _STATE = Struct(">BBBBBIIIQQQQQ16s")
 STATE_BYTES = _STATE.size + 4

@@ -9,7 +9,7 @@ import msgspec
 from tenure.errors import Corrupt
 from tenure.model.quota import Quota
 from tenure.model.retry import Policy
-from tenure.storage.records.sealing import V1_BYTE, encode_msgpack, seal, unseal
+from tenure.storage.records.framing import V1_BYTE, encode_msgpack, seal, unseal
 
 R = TypeVar("R")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.job import MAX_HEADERS_BYTES, MAX_PAYLOAD, Where
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import claimed, fill, kill, must_refuse
 
 NAN, INF = math.nan, math.inf

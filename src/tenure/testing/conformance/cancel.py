@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import AlreadySettled, LeaseLost
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.settle import HOLDING
 from tenure.testing.conformance.world import (
     KEEPING,

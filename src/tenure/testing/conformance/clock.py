@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import LeaseLost
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import World, all_events, claimed, fill, seen
 
 HOUR = 3600

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tenure.api.queue import Queue
 from tenure.clock import ManualClock
 from tenure.errors import Corrupt, LeaseLost
-from tenure.stores.queue import Queue
 from tenure.testing.conformance.world import World, assert_sound, claimed, fill, ids, seen
 from tenure.testing.harness import Harness, Part
 

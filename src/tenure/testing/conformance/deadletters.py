@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.job import Where
 from tenure.model.lease import Settle
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     PROMPT,
     World,

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.errors import InvalidArgument, LeaseLost, QueueFull, TooLarge
 from tenure.model.job import MAX_PAYLOAD, NewJob
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     World,
     all_events,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, JournalTrimmed
 from tenure.model.event import Event
 from tenure.model.lifecycle import Change
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     KEEPING,
     PATIENCE,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, LeaseLost
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import World, claimed, fill, ids, nothing_written, seen
 
 

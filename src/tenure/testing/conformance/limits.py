@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     PATIENCE,
     World,

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, WaitTimeout
 from tenure.model.event import Event
 from tenure.model.job import Job
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     KEEPING,
     MOMENT,

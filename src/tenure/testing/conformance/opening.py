@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.api.queue import Queue
 from tenure.errors import (
     FormatError,
     InvalidArgument,
@@ -18,7 +19,6 @@ from tenure.errors import (
     TenureError,
     UnknownEngine,
 )
-from tenure.stores.queue import Queue
 from tenure.testing.conformance.processes import Child
 from tenure.testing.conformance.world import World, assert_sound, claimed, fill, footprint, ids, seen
 from tenure.testing.harness import Harness

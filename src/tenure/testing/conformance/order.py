@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.job import NewJob
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import PROMPT, World, claimed, fill, ids, kill, seen
 
 

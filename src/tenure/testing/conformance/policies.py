@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.errors import InvalidArgument
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import World, all_events, must_refuse, nothing_written
 
 BESPOKE = Policy(

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, QuotaExceeded, RateLimited, TenureError
 from tenure.model.job import NewJob
 from tenure.model.quota import Quota
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     PATIENCE,
     PROMPT,

@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
+from tenure.contract.backend import Backend
 from tenure.errors import InvalidArgument, KeyConflict, LeaseLost, QueueFull, TenureError
 from tenure.model.ids import job_id_bytes
 from tenure.model.lease import ClaimRequest, Delivery, Settle
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, ReplayRequest
 from tenure.model.retry import Policy
-from tenure.stores.contract import Backend
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     KEEPING,
     PROMPT,

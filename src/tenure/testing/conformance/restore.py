@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument
 from tenure.model.job import Job, NewJob
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     KEEPING,
     PROMPT,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
 from tenure.clock import ManualClock
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
 from tenure.testing.conformance.world import World, claimed, fill, happened, kill, nothing_written, seen, sweep_all
 
 

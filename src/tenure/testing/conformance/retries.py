@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import PROMPT, World, all_events, claimed, happened, life, seen
 
 ENDS = ("nacked", "expired", "killed")

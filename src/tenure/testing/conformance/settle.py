@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import AlreadySettled, InvalidArgument, LeaseLost, TooLarge
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
 from tenure.model.lease import Delivery, Settle, receipt
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     KEEPING,
     PROMPT,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, SnapshotExpired
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import World
 
 

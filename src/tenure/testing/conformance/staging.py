@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
 from tenure.model.job import NewJob
 from tenure.model.retry import Policy
 from tenure.model.write import CHUNK
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import World, must_refuse, nothing_written, sweep_all, together
 
 DAY = 86_400

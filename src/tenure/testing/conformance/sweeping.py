@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.job import NewJob
 from tenure.model.retry import Policy
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import World, claimed, eventually, fill, kill, nothing_written, seen
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.job import NewJob
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import PROMPT, World, all_events, claimed, happened, ids, sweep_all
 
 

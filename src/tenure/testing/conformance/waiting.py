@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import StoreClosed
 from tenure.model.lease import ClaimRequest
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.world import (
     MOMENT,
     PATIENCE,

@@ -11,6 +11,9 @@ from typing import TypeVar
 
 import pytest
 
+from tenure.api.claim import Claim
+from tenure.api.queue import Queue
+from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import TenureError
 from tenure.model.event import Event
@@ -18,9 +21,6 @@ from tenure.model.job import Job, QueueInfo
 from tenure.model.lease import Delivery
 from tenure.model.lifecycle import TRANSITIONS, Change, State, allowed
 from tenure.model.retry import Backoff, Policy
-from tenure.stores.claim import Claim
-from tenure.stores.queue import Queue
-from tenure.stores.store import Store
 from tenure.testing.conformance.approximate import WHY as APPROXIMATE
 from tenure.testing.harness import Harness
 

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
-from tenure.worker import execute
-from tenure.worker.hold import Work
+from tenure.worker import execution
+from tenure.worker.held_claims import Work
+from tenure.worker.outcomes import Outcome
 from tenure.worker.pools.contract import Site, begin
-from tenure.worker.verdicts import Outcome
 
 
 class AsyncPool:
@@ -100,7 +100,7 @@ class AsyncPool:
             return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: context.run(call))
 
         try:
-            outcome = await execute.run_async(site.app, current, work.delivery.payload, in_thread)
+            outcome = await execution.run_async(site.app, current, work.delivery.payload, in_thread)
         except asyncio.CancelledError:
             # By `end`, when it is decided already, or by `kill`.
             outcome = Outcome("nack", None, "the worker was stopped before it ended", 0)

@@ -7,10 +7,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
 from tenure.errors import InvalidArgument
+from tenure.worker.codec import open_envelope
 from tenure.worker.context import CurrentJob
-from tenure.worker.encoding import open_envelope
-from tenure.worker.hold import Work
-from tenure.worker.verdicts import Outcome
+from tenure.worker.held_claims import Work
+from tenure.worker.outcomes import Outcome
 
 if TYPE_CHECKING:
     from tenure.worker.app import App

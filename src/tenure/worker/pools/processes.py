@@ -19,11 +19,11 @@ from time import monotonic
 from typing import IO
 
 from tenure.errors import TenureError, Unavailable
-from tenure.worker import finding, meters
-from tenure.worker.hold import Work
-from tenure.worker.pipe import Assignment, Ended, Hello, Pipe, Progress, Setup
+from tenure.worker import app_loader, metrics
+from tenure.worker.child_channel import Assignment, Ended, Hello, Pipe, Progress, Setup
+from tenure.worker.held_claims import Work
+from tenure.worker.outcomes import Outcome
 from tenure.worker.pools.contract import Site, begin
-from tenure.worker.verdicts import Outcome
 
 _START_SECONDS = 60.0
 
@@ -89,7 +89,7 @@ class ProcessPool:
         self._errors: list[BaseException] = []
         self._children: list[Child | None] = [None] * count
         self._stopping = False
-        self._setup = Setup(finding.reference_to(site.app), [path for path in sys.path if path], *_logging())
+        self._setup = Setup(app_loader.reference_to(site.app), [path for path in sys.path if path], *_logging())
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"tenure-slot-{index}", daemon=True)
             for index in range(count)
@@ -207,12 +207,12 @@ def _report(work: Work, said: Progress) -> None:
     try:
         work.held.queue.progress(work.delivery, said.fraction, said.note)
     except TenureError as exc:  # the keeper finds out, and ends the job if that is what it means
-        meters.warn("progress_failed", task=work.task, id=work.delivery.id, error=str(exc))
+        metrics.warn("progress_failed", task=work.task, id=work.delivery.id, error=str(exc))
 
 
 def _logging() -> tuple[str | None, str]:
     """The level and form of this process's log lines, if the command line configured them."""
-    from tenure.stores.telemetry import _Handler
+    from tenure.telemetry import _Handler
 
     if not any(isinstance(handler, _Handler) for handler in logging.getLogger().handlers):
         return None, "auto"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from time import monotonic
 
-from tenure.worker import execute
-from tenure.worker.hold import Work
+from tenure.worker import execution
+from tenure.worker.held_claims import Work
 from tenure.worker.pools.contract import Site, begin
 
 
@@ -53,7 +53,7 @@ class ThreadPool:
             if not work.begin():
                 continue
             current = begin(site, work)
-            outcome = execute.run(app, current, work.delivery.payload)
+            outcome = execution.run(app, current, work.delivery.payload)
             busy[index] += work.stop_clock()
             counts[index] += 1
             site.ended(work, outcome)

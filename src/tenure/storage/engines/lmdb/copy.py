@@ -12,7 +12,7 @@ import lmdb
 from tenure.errors import Corrupt, OpenError
 from tenure.storage.engine import Extent, Row, Space
 from tenure.storage.engines.lmdb.opening import databases
-from tenure.storage.engines.lmdb.rows import Rows, translated
+from tenure.storage.engines.lmdb.reader import Rows, translated
 from tenure.storage.keyspace import EVERYWHERE
 
 #: One environment a path and process: LMDB refuses to map a file twice.

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 
 from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
+from tenure.storage.durable_watermark import Marks
 from tenure.storage.engine import Durability, Extent, Row, Snapshot, Space, Traits
-from tenure.storage.engines.lmdb.combining import Combiner, Request
-from tenure.storage.engines.lmdb.gate import Gate
+from tenure.storage.engines.lmdb.flat_combining import Combiner, Request
+from tenure.storage.engines.lmdb.map_gate import Gate
 from tenure.storage.engines.lmdb.opening import SharedMarks, databases, open_env, take
-from tenure.storage.engines.lmdb.rows import KEY_BYTES, Rows, translated
-from tenure.storage.engines.lmdb.writes import Writes
+from tenure.storage.engines.lmdb.reader import KEY_BYTES, Rows, translated
+from tenure.storage.engines.lmdb.transaction import Writes
 from tenure.storage.folder import Folder, sync_folder
 from tenure.storage.keyspace import EVERYWHERE
-from tenure.storage.marks import Marks
 
 if TYPE_CHECKING:
-    from tenure.storage.engines.lmdb.rows import Txn
+    from tenure.storage.engines.lmdb.reader import Txn
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from tenure.errors import Corrupt, FormatError, OpenError, StoreLocked
-from tenure.storage.engines.lmdb.rows import translated
+from tenure.storage.durable_watermark import Marks
+from tenure.storage.engines.lmdb.reader import translated
 from tenure.storage.folder import Folder
 from tenure.storage.keyspace import EVERYWHERE
-from tenure.storage.marks import Marks
 
 if TYPE_CHECKING:
-    from tenure.storage.engines.lmdb.rows import Txn
+    from tenure.storage.engines.lmdb.reader import Txn
 
 READERS = 512
 _LEAST_MAP = 1 << 20

@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 from rocksdict import Checkpoint
 
 from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
+from tenure.storage.durable_watermark import Marks
 from tenure.storage.engine import Durability, Snapshot, Space, Traits
 from tenure.storage.engines.rocksdb.iterators import check_status
-from tenure.storage.engines.rocksdb.loading import RocksLoader
+from tenure.storage.engines.rocksdb.loader import RocksLoader
 from tenure.storage.engines.rocksdb.opening import Mode, open_db, translated
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
 from tenure.storage.engines.rocksdb.straight import RocksStraight
 from tenure.storage.engines.rocksdb.transaction import RECENT_SPACES, Reader, RocksTransaction
 from tenure.storage.folder import Folder
-from tenure.storage.heads import Heads
+from tenure.storage.group_commit import Syncer
 from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, split_commit
-from tenure.storage.marks import Marks
-from tenure.storage.recent import RecentRows
+from tenure.storage.recent_rows import RecentRows
 from tenure.storage.records import decode_count, encode_count
-from tenure.storage.syncing import Syncer
+from tenure.storage.scan_heads import Heads
 
 T = TypeVar("T")
 

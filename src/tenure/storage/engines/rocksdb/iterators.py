@@ -11,8 +11,8 @@ from rocksdict import ReadOptions
 
 from tenure.storage.engine import Row
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.heads import Front
 from tenure.storage.keyspace import LAST
+from tenure.storage.scan_heads import Front
 
 
 def until(end: bytes) -> ReadOptions:

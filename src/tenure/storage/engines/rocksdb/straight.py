@@ -17,10 +17,10 @@ from rocksdict import ReadOptions, WriteBatch
 
 from tenure.errors import TenureError, Unavailable
 from tenure.storage.checksum import crc32
+from tenure.storage.durable_watermark import WORD
 from tenure.storage.engine import Space
 from tenure.storage.engines.rocksdb.iterators import check_status, until
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.heads import LAST_REACH, Front
 from tenure.storage.keyspace import (
     COUNTERS,
     DUE,
@@ -34,9 +34,9 @@ from tenure.storage.keyspace import (
     STATE,
     commit,
 )
-from tenure.storage.marks import WORD
-from tenure.storage.recent import ROWS, VALUE_BYTES
+from tenure.storage.recent_rows import ROWS, VALUE_BYTES
 from tenure.storage.records import COUNT_MASK, decode_count
+from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
     from tenure.storage.engines.rocksdb.engine import RocksEngine

@@ -1,0 +1,412 @@
+"""The same verbs for asyncio: each runs in a worker thread and is awaited.
+
+    async with tenure.aio.open("rocksdb:./data") as store:
+        queue = store.queue("emails")
+        await queue.enqueue(b"...")
+        async with queue.claim(limit=10, wait=5) as claim:     # or: claim = await queue.claim(...)
+            for delivery in claim:
+                await queue.ack(delivery)
+        async for event in store.follow():
+            ...
+
+There is one core, and it is synchronous; this is an adapter and keeps nothing of its own. A verb is one line of a table
+(`_awaited`), with the arguments and the answer of the verb it stands for.
+
+Verbs that wait (`claim`, `wait_for`, `events`) have threads apart from the others', so that no number of waiters keeps an
+`ack` from its turn. A cancelled claim leaves nothing leased: its waiting is ended, and what it got meanwhile is
+given back before the cancellation goes on. Any other verb that is cancelled may still take effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextvars
+import functools
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar
+
+import msgspec
+
+from tenure.api import opening
+from tenure.api.claim import Claim
+from tenure.api.queue import Queue, claim_from, claim_request
+from tenure.api.staged_write import Staged
+from tenure.api.store import Store
+from tenure.errors import InvalidArgument, StoreClosed, WaitTimeout
+from tenure.model.durations import Duration, duration_ms
+from tenure.model.event import Event, EventPage
+from tenure.model.job import Job
+from tenure.model.lease import ClaimRequest
+from tenure.model.names import DEFAULT_TENANT, QueueName
+from tenure.storage.engine import Traits
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: A wait that cannot be called off is made in pieces this long, so that a cancelled one soon lets go of its thread.
+_PIECE = 1.0
+
+
+class _Threads:
+    """The worker threads of one store: some for verbs that come back at once, others for those that wait."""
+
+    def __init__(self, threads: int, waiters: int) -> None:
+        self._quick = ThreadPoolExecutor(threads, "tenure-aio")
+        self._slow = ThreadPoolExecutor(waiters, "tenure-aio-wait")
+        self._waiting: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+        self._closed = False
+
+    async def run(self, work: Callable[[], T], *, waits: bool = False) -> T:
+        return await asyncio.wrap_future(self._submit(work, waits))
+
+    async def surely(self, work: Callable[[], T]) -> T:
+        """Run something that takes effect whether or not the caller is cancelled."""
+        return await asyncio.shield(asyncio.wrap_future(self._submit(work, False)))
+
+    async def hold(
+        self, work: Callable[[threading.Event], T], give_back: Callable[[T], object], *, waits: bool = False
+    ) -> T:
+        """Run something whose result must not be lost: if the caller is cancelled, it is given back.
+
+        `work` is told by its event that nobody waits for it any more.
+        """
+        cancel = threading.Event()
+        self._waiting.add(cancel)
+        future = self._submit(lambda: work(cancel), waits)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            cancel.set()
+            if not future.cancel():
+                await asyncio.shield(asyncio.wrap_future(self._give_back_later(future, give_back)))
+            raise
+
+    def _give_back_later(self, future: Future[T], give_back: Callable[[T], object]) -> Future[None]:
+        """Threads do it, not the event loop, which may be on its way out; the answer says that it is done."""
+        given: Future[None] = Future()
+
+        def give(result: T) -> None:
+            try:
+                give_back(result)
+            finally:
+                given.set_result(None)
+
+        def finished(done: Future[T]) -> None:
+            if done.exception() is not None:
+                given.set_result(None)
+                return
+            try:
+                self._quick.submit(give, done.result())
+            except RuntimeError:  # closed meanwhile
+                give(done.result())
+
+        future.add_done_callback(finished)
+        return given
+
+    def _submit(self, work: Callable[[], T], waits: bool) -> Future[T]:
+        if self._closed:
+            raise StoreClosed("this store was closed")
+        context = contextvars.copy_context()  # so that log lines carry what the caller bound
+        return (self._slow if waits else self._quick).submit(context.run, work)
+
+    async def close(self, last: Callable[[], None]) -> None:
+        """End all waiting, run the last verb, let the threads go."""
+        if self._closed:
+            return
+        for cancel in list(self._waiting):
+            cancel.set()
+        final = self._submit(last, False)
+        self._closed = True
+        self._slow.shutdown(wait=False)
+        self._quick.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(final))
+
+
+def _awaited(verb: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """The verb, awaited in a worker thread."""
+
+    @functools.wraps(verb)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        threads: _Threads = self._threads
+        return await threads.run(functools.partial(verb, self._sync, *args, **kwargs))
+
+    return call
+
+
+class _Closeable(Protocol):
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=_Closeable)
+
+
+class _Call(Coroutine[Any, Any, C], Generic[C]):
+    """A coroutine that may be awaited for its result, or entered as the context its result is."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, C]) -> None:
+        self._coroutine = coroutine
+        self._result: C | None = None
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    async def __aenter__(self) -> C:
+        self._result = await self._coroutine
+        await self._result.__aenter__()
+        return self._result
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._result is not None
+        await self._result.__aexit__(kind, error, trace)
+
+
+class AsyncClaim(Claim):
+    """A claim whose `async with` gives back what was not settled."""
+
+    __slots__ = ("_threads",)
+
+    def __init__(self, claim: Claim, threads: _Threads) -> None:
+        super().__init__(claim.queue, claim._leased)
+        self._threads = threads
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a claim of an asyncio queue is entered by 'async with'")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._leased is not None:
+            await self._threads.surely(functools.partial(_release, self))
+
+
+class AsyncQueue:
+    """A handle on one queue: the verbs of `tenure.Queue`, awaited."""
+
+    def __init__(self, queue: Queue, threads: _Threads) -> None:
+        self._sync = queue
+        self._threads = threads
+
+    @property
+    def name(self) -> QueueName:
+        return self._sync.name
+
+    @property
+    def tenant(self) -> str:
+        return self._sync.tenant
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self.name}>"
+
+    def claim(
+        self,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        max_bytes: int | None = None,
+        id: str | None = None,
+    ) -> _Call[AsyncClaim]:
+        """As `Queue.claim`; await it, or enter it by `async with`."""
+        request = claim_request(limit, lease, wait, worker, max_bytes, id)
+        return _Call(_claimed(self._threads, [self._sync], request))
+
+    async def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
+        """As `Queue.wait_for`."""
+        left = duration_ms("timeout", timeout) / 1000
+        total = left
+        while True:
+            piece = min(left, _PIECE)
+            try:
+                return await self._threads.run(functools.partial(self._sync.wait_for, job_id, piece), waits=True)
+            except WaitTimeout:
+                left -= piece
+                if left <= 0:
+                    raise WaitTimeout(job_id, total) from None
+
+    enqueue = _awaited(Queue.enqueue)
+    enqueue_many = _awaited(Queue.enqueue_many)
+    ack = _awaited(Queue.ack)
+    nack = _awaited(Queue.nack)
+    fail = _awaited(Queue.fail)
+    release = _awaited(Queue.release)
+    ack_many = _awaited(Queue.ack_many)
+    release_many = _awaited(Queue.release_many)
+    settle_many = _awaited(Queue.settle_many)
+    extend = _awaited(Queue.extend)
+    progress = _awaited(Queue.progress)
+    get = _awaited(Queue.get)
+    list = _awaited(Queue.list)
+    counts = _awaited(Queue.counts)
+    timeline = _awaited(Queue.timeline)
+    replay = _awaited(Queue.replay)
+    restore = _awaited(Queue.restore)
+    discard = _awaited(Queue.discard)
+    cancel = _awaited(Queue.cancel)
+    purge = _awaited(Queue.purge)
+    pause = _awaited(Queue.pause)
+    resume = _awaited(Queue.resume)
+    configure = _awaited(Queue.configure)
+    policy = _awaited(Queue.policy)
+
+
+class AsyncStore:
+    """An open store: the verbs of `tenure.Store`, awaited. Belongs to no event loop; `async with` closes it.
+
+    `threads` verbs run at once, besides `waiters` that wait; more of either queue up.
+    """
+
+    def __init__(self, store: Store, *, threads: int = 16, waiters: int = 64) -> None:
+        self._sync = store
+        self._threads = _Threads(threads, waiters)
+        self._turn = 0
+
+    @property
+    def url(self) -> str:
+        return self._sync.url
+
+    @property
+    def traits(self) -> Traits:
+        return self._sync.traits
+
+    @property
+    def durability(self) -> str:
+        return self._sync.durability
+
+    def __repr__(self) -> str:
+        return f"<AsyncStore {self.url} ({self.durability})>"
+
+    def queue(self, queue: str, tenant: str = DEFAULT_TENANT) -> AsyncQueue:
+        """A handle on a queue; nothing is awaited, since nothing is read."""
+        return AsyncQueue(self._sync.queue(queue, tenant), self._threads)
+
+    def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
+        """A write in several transactions, published once. It is for bulk writers, and its verbs block: call them in a thread."""
+        return self._sync.staged(write_id, keep)
+
+    def claim(
+        self,
+        queues: Iterable[AsyncQueue | str],
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        max_bytes: int | None = None,
+    ) -> _Call[AsyncClaim]:
+        """As `Store.claim`: several queues, in turn."""
+        handles = [queue._sync if isinstance(queue, AsyncQueue) else self._sync.queue(queue) for queue in queues]
+        if not handles:
+            raise InvalidArgument("claim from at least one queue")
+        self._turn = (self._turn + 1) % len(handles)
+        handles = handles[self._turn :] + handles[: self._turn]
+        return _Call(_claimed(self._threads, handles, claim_request(limit, lease, wait, worker, max_bytes, None)))
+
+    async def events(
+        self, after: str | None = None, limit: int = 1000, wait: Duration = 0, consumer: str | None = None
+    ) -> EventPage:
+        """As `Store.events`."""
+        left = duration_ms("wait", wait) / 1000
+        while True:
+            piece = min(left, _PIECE)
+            look = functools.partial(self._sync.events, after, limit, piece, consumer)
+            page = await self._threads.run(look, waits=piece > 0)
+            left -= piece
+            if page.events or left <= 0:
+                return page
+
+    async def follow(
+        self, after: str | None = None, limit: int = 1000, consumer: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Every durable event after a cursor, and those to come, without end."""
+        while True:
+            page = await self.events(after, limit, _PIECE, consumer)
+            for event in page.events:
+                yield event
+            after = page.cursor
+
+    queues = _awaited(Store.queues)
+    set_quota = _awaited(Store.set_quota)
+    quotas = _awaited(Store.quotas)
+    apply = _awaited(Store.apply)
+    upcoming = _awaited(Store.upcoming)
+    sweep = _awaited(Store.sweep)
+    cleanup = _awaited(Store.cleanup)
+    forget_consumer = _awaited(Store.forget_consumer)
+    check = _awaited(Store.check)
+    snapshot = _awaited(Store.snapshot)
+    take_snapshot = _awaited(Store.take_snapshot)
+    renew_snapshot = _awaited(Store.renew_snapshot)
+    drop_snapshot = _awaited(Store.drop_snapshot)
+    snapshots = _awaited(Store.snapshots)
+
+    async def close(self) -> None:
+        """End all waiting claims and close the store. Closing twice is fine."""
+        await self._threads.close(self._sync.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _opening(verb: Callable[P, Store]) -> Callable[P, _Call[AsyncStore]]:
+    def call(*args: P.args, **kwargs: P.kwargs) -> _Call[AsyncStore]:
+        """As `tenure.open`; await it, or enter it by `async with`."""
+        return _Call(_opened(functools.partial(verb, *args, **kwargs)))
+
+    return call
+
+
+open = _opening(opening.open)
+
+
+async def _opened(work: Callable[[], Store]) -> AsyncStore:
+    threads = _Threads(1, 1)
+    store = await threads.hold(lambda cancel: work(), Store.close)
+    await threads.close(lambda: None)
+    return AsyncStore(store)
+
+
+async def _claimed(threads: _Threads, queues: builtins.list[Queue], request: ClaimRequest) -> AsyncClaim:
+    first = queues[0]
+    asked_ms = first._backend.now_ms()
+
+    def work(cancel: threading.Event) -> Claim:
+        # A claim that had to queue for a thread has waited for that long.
+        left_ms = max(0, request.wait_ms - (first._backend.now_ms() - asked_ms))
+        timely = msgspec.structs.replace(request, wait_ms=left_ms) if request.wait_ms else request
+        return claim_from(first._backend, first._telemetry, queues, timely, cancel)
+
+    claim = await threads.hold(work, _release, waits=request.wait_ms > 0)
+    return AsyncClaim(claim, threads)
+
+
+def _release(claim: Claim) -> None:
+    """What leaving a claim's context does."""
+    Claim.__exit__(claim, None, None, None)

@@ -1,0 +1,66 @@
+"""A claim as users hold it: an iterable of deliveries, and a context that gives back what was not settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tenure.model.durations import as_datetime
+from tenure.model.lease import Delivery, Leased
+
+if TYPE_CHECKING:
+    from tenure.api.queue import Queue
+
+
+class Claim:
+    """One lease over up to `limit` jobs of one queue. Empty (and false) when there was nothing to claim."""
+
+    __slots__ = ("_leased", "_settled", "queue")
+
+    def __init__(self, queue: Queue, leased: Leased | None) -> None:
+        self.queue = queue
+        self._leased = leased
+        self._settled: set[bytes] | None = None
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        return [] if self._leased is None else self._leased.deliveries
+
+    @property
+    def lease(self) -> bytes | None:
+        """The lease's id, as stored; None for an empty claim."""
+        return None if self._leased is None else self._leased.lease
+
+    @property
+    def id(self) -> str | None:
+        """The lease's id in hex; None for an empty claim."""
+        return None if self._leased is None else self._leased.lease.hex()
+
+    @property
+    def until(self) -> datetime | None:
+        """When the lease ended at the time of the claim, by the store's clock; `extend` answers with the new end."""
+        return None if self._leased is None else as_datetime(self._leased.until_ms)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(self.deliveries)
+
+    def __len__(self) -> int:
+        return 0 if self._leased is None else len(self._leased.deliveries)
+
+    def __getitem__(self, index: int) -> Delivery:
+        return self.deliveries[index]
+
+    def __repr__(self) -> str:
+        return f"<Claim of {len(self)} from {self.queue.name}>"
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Jobs settled meanwhile answer that they are, which is fine: only what is still open goes back.
+        if self._leased is not None:
+            self.queue.release_many(self._leased.deliveries)

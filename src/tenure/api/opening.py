@@ -1,0 +1,276 @@
+"""`tenure.open`: settings, then an engine, then the store on it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tenure.api.store import Store
+from tenure.api.sweeper import Sweeper
+from tenure.clock import Clock, SystemClock
+from tenure.contract.backend import Backend
+from tenure.errors import OpenError, SettingsError, StoreLocked
+from tenure.extras import needs
+from tenure.settings import SETTINGS, Settings, Storage, parse_url, variable
+from tenure.storage.engine import DURABILITIES, Durability, Engine
+from tenure.storage.folder import expand, lets_in
+from tenure.storage.keyspace import FORMAT
+
+#: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
+OPTIONS: dict[str, tuple[str, ...]] = {}
+for _name in SETTINGS:
+    if _name.startswith("storage.") and _name.count(".") == 2:
+        OPTIONS[_name.rsplit(".", 1)[1]] = (*OPTIONS.get(_name.rsplit(".", 1)[1], ()), _name)
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def open(
+    url: str | None = None,
+    *,
+    durability: Durability | None = None,
+    clock: Clock | None = None,
+    sweep: bool | float | timedelta | None = None,
+    config: str | os.PathLike[str] | None = None,
+    **options: object,
+) -> Store:
+    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`.
+
+    Or one that a server keeps: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
+
+    What is not said here comes from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
+    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
+    how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
+    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), token, encoding,
+    timeout, ca_file (http).
+
+    Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
+    """
+    overrides: dict[str, object] = {"storage.durability": durability, **_options(options)}
+    if isinstance(sweep, bool):
+        overrides["sweep.enabled"] = sweep
+    elif sweep is not None:
+        overrides |= {"sweep.enabled": True, "sweep.interval": sweep}
+    settings = Settings.load(url, config, overrides=overrides)
+    return open_with(settings, clock, asked=frozenset(options), sweep=sweep not in (None, False))
+
+
+def open_with(
+    settings: Settings, clock: Clock | None = None, *, asked: frozenset[str] = frozenset(), sweep: bool = False
+) -> Store:
+    """Open what the settings say. `sweep`: it was asked for, and not only left on."""
+    storage = settings.storage
+    for option in asked:
+        engines = [name.split(".")[1] for name in OPTIONS[option]]
+        if storage.engine not in engines:
+            raise SettingsError(
+                f"{option!r} is a setting of {' and '.join(engines)}, and this is a {storage.engine} store"
+            )
+    clock = SystemClock() if clock is None else clock
+    opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
+    backend, remarks = opened(storage, clock)
+    sweeping = settings.sweep
+    # A server and an owner sweep what they keep; who reaches them does so only if asked to.
+    joined = hasattr(backend, "on_owner")
+    wanted = sweeping.enabled and not joined and (sweep or storage.engine != "http")
+    store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
+    if joined and sweeping.enabled:
+        _sweep_once_owned(backend, store, clock, sweeping.interval)
+    _stores.add(store)
+    for remark in remarks:
+        store._telemetry.warning("opened_with_a_remark", remark=remark)
+    store._telemetry.info(
+        "opened",
+        engine=storage.engine,
+        durability=store.durability,
+        format=FORMAT,
+        sweep=sweeping.interval if sweeping.enabled else None,
+    )
+    return store
+
+
+def already_open(url: str) -> Store | None:
+    """The store of that folder which this process has open, if it has: a second one it cannot have."""
+    engine, path = parse_url(url)
+    if path is None or engine not in ("rocksdb", "lmdb"):
+        return None
+    wanted = f"{engine}:{expand(path)}"
+    return next((store for store in list(_stores) if store.url == wanted and not store.closed), None)
+
+
+def _options(options: dict[str, object]) -> dict[str, object]:
+    overrides: dict[str, object] = {}
+    for option, value in options.items():
+        if option not in OPTIONS:
+            raise SettingsError(
+                f"unknown option {option!r} (given to open): the engines take {', '.join(sorted(OPTIONS))}"
+            )
+        overrides.update(dict.fromkeys(OPTIONS[option], value))
+    return overrides
+
+
+def _embedded(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    from tenure.backends.embedded import KvBackend  # here, so that `import tenure` does not load what it may never use
+
+    engine, url = _ENGINES[storage.engine](storage, clock)
+    try:
+        _refuse_less(engine.traits.durability, storage.promised, url)
+        return KvBackend(engine, url, clock), engine.remarks
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    """A store that one process owns: this one, if no other does; else the owner is asked, and its heir in time."""
+    if not storage.rocksdb.listen:
+        return _embedded(storage, clock)
+    from tenure.backends.owner.backend import OwnerBackend
+
+    path = _path(storage)
+    url = f"rocksdb:{path}"
+    remarks: list[str] = []
+
+    def own() -> Backend:
+        engine, _ = _rocksdb(storage, clock)
+        try:
+            _refuse_less(engine.traits.durability, storage.promised, url)
+            remarks[:] = engine.remarks
+            return OwnerBackend(engine, url, clock, Path(path))
+        except BaseException:
+            engine.close()
+            raise
+
+    try:
+        return own(), remarks
+    except StoreLocked as locked:
+        if not lets_in(Path(path)):
+            raise
+        from tenure.backends.joined import joined
+
+        backend = joined(url, own, Path(path), storage.http.timeout, locked)
+    if storage.durability is not None:
+        try:
+            _refuse_less(backend.traits.durability, storage.durability, url)
+        except OpenError:
+            backend.close()
+            raise
+    return backend, remarks
+
+
+def _sweep_once_owned(joined: Any, store: Store, clock: Clock, interval: float) -> None:
+    """The owner sweeps; who inherits the store goes on with it."""
+    found = weakref.ref(store)
+
+    def begin() -> None:
+        heir = found()
+        if heir is not None:
+            heir._begin_sweeping(Sweeper(clock, interval))
+
+    joined.on_owner = begin
+
+
+def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    if storage.path is None:
+        raise SettingsError(
+            f"no server is named: give open a URL ('redis://<host>'), or set {variable('storage.path')}"
+        )
+    with needs("redis", "Redis and Valkey stores"):
+        from tenure.backends.redis.opening import open_redis
+    backend, remarks = open_redis(storage.path, storage.redis, clock)
+    try:
+        _refuse_less(backend.traits.durability, storage.promised, backend.url)
+    except BaseException:
+        backend.close()
+        raise
+    return backend, remarks
+
+
+def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+    if storage.path is None:
+        raise SettingsError(
+            f"no server is named: give open a URL ('http://<host>:<port>'), or set {variable('storage.path')}"
+        )
+    from tenure.backends.remote.address import parse
+    from tenure.backends.remote.backend import RemoteBackend
+    from tenure.backends.remote.credentials import Credentials
+
+    http = storage.http
+    backend = RemoteBackend(
+        parse(storage.path),
+        encoding=http.encoding,
+        credentials=Credentials(http.token.reveal(), http.token_file),
+        timeout=http.timeout,
+        ca_file=http.ca_file,
+    )
+    try:
+        _refuse_less(backend.traits.durability, storage.promised, backend.url)
+    except BaseException:
+        backend.close()
+        raise
+    return backend, ()
+
+
+# ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────
+
+
+def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    _refuse_less("memory", storage.promised, "memory:")
+    from tenure.storage.engines.memory import MemoryEngine
+
+    return MemoryEngine(), "memory:"
+
+
+def _rocksdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    path = _path(storage)
+    from tenure.storage.engines.rocksdb import RocksEngine
+
+    engine = RocksEngine(
+        path,
+        # It has a log in any case: whoever asks for nothing still gets what survives a killed process.
+        durability="disk" if storage.promised == "disk" else "os",
+        cache_capacity=storage.rocksdb.cache_capacity,
+        mode=storage.rocksdb.mode,
+        sync_interval=storage.rocksdb.sync_interval,
+        boot_id=clock.boot_id(),
+        listens=storage.rocksdb.listen,
+    )
+    return engine, f"rocksdb:{path}"
+
+
+def _lmdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    path = _path(storage)
+    from tenure.storage.engines.lmdb import LmdbEngine
+
+    engine = LmdbEngine(
+        path,
+        map_size=storage.lmdb.map_size,
+        boot_id=clock.boot_id(),
+        durability="disk",  # the only level at which it survives a power cut whole
+    )
+    return engine, f"lmdb:{path}"
+
+
+_ENGINES: dict[str, Callable[[Storage, Clock], tuple[Engine, str]]] = {
+    "memory": _memory,
+    "rocksdb": _rocksdb,
+    "lmdb": _lmdb,
+}
+
+
+def _path(storage: Storage) -> str:
+    if storage.path is None:
+        raise SettingsError(
+            f"no store is named: give open a URL ('{storage.engine}:<path>'), or set storage.path ({variable('storage.path')})"
+        )
+    return str(expand(storage.path))
+
+
+def _refuse_less(has: Durability, asked: Durability, url: str) -> None:
+    if DURABILITIES.index(has) < DURABILITIES.index(asked):
+        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {asked!r} was asked for")

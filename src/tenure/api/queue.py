@@ -1,0 +1,490 @@
+"""`Queue`: the verbs on one queue. They check, then hand to the backend; the logic is behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from logging import DEBUG
+from operator import attrgetter
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from tenure.api.claim import Claim
+from tenure.contract.backend import Backend, Brief, Events, Progress
+from tenure.errors import InvalidArgument, TenureError
+from tenure.model.durations import Duration, Moment, duration_ms
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
+from tenure.model.lease import AlikeSettles, ClaimRequest, Delivery, Extended, Leased, Settle, Settled, proof_of
+from tenure.model.lifecycle import SHOWN, checked_shown
+from tenure.model.names import MAX_WORKER_BYTES, QueueName, short_text
+from tenure.model.request import checked_bytes, job_image, job_request, job_requests, number, replay_request
+from tenure.model.retry import Policy, whole_number
+from tenure.telemetry import NOTED, Meter, Telemetry, wanted
+
+MAX_CLAIM = 10_000
+MAX_RESTORE = 1_000
+Ids = list[str]  # by a name of its own, since `list` is a verb below
+_ONE = ClaimRequest(1)
+_job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
+Settleable = Delivery | str
+"""A delivery, or its receipt."""
+
+
+class Queue:
+    """A handle on one queue of one tenant. Thread-safe."""
+
+    def __init__(self, backend: Backend, telemetry: Telemetry, name: QueueName) -> None:
+        self._backend = backend
+        self._telemetry = telemetry
+        self._span = telemetry.spans(name)
+        self._enqueues, self._claims, self._acks = map(telemetry.meter, ("enqueue", "claim", "ack"))
+        # Asked of the class: a backend that passes on whatever it is asked for has none of its own.
+        brief = getattr(type(backend), "brief", None)
+        self._brief: Brief | None = None if brief is None else brief(backend)
+        self.name = name
+
+    @property
+    def tenant(self) -> str:
+        return self.name.tenant
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(
+        self,
+        payload: bytes | NewJob,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        max_attempts: int | None = None,
+        ttl: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Enqueued:
+        """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time."""
+        if (delay, at, priority, key, max_attempts, ttl, headers) != (None, None, 0, None, None, None, None):
+            if isinstance(payload, NewJob):
+                raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
+            payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
+        elif self._brief is not None and type(payload) is bytes:
+            began = perf_counter()
+            try:
+                added = self._brief.enqueue(self.name, payload)
+            except BaseException as error:
+                self._enqueues.ended(began, type(error))
+                raise
+            if type(added) is Enqueued:
+                noted = self._enqueues.noted
+                noted.append((perf_counter() - began, 1))
+                if len(noted) >= NOTED:
+                    self._enqueues.count()
+                if wanted(DEBUG):
+                    self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
+                return added
+        request = job_request(payload)
+        began = perf_counter()
+        try:
+            added = self._backend.enqueue(self.name, (request,))[0]
+        except BaseException as error:
+            self._enqueues.ended(began, type(error))
+            raise
+        self._enqueues.did(began, 1)
+        if wanted(DEBUG):
+            self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
+        return added
+
+    def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
+        """Add jobs in one transaction: all or none, answers in order."""
+        requests = job_requests(jobs)
+        if not requests:
+            return []
+        with self._span("enqueue_many") as span:
+            added = self._backend.enqueue(self.name, requests)
+            span.jobs(len(added))
+        if self._telemetry.debugging:
+            self._telemetry.debug("enqueued", queue=str(self.name), ids=[e.id for e in added])
+        return added
+
+    # ── consume ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(
+        self,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        max_bytes: int | None = None,
+        id: str | None = None,
+    ) -> Claim:
+        """Take up to `limit` jobs under one lease (the policy's, if not said), waiting up to `wait` for the first.
+
+        With an `id`, a repeated claim gives the same jobs, those still open, instead of taking more.
+        """
+        if limit == 1 and (lease, wait, worker, max_bytes, id) == (None, 0, "", None, None) and type(limit) is int:
+            if self._brief is not None:
+                began = perf_counter()
+                try:
+                    found = self._brief.claim(self.name)
+                except BaseException as error:
+                    self._claims.ended(began, type(error))
+                    raise
+                if type(found) is Leased:
+                    noted = self._claims.noted
+                    noted.append((perf_counter() - began, 1))
+                    if len(noted) >= NOTED:
+                        self._claims.count()
+                    if wanted(DEBUG):
+                        self._telemetry.debug(
+                            "claimed",
+                            queue=str(self.name),
+                            lease=found.lease.hex(),
+                            ids=[d.id for d in found.deliveries],
+                        )
+                    return Claim(self, found)
+                if found is None:
+                    self._claims.ended(began, None)
+                    return Claim(self, None)
+            request = _ONE  # the commonest, made already
+        else:
+            request = claim_request(limit, lease, wait, worker, max_bytes, id)
+        began = perf_counter()
+        try:
+            leased = self._backend.claim((self.name,), request)
+        except BaseException as error:
+            self._claims.ended(began, type(error))
+            raise
+        return claimed(self._telemetry, (self,), leased, began)
+
+    def ack(self, delivery: Settleable, result: bytes | None = None) -> None:
+        """Done. Raises LeaseLost if the job is no longer this delivery's."""
+        if result is not None:
+            result = checked_bytes("result", result)
+        elif self._brief is not None and type(delivery) is Delivery and delivery.name is self.name:
+            began = perf_counter()
+            try:
+                left = self._brief.ack(self.name, delivery.job, delivery.lease, delivery.token)
+            except BaseException as error:
+                self._acks.ended(began, type(error))
+                raise
+            if left is None:
+                noted = self._acks.noted
+                noted.append((perf_counter() - began, 1))
+                if len(noted) >= NOTED:
+                    self._acks.count()
+                if wanted(DEBUG):
+                    self._telemetry.debug(
+                        "settled", verb="ack", queue=str(self.name), id=delivery.id, token=delivery.token
+                    )
+                return
+        self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery, self._acks)
+
+    def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:
+        """It failed: the policy decides when it comes back, or that it is dead."""
+        delay_ms = None if delay is None else duration_ms("delay", delay)
+        self._settle_one("nack", Settle("nack", proof_of(delivery), None, _checked_error(error), delay_ms), delivery)
+
+    def fail(self, delivery: Settleable, error: str | None = None) -> None:
+        """It can never succeed: dead at once."""
+        self._settle_one("fail", Settle("fail", proof_of(delivery), None, _checked_error(error)), delivery)
+
+    def release(self, delivery: Settleable) -> None:
+        """Give it back at once, at its place in the queue; the delivery is not counted."""
+        self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
+
+    def ack_many(self, deliveries: Iterable[Settleable]) -> Settled:
+        """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`."""
+        return self._settle_many("ack", deliveries)
+
+    def release_many(self, deliveries: Iterable[Settleable]) -> Settled:
+        return self._settle_many("release", deliveries)
+
+    def settle_many(self, items: Sequence[Settle]) -> list[TenureError | None]:
+        """Different verdicts in one transaction: for sinks and servers. Answers in order: None, or why not."""
+        with self._span("settle_many") as span:
+            outcomes = self._backend.settle(self.name, items)
+            span.jobs(len(outcomes))
+        return outcomes
+
+    def extend(self, claim: Claim | Settleable, seconds: Duration | None = None) -> Extended:
+        """Keep the whole claim for longer: at least `seconds` (the policy's lease, if not said) from now."""
+        if isinstance(claim, Claim):
+            lease = claim.lease
+            if lease is None:
+                raise InvalidArgument("an empty claim has no lease to extend")
+        else:
+            self._own(claim)
+            lease = proof_of(claim).lease
+        lease_ms = duration_ms("seconds", self.policy().lease if seconds is None else seconds, minimum_ms=1)
+        with self._span("extend"):
+            extended = self._backend.extend(self.name, lease, lease_ms)
+        if self._telemetry.debugging:
+            self._telemetry.debug("extended", queue=str(self.name), lease=lease.hex(), until_ms=extended.until_ms)
+        return extended
+
+    def progress(self, delivery: Settleable, fraction: float, note: str | None = None) -> None:
+        """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost."""
+        if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
+            raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
+        with self._span("progress"):
+            self._own(delivery)
+            self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
+
+    def _settle_one(self, verb: str, item: Settle, delivery: Settleable, meter: Meter | None = None) -> None:
+        if type(delivery) is not Delivery or delivery.name is not self.name:
+            self._own(delivery)
+        if meter is None:
+            meter = self._telemetry.meter(verb)
+        began = perf_counter()
+        try:
+            outcome = self._backend.settle(self.name, (item,))[0]
+            if outcome is not None:
+                raise outcome
+        except BaseException as error:
+            meter.ended(began, type(error))
+            raise
+        meter.did(began, 1)
+        if wanted(DEBUG):
+            self._telemetry.debug(
+                "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
+            )
+
+    def _settle_many(self, verb: str, deliveries: Iterable[Settleable]) -> Settled:
+        given: list[Any] = list(deliveries)
+        if not given:
+            return Settled([], [])
+        items: Sequence[Settle]
+        if self._of_one_claim(given):  # made here: nothing to check
+            jobs = list(map(_job, given))
+            items = AlikeSettles(verb, given[0].lease, jobs, list(map(_token, given)))
+        else:
+            for delivery in given:
+                self._own(delivery)
+            items = [Settle(verb, proof_of(delivery)) for delivery in given]
+            jobs = [item.proof[0] for item in items]
+        with self._span(verb + "_many") as span:
+            outcomes = self._backend.settle(self.name, items)
+            span.jobs(len(items))
+        done = list(map(bytes.hex, jobs))
+        lost: list[str] = []
+        if any(outcomes):
+            lost = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is not None]
+            done = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is None]
+        if self._telemetry.debugging:
+            self._telemetry.debug("settled", verb=verb, queue=str(self.name), ids=done, lost=lost)
+        return Settled(done, lost)
+
+    def _of_one_claim(self, given: list[Any]) -> bool:
+        return (
+            set(map(type, given)) == {Delivery}
+            and set(map(id, map(_name, given))) == {id(self.name)}
+            and len(set(map(id, map(_lease, given)))) == 1
+        )
+
+    def _own(self, delivery: Settleable) -> None:
+        if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
+            raise InvalidArgument(f"that delivery is from queue {delivery.name}, not {self.name}")
+
+    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, job_id: str) -> Job | None:
+        """The job as it is now, or None if it is not there."""
+        with self._span("get"):
+            return self._backend.get(self.name, job_id_bytes(job_id))
+
+    def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
+        """The job, once it is done, dead or removed; None if there is no such job. Raises WaitTimeout."""
+        timeout_ms = duration_ms("timeout", timeout)
+        with self._span("wait_for"):
+            return self._backend.wait_for(self.name, job_id_bytes(job_id), timeout_ms)
+
+    def list(self, state: str = "ready", limit: int = 100, cursor: str | None = None) -> Page:
+        """Jobs in a state (scheduled, ready, leased, done, dead), a page at a time."""
+        checked_shown(state)
+        with self._span("list"):
+            return self._backend.list(self.name, state, whole_number("limit", limit, 1, 10_000), cursor)
+
+    def counts(self) -> Counts:
+        with self._span("counts"):
+            return self._backend.counts(self.name)
+
+    def timeline(self, job_id: str) -> Events:
+        """What happened to a job, oldest first, as far back as the journal is kept."""
+        with self._span("timeline"):
+            return self._backend.timeline(self.name, job_id_bytes(job_id))
+
+    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(
+        self,
+        ids: Sequence[str] | Mapping[str, int] | None = None,
+        where: Where | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        *,
+        delay: Duration = 0,
+    ) -> Replayed:
+        """Bring dead jobs back, with the same id and a token that goes on: by ids, by what they died of, or all.
+
+        `ids` may map each id to the token it was seen with: one that has moved on since is skipped. `rate` (jobs a
+        second) spaces when they become ready, the first after `delay`, and returns at once.
+        """
+        request = replay_request(ids, where, limit, rate, dry_run, delay)
+        with self._span("replay") as span:
+            replayed = self._backend.replay(self.name, request, progress)
+            span.jobs(0 if dry_run else replayed.count)
+        if not dry_run:
+            self._telemetry.info("replayed", queue=str(self.name), count=replayed.count)
+        return replayed
+
+    def restore(self, jobs: Sequence[Job]) -> Restored:
+        """Put jobs in as they stood in another store or in an archive: same id, state, attempts and token.
+
+        One transaction, at most 1,000 jobs. Idempotent by id. What was leased there is ready here. An event tells of
+        each; `max_waiting` does not hold them back.
+        """
+        images = [job_image(job) for job in jobs]
+        whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
+        with self._span("restore") as span:
+            restored = self._backend.restore(self.name, images) if images else Restored(added=[], there=[], refused={})
+            span.jobs(len(restored.added))
+        if restored.added or restored.refused:
+            self._telemetry.info(
+                "restored", queue=str(self.name), count=len(restored.added), refused=len(restored.refused)
+            )
+        return restored
+
+    def discard(self, tokens: Mapping[str, int], state: str = "dead") -> Ids:
+        """Remove done or dead jobs that are still what they were when looked at: in this state, with this token.
+
+        One transaction, at most 1,000 jobs. Returns the ids of those that were removed.
+        """
+        checked_shown(state, ("done", "dead"))
+        whole_number("the number of jobs", len(tokens), 0, MAX_RESTORE)
+        wanted = {job_id_bytes(job): whole_number("token", token, 0, 2**63 - 1) for job, token in tokens.items()}
+        with self._span("discard") as span:
+            removed = self._backend.discard(self.name, state, wanted) if wanted else []
+            span.jobs(len(removed))
+        if removed:
+            self._telemetry.info("discarded", queue=str(self.name), state=state, count=len(removed))
+        return [job.hex() for job in removed]
+
+    def cancel(self, job_id: str) -> bool:
+        """Remove a job that has not ended; its holder, if it has one, finds out. False: unknown or ended."""
+        with self._span("cancel"):
+            cancelled = self._backend.cancel(self.name, job_id_bytes(job_id))
+        if cancelled:
+            self._telemetry.info("cancelled", queue=str(self.name), id=job_id)
+        return cancelled
+
+    def purge(self, state: str = "dead", progress: Progress | None = None) -> int:
+        """Remove every job in a state; leased jobs are not purged (cancel them). Returns how many."""
+        checked_shown(state, tuple(s for s in SHOWN if s != "leased"))
+        with self._span("purge"):
+            purged = self._backend.purge(self.name, state, progress)
+        self._telemetry.info("purged", queue=str(self.name), state=state, count=purged)
+        return purged
+
+    def pause(self) -> None:
+        """Claims return nothing until `resume`; enqueues go on, and leases live on."""
+        with self._span("pause"):
+            self._backend.set_paused(self.name, True)
+        self._telemetry.info("paused", queue=str(self.name))
+
+    def resume(self) -> None:
+        with self._span("resume"):
+            self._backend.set_paused(self.name, False)
+        self._telemetry.info("resumed", queue=str(self.name))
+
+    def configure(self, policy: Policy) -> None:
+        """Give the queue its policy; jobs that are there already keep their max_attempts."""
+        with self._span("configure"):
+            self._backend.configure({self.name: checked_policy(policy)})
+        self._telemetry.info("configured", queues=[str(self.name)])
+
+    def policy(self) -> Policy:
+        return self._backend.policy(self.name)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A handle holds nothing: the store is what is closed."""
+
+
+def claim_request(
+    limit: int,
+    lease: Duration | None,
+    wait: Duration,
+    worker: str,
+    max_bytes: int | None,
+    id: str | None,
+) -> ClaimRequest:
+    return ClaimRequest(
+        whole_number("limit", limit, 1, MAX_CLAIM),
+        None if lease is None else duration_ms("lease", lease, minimum_ms=1),
+        duration_ms("wait", wait) if wait else 0,
+        short_text("worker", worker, MAX_WORKER_BYTES) if worker else "",
+        None if max_bytes is None else whole_number("max_bytes", max_bytes, 1, 2**53),
+        None if id is None else short_text("id", id, 256),
+    )
+
+
+def claim_from(
+    backend: Backend,
+    telemetry: Telemetry,
+    queues: Sequence[Queue],
+    request: ClaimRequest,
+    cancel: threading.Event | None = None,
+) -> Claim:
+    """The same from several queues, or so that it can be cancelled."""
+    began = perf_counter()
+    try:
+        leased = backend.claim([queue.name for queue in queues], request, cancel)
+    except BaseException as error:
+        queues[0]._claims.ended(began, type(error))
+        raise
+    return claimed(telemetry, queues, leased, began)
+
+
+def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
+    """What a backend answered, counted and in the user's hands."""
+    queue = queues[0]
+    if leased is None or not leased.deliveries:  # nothing there, or a repeated claim whose jobs are all settled
+        queue._claims.ended(began, None)
+        return Claim(queue, None)
+    queue._claims.did(began, len(leased.deliveries))
+    if leased.name is not queue.name and leased.name != queue.name:
+        queue = next(q for q in queues if q.name == leased.name)
+    if wanted(DEBUG):
+        telemetry.debug(
+            "claimed", queue=str(queue.name), lease=leased.lease.hex(), ids=[d.id for d in leased.deliveries]
+        )
+    return Claim(queue, leased)
+
+
+def checked_policy(policy: object) -> Policy:
+    if not isinstance(policy, Policy):
+        raise InvalidArgument(f"a policy is a Policy, not {type(policy).__name__}")
+    return policy.checked()
+
+
+def _checked_error(error: object) -> str | None:
+    """Any text, cut to what is kept; a lone surrogate in a traceback must not cost the verdict."""
+    if error is None:
+        return None
+    text = error if isinstance(error, str) else str(error)
+    with contextlib.suppress(UnicodeEncodeError):
+        text.encode()
+        return text[:MAX_ERROR_CHARS]
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_ERROR_CHARS]

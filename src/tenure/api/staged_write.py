@@ -1,0 +1,105 @@
+"""A staged write as programs hold it: `store.staged("id")`. Exactly once, however often a commit is repeated.
+
+    staged = store.staged("nightly-2026-11-15")
+    state = staged.begin(manifest)                # the first manifest recorded for this id, whoever brought it
+    for number in range(state.chunk, chunks):
+        staged.publish(number, queue, jobs)       # at most 1,000 jobs each, in order
+    staged.finish()
+
+What was staged, and where, is the caller's: the manifest names it, and to the store is only bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tenure.contract.backend import Backend
+from tenure.errors import InvalidArgument
+from tenure.model.durations import Duration, duration_ms
+from tenure.model.job import NewJob
+from tenure.model.request import JobRequest, job_requests
+from tenure.model.retry import whole_number
+from tenure.model.write import (
+    KEEP_MS,
+    LoadPart,
+    LoadRequest,
+    LoadTarget,
+    Published,
+    WriteState,
+    checked_write_id,
+    piece_name,
+)
+from tenure.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from tenure.api.queue import Queue
+
+
+class Staged:
+    """A write under an id of the caller's choice. Thread-safe."""
+
+    def __init__(self, backend: Backend, telemetry: Telemetry, write_id: str, keep: Duration | None) -> None:
+        self._backend = backend
+        self._telemetry = telemetry
+        self._keep_ms = KEEP_MS if keep is None else duration_ms("keep", keep, minimum_ms=1000)
+        self.id = checked_write_id(write_id)
+
+    def begin(self, manifest: bytes) -> WriteState:
+        """Record what was staged. A repeat gets the first manifest back, and must publish that."""
+        if not isinstance(manifest, bytes):
+            raise InvalidArgument(f"a manifest is bytes, not {type(manifest).__name__}")
+        with self._telemetry.span("begin_write"):
+            return self._backend.begin_write(self.id, manifest, self._keep_ms)
+
+    def state(self) -> WriteState | None:
+        """How far it is; None if it was never begun, or has been forgotten."""
+        with self._telemetry.span("write_state"):
+            return self._backend.write_state(self.id)
+
+    def publish(self, chunk: int, queue: Queue, jobs: Iterable[bytes | NewJob]) -> Published:
+        """Add the jobs of one chunk, unless they were before."""
+        return self.publish_checked(chunk, queue, job_requests(jobs))
+
+    def publish_checked(self, chunk: int, queue: Queue, jobs: Sequence[JobRequest]) -> Published:
+        """As `publish`, of requests that have been checked: for those who check a column at a time."""
+        whole_number("chunk", chunk, 0, 2**40)
+        with self._telemetry.span("publish") as span:
+            published = self._backend.publish(self.id, chunk, queue.name, jobs)
+            span.jobs(published.jobs)
+        return published
+
+    def put_piece(self, part: str, piece: int, data: bytes) -> None:
+        """Keep up to 4 MiB of a part in the store, for a day: for writers that share no folder."""
+        piece_name(part, piece)
+        with self._telemetry.span("put_piece"):
+            self._backend.put_piece(self.id, part, piece, data)
+
+    def piece(self, part: str, piece: int) -> bytes | None:
+        piece_name(part, piece)
+        with self._telemetry.span("piece"):
+            return self._backend.piece(self.id, part, piece)
+
+    def drop_pieces(self) -> None:
+        with self._telemetry.span("drop_pieces"):
+            self._backend.drop_pieces(self.id)
+
+    def load(self, manifest: bytes, parts: Sequence[LoadPart]) -> WriteState:
+        """Take in sorted files instead of chunks, all or nothing: see `tenure.bulk.load_files`, which makes them."""
+        with self._telemetry.span("load") as span:
+            state = self._backend.load(LoadRequest(self.id, manifest, list(parts), self._keep_ms))
+            span.jobs(state.jobs)
+        self._telemetry.info("loaded", write=self.id, jobs=state.jobs)
+        return state
+
+    def load_target(self, queue: Queue) -> LoadTarget:
+        """What the maker of such files has to know of a queue."""
+        with self._telemetry.span("load_target"):
+            return self._backend.load_target(queue.name)
+
+    def finish(self, forget: str | None = None) -> WriteState:
+        """Nothing is left to publish. `forget`: an earlier, finished write whose caller is past it."""
+        with self._telemetry.span("finish_write"):
+            state = self._backend.finish_write(self.id, forget)
+        self._telemetry.info("write_finished", write=self.id, jobs=state.jobs, duplicates=state.duplicates)
+        return state

@@ -1,0 +1,238 @@
+"""`Store`: what users open, and the verbs on all of it.
+
+Telemetry is here and in `queue`, and nowhere below: one span a verb (`telemetry.Telemetry.span`), one line of log for what
+happened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from tenure.api.claim import Claim
+from tenure.api.queue import Queue, checked_policy, claim_from, claim_request
+from tenure.api.staged_write import Staged
+from tenure.api.sweeper import Sweeper
+from tenure.contract.backend import Backend, Progress
+from tenure.errors import InvalidArgument
+from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
+from tenure.model.event import EventPage
+from tenure.model.job import Job, QueueInfo, Swept
+from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
+from tenure.model.quota import Quota, QuotaInfo
+from tenure.model.report import Report
+from tenure.model.retry import Policy, whole_number
+from tenure.model.snapshot import SnapshotInfo
+from tenure.storage.engine import Traits
+from tenure.telemetry import Telemetry
+
+#: A change of the calendar that is told of as a step.
+_STEP_MS = 1000
+
+
+class Store:
+    """An open store. Thread-safe; a context manager that closes it."""
+
+    def __init__(self, backend: Backend, *, sweeper: Sweeper | None = None) -> None:
+        self._backend = backend
+        self._telemetry = Telemetry(backend.url)
+        self._queues: dict[QueueName, Queue] = {}
+        self._turn = 0
+        self.closed = False
+        self._sweeper = sweeper
+        self._drift_ms = backend.clock_drift_ms()
+        backend.on_retry(self._telemetry.retried)
+        if sweeper is not None:
+            sweeper.start(self.sweep)
+
+    @property
+    def url(self) -> str:
+        return self._backend.url
+
+    @property
+    def traits(self) -> Traits:
+        """What this store's engine does and does not promise."""
+        return self._backend.traits
+
+    @property
+    def durability(self) -> str:
+        return self._backend.traits.durability
+
+    def queue(self, queue: str, tenant: str = DEFAULT_TENANT) -> Queue:
+        """A handle on a queue, which need not exist: the first enqueue makes it."""
+        name = queue_name(queue, tenant)
+        found = self._queues.get(name)
+        if found is None:
+            # The handle is cheap, and any of two made at once will do.
+            found = self._queues[name] = Queue(self._backend, self._telemetry, name)
+        return found
+
+    def claim(
+        self,
+        queues: Iterable[Queue | str],
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        max_bytes: int | None = None,
+    ) -> Claim:
+        """Claim from the first of several queues that has jobs, taking turns: each call starts one queue further."""
+        handles = [queue if isinstance(queue, Queue) else self.queue(queue) for queue in queues]
+        if not handles:
+            raise InvalidArgument("claim from at least one queue")
+        first = self._turn % len(handles)
+        self._turn = first + 1
+        handles = handles[first:] + handles[:first]
+        return claim_from(
+            self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None)
+        )
+
+    def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
+        """A write in several transactions that is published exactly once under its id, however often it is repeated.
+
+        Once finished it is remembered for `keep` (a day).
+        """
+        return Staged(self._backend, self._telemetry, write_id, keep)
+
+    def queues(self, tenant: str | None = None) -> list[QueueInfo]:
+        with self._telemetry.span("queues"):
+            return self._backend.queues(None if tenant is None else checked("tenant", tenant))
+
+    def apply(self, policies: Mapping[str | Queue, Policy], tenant: str = DEFAULT_TENANT) -> None:
+        """Give several queues their policies, all in one transaction; queues that are not there are made."""
+        named: dict[QueueName, Policy] = {}
+        for queue, policy in policies.items():
+            named[queue.name if isinstance(queue, Queue) else queue_name(queue, tenant)] = checked_policy(policy)
+        with self._telemetry.span("apply"):
+            self._backend.configure(named)
+        self._telemetry.info("configured", queues=[str(name) for name in named])
+
+    def set_quota(self, tenant: str, quota: Quota | None) -> None:
+        """What a tenant may take of this store, over all its queues, from now on; None lifts it."""
+        given = Quota() if quota is None else quota
+        if not isinstance(given, Quota):
+            raise InvalidArgument(f"quota={quota!r} is not a Quota")
+        with self._telemetry.span("set_quota"):
+            self._backend.set_quota(checked("tenant", tenant), given.checked())
+        self._telemetry.info("quota_set", tenant=tenant)
+
+    def quotas(self, tenant: str | None = None) -> list[QuotaInfo]:
+        """The tenants that have a quota, and what each has waiting."""
+        with self._telemetry.span("quotas"):
+            return self._backend.quotas(None if tenant is None else checked("tenant", tenant))
+
+    def upcoming(self, before: Moment | None = None, limit: int = 100) -> list[Job]:
+        """Scheduled jobs of all queues that become ready before a moment, earliest first."""
+        before_ms = 2**62 if before is None else moment_ms("before", before)
+        with self._telemetry.span("upcoming"):
+            return self._backend.upcoming(before_ms, whole_number("limit", limit, 1, 100_000))
+
+    def sweep(self) -> Swept:
+        """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""
+        self._notice_clock()
+        with self._telemetry.span("sweep"):
+            swept = self._backend.sweep()
+        if swept.total:
+            self._telemetry.info("swept", **{k: v for k in swept.__struct_fields__ if (v := getattr(swept, k))})
+        return swept
+
+    def cleanup(self, before: Moment | None = None, limit: int = 1000, progress: Progress | None = None) -> int:
+        """Remove done jobs whose retention has passed; with `before`, all done and dead jobs that ended before it."""
+        before_ms = None if before is None else moment_ms("before", before)
+        with self._telemetry.span("cleanup"):
+            removed = self._backend.cleanup(before_ms, whole_number("limit", limit, 1, 2**40), progress)
+        if removed:
+            self._telemetry.info("cleaned_up", removed=removed)
+        return removed
+
+    def events(
+        self, after: str | None = None, limit: int = 1000, wait: Duration = 0, consumer: str | None = None
+    ) -> EventPage:
+        """Durable events after a cursor (None: from the oldest kept), in order; `wait` for the first if there is none.
+
+        With `consumer`, the position `after` is remembered under that name, and what it has yet to read is kept.
+        """
+        whole_number("limit", limit, 1, 1_000_000)
+        if consumer is not None:
+            checked("consumer", consumer)
+        if after is not None and not isinstance(after, str):
+            raise InvalidArgument(f"after={after!r} is not a cursor")
+        wait_ms = duration_ms("wait", wait)
+        with self._telemetry.span("events"):
+            return self._backend.events(after, limit, wait_ms, consumer)
+
+    def forget_consumer(self, consumer: str) -> bool:
+        """Let the journal be trimmed past a consumer that will not come back; False if there was none."""
+        return self._backend.forget_consumer(checked("consumer", consumer))
+
+    def check(self, repair: bool = False, progress: Progress | None = None) -> Report:
+        """Verify every invariant on one moment of the store; with `repair`, mend what can be, and say how."""
+        with self._telemetry.span("check"):
+            report = self._backend.check(repair, progress)
+        if report.findings:
+            self._telemetry.warning("check_found", findings=len(report.findings), ok=report.ok)
+        return report
+
+    def snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write a copy of one moment to a new folder, which can be opened as a store."""
+        with self._telemetry.span("snapshot"):
+            self._backend.snapshot(os.fspath(path))
+        self._telemetry.info("snapshot_written", path=os.fspath(path))
+
+    def take_snapshot(self, name: str = "snapshot", ttl: Duration = 3600) -> SnapshotInfo:
+        """Keep one moment of the store, under a name and never a path, until it was not used for `ttl`."""
+        checked("snapshot", name)
+        ttl_ms = duration_ms("ttl", ttl, minimum_ms=1)
+        with self._telemetry.span("take_snapshot"):
+            info = self._backend.take_snapshot(name, ttl_ms)
+        self._telemetry.info("snapshot_taken", snapshot=info.id, ttl_seconds=ttl_ms / 1000)
+        return info
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        """Keep it for another `ttl` from now. Raises SnapshotExpired."""
+        with self._telemetry.span("renew_snapshot"):
+            return self._backend.renew_snapshot(id)
+
+    def drop_snapshot(self, id: str) -> bool:
+        """Remove a named snapshot now; False if there was none."""
+        with self._telemetry.span("drop_snapshot"):
+            return self._backend.drop_snapshot(id)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """The named snapshots that are kept, oldest first."""
+        with self._telemetry.span("snapshots"):
+            return self._backend.snapshots()
+
+    def _begin_sweeping(self, sweeper: Sweeper) -> None:
+        """From now on, as this process has come to own the store."""
+        if self._sweeper is None:
+            self._sweeper = sweeper
+            sweeper.start(self.sweep)
+
+    def close(self) -> None:
+        """Stop the sweeper, make everything durable, let go of the files. Closing twice is fine."""
+        if self._sweeper is not None:
+            self._sweeper.stop()
+            self._sweeper = None
+        self.closed = True
+        self._backend.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url} ({self.durability})>"
+
+    def _notice_clock(self) -> None:
+        """The calendar has stepped: the store does not follow, and says so."""
+        drift = self._backend.clock_drift_ms()
+        if abs(drift - self._drift_ms) > _STEP_MS:
+            self._telemetry.warning("clock_stepped", by_seconds=(drift - self._drift_ms) / 1000)
+        self._drift_ms = drift

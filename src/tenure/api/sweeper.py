@@ -1,0 +1,107 @@
+"""The background sweeper of an open store: a thread that calls `sweep`, again and again, until the store is gone.
+
+It holds the store only while it sweeps. A store that its user forgot to close can thus be collected, and the thread
+ends by itself; it is a daemon, and a fork of the process has none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+from tenure import telemetry
+from tenure.clock import Clock
+from tenure.errors import StoreClosed
+from tenure.model.job import Swept
+
+Sweep = Callable[[], Swept]
+
+#: Between two passes when there is more to do: long enough for the workers to get at the store.
+_BREATH = 0.001
+#: The same complaint again after this long.
+_REPEAT_MS = 60_000
+_REMEMBERED = 100
+
+
+class Sweeper:
+    def __init__(self, clock: Clock, interval: float = 1.0) -> None:
+        self.interval = interval
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+
+    def start(self, sweep: Sweep) -> None:
+        """Call `sweep` from now on: at once again while it says `more`, else every interval."""
+        if self._thread is not None:
+            raise RuntimeError("this sweeper was started before")
+        # The thread gets what it needs and neither this object nor the store, so that both can be collected.
+        self._thread = threading.Thread(
+            target=_run,
+            args=(_weak(sweep), self._clock, self._stop, self.interval),
+            name="tenure-sweeper",
+            daemon=True,
+        )
+        self._thread.start()
+        _running.add(self)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Return once the pass under way has ended. Stopping twice is fine; in a fork there is nothing to stop."""
+        if os.getpid() != self._owner:
+            return
+        self._stop.set()
+        # Whoever drops the last reference to a store may be the sweeper itself.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+
+def _weak(sweep: Sweep) -> Callable[[], Sweep | None]:
+    if inspect.ismethod(sweep):
+        return weakref.WeakMethod(sweep)
+    return lambda: sweep
+
+
+def _run(find: Callable[[], Sweep | None], clock: Clock, stop: threading.Event, interval: float) -> None:
+    complaints: dict[str, int] = {}
+    while not stop.is_set():
+        sweep = find()
+        if sweep is None:
+            return
+        more = False
+        try:
+            more = sweep().more
+        except StoreClosed:
+            return
+        except Exception as exc:  # noqa: BLE001 - whatever it was, the next pass may do better, and no one else would try
+            _complain(exc, complaints, clock.steady_ms())
+        del sweep  # nothing may hold the store while this thread sleeps
+        if more:
+            stop.wait(_BREATH)
+        else:
+            clock.wait(stop, interval)
+
+
+def _complain(error: Exception, complaints: dict[str, int], now_ms: int) -> None:
+    """Log it, once a minute for each message."""
+    message = f"{type(error).__name__}: {error}"
+    last = complaints.get(message)
+    if last is not None and now_ms - last < _REPEAT_MS:
+        return
+    if len(complaints) >= _REMEMBERED:
+        complaints.clear()
+    complaints[message] = now_ms
+    telemetry.warn("sweep_failed", error, message=message)
+
+
+_running: weakref.WeakSet[Sweeper] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A daemon thread caught inside a driver while the interpreter is taken down may crash it: end them before."""
+    for sweeper in list(_running):
+        sweeper.stop(timeout=2.0)

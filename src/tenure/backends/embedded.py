@@ -1,0 +1,288 @@
+"""The embedded backend: the queue's logic on an engine in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
+
+from tenure.backends.named_snapshots import shelf_of
+from tenure.backends.remembered import OnceVerbs
+from tenure.clock import Clock
+from tenure.contract.backend import (
+    Brief,
+    Events,
+    JobIds,
+    Jobs,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    SnapshotInfos,
+    Topic,
+    Watch,
+)
+from tenure.errors import OpenError, TenureError
+from tenure.model.event import EventPage
+from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.names import QueueName
+from tenure.model.quota import Quota
+from tenure.model.report import Report
+from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.retry import Policy
+from tenure.model.snapshot import JournalSlice, SnapshotInfo
+from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.queueing import (
+    admin,
+    bulk_loads,
+    checking,
+    claim,
+    enqueue,
+    journal,
+    policies,
+    queries,
+    quotas,
+    restore,
+    settle,
+    single,
+    staged_writes,
+    sweep,
+)
+from tenure.queueing.core import Core
+from tenure.queueing.outcomes import OnceCore, asked_to_enqueue, asked_to_settle, kept
+from tenure.queueing.watches import Attendant, OfEngine
+from tenure.storage.engine import Engine, Snapshot, Traits
+from tenure.storage.folder import expand
+from tenure.storage.group_commit import Syncer
+from tenure.storage.segments import SegmentedEngine
+from tenure.storage.staged_parts import Pieces
+
+
+class KvBackend:
+    """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
+
+    def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
+        if engine.traits.scope == "process":
+            # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
+            engine = SegmentedEngine(engine)
+        self._engine = engine
+        self._core = Core(engine, clock)
+        bulk_loads.roll_forward(self._core)
+        self._attendant = Attendant(OfEngine(self._core))
+        engine.share()
+        self.url = url
+        self._clock = clock
+        self._shelf = shelf_of(engine)
+        self._pieces = Pieces(engine.home)
+        self._shelf.expire(clock.wall_ms())
+
+    def on_retry(self, told: Callable[[str], None]) -> None:
+        self._engine.retried = told
+
+    @property
+    def traits(self) -> Traits:
+        return self._engine.traits
+
+    @property
+    def syncer(self) -> Syncer | None:
+        """By which a server need not wait for the disk in the thread that does the verb; None: there is no such wait, or no other way."""
+        found: Syncer | None = getattr(self._engine, "_syncer", None)
+        return found if found is not None and found.grouped else None
+
+    def once(self, request: bytes) -> KvBackend:
+        return KvOnce(self, request)
+
+    def now_ms(self) -> int:
+        return self._core.time.now_ms()
+
+    def clock_drift_ms(self) -> int:
+        return self._core.time.drift_ms()
+
+    def brief(self) -> Brief | None:
+        core = self._core
+        if core.straight is None:
+            return None
+        # Bound to the core as its own methods would be: one call for a verb.
+        return Brief(
+            MethodType(single.enqueue_plain, core), MethodType(single.claim_one, core), MethodType(single.ack_one, core)
+        )
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        return enqueue.enqueue(self._core, name, jobs)
+
+    def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+        return staged_writes.begin(self._core, write_id, manifest, keep_ms)
+
+    def write_state(self, write_id: str) -> WriteState | None:
+        return staged_writes.state(self._core, write_id)
+
+    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+        return staged_writes.publish(self._core, write_id, chunk, name, jobs)
+
+    def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
+        return staged_writes.finish(self._core, write_id, forget)
+
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        self._pieces.put(write_id, part, piece, data)
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None:
+        return self._pieces.get(write_id, part, piece)
+
+    def drop_pieces(self, write_id: str) -> None:
+        self._pieces.drop(write_id)
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        return bulk_loads.target(self._core, name)
+
+    def load(self, request: LoadRequest) -> WriteState:
+        return bulk_loads.load(self._core, request)
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        return claim.claim(self._core, names, request, cancel)
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
+        return self._attendant.watch(topics, wait_ms, told)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+        return settle.settle(self._core, name, items)
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        return settle.extend(self._core, name, lease, lease_ms)
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        settle.progress(self._core, name, proof, fraction, note)
+
+    def get(self, name: QueueName, job: bytes) -> Job | None:
+        return queries.get(self._core, name, job)
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        return queries.wait_for(self._core, name, job, timeout_ms)
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+        return queries.list_jobs(self._core, name, state, limit, cursor)
+
+    def counts(self, name: QueueName) -> Counts:
+        return queries.counts(self._core, name)
+
+    def timeline(self, name: QueueName, job: bytes) -> Events:
+        return journal.timeline(self._core, name, job)
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        return admin.replay(self._core, name, self._replay_request(request), progress)
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        return restore.restore(self._core, name, jobs)
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        return admin.discard(self._core, name, state, tokens)
+
+    def cancel(self, name: QueueName, job: bytes) -> bool:
+        return admin.cancel(self._core, name, job)
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        return admin.purge(self._core, name, state, progress)
+
+    def set_paused(self, name: QueueName, paused: bool) -> None:
+        policies.set_paused(self._core, name, paused)
+
+    def configure(self, policies_by_name: Mapping[QueueName, Policy]) -> None:
+        policies.configure(self._core, policies_by_name)
+
+    def policy(self, name: QueueName) -> Policy:
+        return policies.policy(self._core, name)
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        quotas.set_quota(self._core, tenant, quota)
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        return quotas.quotas(self._core, tenant)
+
+    def draw(self, tenant: str, requests: int) -> int:
+        return quotas.draw(self._core, tenant, requests)
+
+    def queues(self, tenant: str | None) -> QueueInfos:
+        return queries.queues(self._core, tenant)
+
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+        return queries.upcoming(self._core, before_ms, limit)
+
+    def sweep(self) -> Swept:
+        self._engine.tend()
+        self._pieces.tend()
+        self._shelf.expire(self._clock.wall_ms())
+        return sweep.sweep(self._core)
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        return admin.cleanup(self._core, self._of_calendar(before_ms), limit, progress)
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        return journal.events(self._core, after, limit, wait_ms, consumer)
+
+    def forget_consumer(self, consumer: str) -> bool:
+        return journal.forget_consumer(self._core, consumer)
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report:
+        return checking.check(self._core, repair, progress)
+
+    def snapshot(self, path: str) -> None:
+        target = expand(path)
+        if target.exists():
+            raise OpenError(f"{target} exists: give a new folder for the snapshot")
+        self._engine.export(str(target))
+
+    def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
+        return self._shelf.take(name, ttl_ms, self._clock.wall_ms(), self.now_ms())
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        return self._shelf.renew(id, self._clock.wall_ms())
+
+    def drop_snapshot(self, id: str) -> bool:
+        return self._shelf.drop(id)
+
+    def snapshots(self) -> SnapshotInfos:
+        return self._shelf.all(self._clock.wall_ms())
+
+    def open_snapshot(self, id: str) -> Snapshot:
+        """The moment itself. Not part of the contract: readers elsewhere open its folder, or ask a server for its tables."""
+        return self._shelf.open(id, self._clock.wall_ms())
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        return journal.slice_of(self._core, begin, end, max_bytes)
+
+    def _replay_request(self, request: ReplayRequest) -> ReplayRequest:
+        since, before = self._of_calendar(request.since_ms), self._of_calendar(request.before_ms)
+        return request._replace(since_ms=since, before_ms=before)
+
+    def _of_calendar(self, moment_ms: int | None) -> int | None:
+        return None if moment_ms is None else self._core.time.of_calendar(moment_ms)
+
+    def close(self) -> None:
+        self._core.waiters.wake_all()
+        self._engine.close()
+        self._attendant.stop()
+
+
+class KvOnce(OnceVerbs, KvBackend):
+    """The same store, for one request."""
+
+    _plain = KvBackend
+    _remembering = OnceCore
+
+    def brief(self) -> None:
+        return None  # it remembers nothing
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        if len(jobs) == 1 and self._core.straight is not None:
+            added = single.enqueue(self._core, name, jobs[0], kept(self._request, asked_to_enqueue(name, jobs)))
+            if not isinstance(added, single.Unusual):
+                return [added]
+        return super().enqueue(name, jobs)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+        if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
+            told = kept(self._request, asked_to_settle(name, items))
+            if single.ack(self._core, name, items[0].proof, told) is None:
+                return [None]
+        return super().settle(name, items)

@@ -1,0 +1,298 @@
+"""Mending by people, and by the sweeper: replay, cancel, purge, cleanup, sweep, policies. Long ones work in chunks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tenure.backends.redis.core import Core, OnceCore
+from tenure.backends.redis.filters import RotatingFilter
+from tenure.backends.redis.produce import FIRST_RULES, created_text
+from tenure.backends.redis.queries import surely_gone
+from tenure.backends.redis.records import HAS_KEY, KEYED, TIME, decode_body, decode_state, encode_msgpack, encode_rules
+from tenure.backends.redis.shards import Registered, Shard
+from tenure.contract.backend import Progress
+from tenure.model.job import Replayed, Swept
+from tenure.model.lifecycle import Reason, State
+from tenure.model.names import QueueName
+from tenure.model.request import ReplayRequest
+from tenure.model.retry import Policy
+from tenure.model.write import UNFINISHED_MS
+from tenure.storage.keyspace import digest
+
+CHUNK = 500
+_DEFAULT = encode_msgpack(Policy())
+
+
+# ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+    """Dead jobs back to waiting: same id, the token goes on, attempts start again."""
+    queue = core.shards.known(name)
+    done: list[str] = []
+    skipped: list[str] = []
+    last_visible: int | None = None
+    start, chosen = _plan(core, queue, request)
+    expected = dict(zip(request.ids, request.tokens, strict=True)) if request.ids and request.tokens else {}
+    for shard, chunk, unknown in chosen:
+        skipped.extend(job.hex() for job in unknown)
+        if request.limit is not None:
+            chunk = chunk[: request.limit - len(done)]
+        if request.dry_run or shard is None:
+            done.extend(job.hex() for job in chunk)
+        elif chunk:
+            times = [start + round((len(done) + i) * request.spacing_ms) for i in range(len(chunk))]
+            replayed, latest = _replay_chunk(core, shard, chunk, times, expected)
+            last_visible = max(latest, last_visible or 0) if replayed else last_visible
+            done.extend(job.hex() for job in replayed)
+            if request.ids is not None:
+                missed = set(chunk) - set(replayed)
+                skipped.extend(job.hex() for job in chunk if job in missed)
+        if progress is not None:
+            progress(len(done), request.limit if request.ids is None else len(request.ids))
+        if request.limit is not None and len(done) >= request.limit:
+            break
+    return Replayed(
+        count=len(done), ids=done, skipped=skipped, dry_run=request.dry_run, last_visible_at_ms=last_visible
+    )
+
+
+_Chosen = tuple[Shard | None, list[bytes], list[bytes]]
+
+
+def _plan(core: Core, queue: Registered | None, request: ReplayRequest) -> tuple[int, Iterable[_Chosen]]:
+    """When the first of them is visible, and which they are: decided once, where a request is remembered."""
+    if not isinstance(core, OnceCore):
+        start = core.now_ms()
+        return start + request.delay_ms, _chosen(core, queue, request, start)
+
+    def decide() -> bytes:
+        start = core.now_ms()
+        found = [
+            (-1 if shard is None else shard.partition, fit, unknown)
+            for shard, fit, unknown in _chosen(core, queue, request, start, keep=True)
+        ]
+        return encode_msgpack((start + request.delay_ms, found))
+
+    start, found = _decode_plan(core.kept(decide))
+    return start, [
+        (None if queue is None or partition < 0 else queue.shards[partition], fit, unknown)
+        for partition, fit, unknown in found
+    ]
+
+
+_decode_plan = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, list[bytes], list[bytes]]]]).decode
+
+
+def _chosen(
+    core: Core, queue: Registered | None, request: ReplayRequest, now_ms: int, *, keep: bool = False
+) -> Iterator[_Chosen]:
+    """Chunks of (dead jobs of a shard that fit the request, ids asked for that are not dead).
+
+    `keep`: those given out stay dead while more are looked for, as with a dry run.
+    """
+    if queue is None:
+        if request.ids:
+            yield None, [], list(request.ids)
+        return
+    if request.ids is not None:
+        # In the order asked for: runs of jobs of one shard.
+        run: list[bytes] = []
+        for job in dict.fromkeys(request.ids):
+            if run and (len(run) == CHUNK or queue.of(job) != queue.of(run[0])):
+                yield _part(core, queue.of(run[0]), run, request)
+                run = []
+            run.append(job)
+        if run:
+            yield _part(core, queue.of(run[0]), run, request)
+        return
+    low = request.since_ms or 0
+    high = min(2**53 if request.before_ms is None else request.before_ms - 1, now_ms)  # what dies meanwhile stays dead
+    for shard in queue.shards:
+        passed = 0
+        while True:
+            key = shard.base + b":dead"
+            jobs = core.wire.command(key, "ZRANGEBYSCORE", key, low, high, "LIMIT", passed, CHUNK)
+            if not jobs:
+                break
+            fit = _fitting(core, shard, jobs, request)
+            yield shard, fit, []
+            passed += len(jobs) if request.dry_run or keep else len(jobs) - len(fit)
+
+
+def _part(
+    core: Core, shard: Shard, jobs: list[bytes], request: ReplayRequest
+) -> tuple[Shard, list[bytes], list[bytes]]:
+    fit = _fitting(core, shard, jobs, request)
+    there = set(fit)
+    return shard, fit, [job for job in jobs if job not in there]
+
+
+def _fitting(core: Core, shard: Shard, jobs: Sequence[bytes], request: ReplayRequest) -> list[bytes]:
+    reply = core.wire.ask(shard.base, "causes", b"".join(jobs))
+    expected = dict(zip(request.ids, request.tokens, strict=True)) if request.ids and request.tokens else {}
+    fit = []
+    for job, raw, error in zip(jobs, reply, reply[len(jobs) :], strict=False):
+        if not raw:
+            continue
+        state = decode_state(raw, job)
+        if state.state != State.DEAD or state.token != expected.get(job, state.token):
+            continue
+        if request.reason is not None and Reason(state.reason).name.lower() != request.reason:
+            continue
+        if request.since_ms is not None and state.ended_at_ms < request.since_ms:
+            continue
+        if request.before_ms is not None and state.ended_at_ms >= request.before_ms:
+            continue
+        if request.error is not None and request.error not in (error or b"").decode("utf-8", "replace"):
+            continue
+        fit.append(job)
+    return fit
+
+
+def _replay_chunk(
+    core: Core, shard: Shard, jobs: list[bytes], times: list[int], expected: dict[bytes, int]
+) -> tuple[list[bytes], int]:
+    keyed = []
+    _, *fields = core.wire.ask(shard.base, "fetch", b"".join(jobs))
+    for index, job in enumerate(jobs):
+        raw, body = fields[6 * index : 6 * index + 2]
+        if raw and decode_state(raw, job).flags & HAS_KEY:
+            stored = decode_body(body, job)
+            keyed.append(KEYED.pack(index, digest((stored.key or "").encode()), digest(stored.payload)))
+    ids, latest = core.act(
+        shard.base, "replay", b"".join(jobs), b"".join(TIME.pack(t) for t in times), b"".join(keyed),
+        b"".join(TIME.pack(expected[job]) for job in jobs) if expected else b"",
+    )  # fmt: skip
+    return [ids[at : at + 16] for at in range(0, len(ids), 16)], latest
+
+
+# ── cancel, purge, cleanup ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> list[bytes]:
+    """Remove those of these jobs that are still in that state, with that token; one step a shard."""
+    queue = core.shards.known(name)
+    if queue is None:
+        return []
+    wanted = int(State.DONE if state == "done" else State.DEAD)
+    parts: dict[Shard, list[bytes]] = {}
+    for job in tokens:
+        parts.setdefault(queue.of(job), []).append(job)
+    removed = []
+    # Of a request that is remembered by its id, every step has to be taken again.
+    seen = None if isinstance(core, OnceCore) else core.filters.cleanup
+    for shard, jobs in parts.items():
+        if seen is not None:
+            jobs = _without_gone(core, shard, jobs, seen)
+        if jobs:
+            rows = b"".join([job + TIME.pack(tokens[job]) for job in jobs])
+            ids = core.act(shard.base, "discard", wanted, rows)[0]
+            removed += [ids[at : at + 16] for at in range(0, len(ids), 16)]
+    if seen is not None:
+        for job in tokens:  # what the step did not remove is gone by others' hands, or will be looked at once more
+            seen.add(job)
+    return removed
+
+
+def _without_gone(core: Core, shard: Shard, jobs: list[bytes], seen: RotatingFilter) -> list[bytes]:
+    """These, less those that the filter names and the server says are gone: a step that removes nothing is saved."""
+    named = [job for job in jobs if job in seen]
+    gone = surely_gone(core, shard, named) if named else set()
+    return [job for job in jobs if job not in gone] if gone else jobs
+
+
+def cancel(core: Core, name: QueueName, job: bytes) -> bool:
+    queue = core.shards.known(name)
+    return queue is not None and bool(core.act(queue.of(job).base, "cancel", job)[0])
+
+
+def purge(core: Core, name: QueueName, state: str, progress: Progress | None = None) -> int:
+    """Remove every job that was in this state when the purge began."""
+    queue = core.shards.known(name)
+    if queue is None:
+        return 0
+    # Of several partitions the last is come to later, and may have more by then: when it began is decided once.
+    began = -1 if len(queue.shards) == 1 else int(core.kept(lambda: b"%d" % core.now_ms()))
+    removed = 0
+    for shard in queue.shards:
+        removed += _purge(core, shard, state, began, None, removed, progress)
+    return removed
+
+
+def _purge(
+    core: Core, shard: Shard, state: str, until: int, limit: int | None, before: int, progress: Progress | None
+) -> int:
+    removed = passed = 0
+    while limit is None or removed < limit:
+        want = CHUNK if limit is None else min(CHUNK, limit - removed)
+        count, left, until, more = core.act(shard.base, "purge", state, until, want, passed)
+        removed += count
+        passed += left
+        if progress is not None:
+            progress(before + removed, limit)
+        if not more:
+            break
+    return removed
+
+
+def cleanup(core: Core, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+    """Remove done jobs past their retention or, with `before_ms`, done and dead jobs that ended before then."""
+    removed = 0
+    bases = core.kept(lambda: b"\n".join(shard.base for shard in core.shards.shards())).split()
+    for shard in [shard for shard in core.shards.shards() if shard.base in bases]:
+        if before_ms is None:
+            while removed < limit:
+                count = core.act(shard.base, "retire", min(CHUNK, limit - removed))[0]
+                removed += count
+                if progress is not None:
+                    progress(removed, limit)
+                if not count:
+                    break
+        elif before_ms > 0:
+            for state in ("done", "dead"):
+                if removed < limit:
+                    removed += _purge(core, shard, state, before_ms - 1, limit - removed, removed, progress)
+    return removed
+
+
+# ── sweep ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SWEPT = (
+    "leases", "jobs_back", "jobs_dead", "retired", "ttl_passed", "keys_forgotten", "claims_forgotten", "events_trimmed",
+)  # fmt: skip
+
+
+def sweep(core: Core) -> Swept:
+    """One bounded pass over each shard."""
+    totals = dict.fromkeys(_SWEPT, 0)
+    more = False
+    for shard in core.shards.shards():
+        *counted, left = core.wire.ask(shard.base, "sweep", random.random())
+        more = more or bool(left)
+        for name, count in zip(_SWEPT, counted, strict=True):
+            totals[name] += count
+    writes, requests, left = core.wire.ask(core.shards.registry, "sweep_registry", UNFINISHED_MS)
+    return Swept(**totals, writes_forgotten=writes, requests_forgotten=requests, more=more or bool(left))
+
+
+# ── policies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
+    """Give queues their policies; each shard of each in one step of its own."""
+    for name, policy in policies.items():
+        queue = core.shards.made(name)
+        for shard in queue.shards:
+            core.act(
+                shard.base, "configure", created_text(name), FIRST_RULES, encode_rules(policy, len(queue.shards)),
+                encode_msgpack(policy), _DEFAULT,
+            )  # fmt: skip
+
+
+def set_paused(core: Core, name: QueueName, paused: bool) -> None:
+    for shard in core.shards.made(name).shards:
+        core.act(shard.base, "set_paused", created_text(name), FIRST_RULES, int(paused))

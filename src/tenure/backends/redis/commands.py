@@ -1,0 +1,240 @@
+"""The wire: one request, one answer, sent again by us when an answer is lost, and every error of the driver ours."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+from redis import exceptions as driver
+
+from tenure.backends.redis.library import library
+from tenure.backends.redis.request_lanes import Lanes
+from tenure.backends.redis.topology import Topology
+from tenure.errors import Corrupt, OpenError, StoreClosed, StoreError, TenureError, Unavailable
+
+Arg = bytes | str | int | float
+#: Whoever is asked may not be the right one, or not ready: ask again, after finding out who is.
+_ELSEWHERE = (
+    driver.MovedError, driver.ClusterDownError, driver.TryAgainError, driver.ReadOnlyError, driver.MasterDownError,
+    driver.BusyLoadingError, driver.ConnectionError, driver.TimeoutError, OSError,
+)  # fmt: skip
+
+
+class NotConfirmed(Exception):
+    """The write is there, but too few replicas (or disks) have said so yet."""
+
+
+class Wire:
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        patience: float,
+        wait_replicas: int = 0,
+        wait_aof: bool = False,
+        wait_timeout: float = 5.0,
+        scripts: bool = False,
+    ) -> None:
+        self._topology = topology
+        self._library = library()
+        self._functions = {verb: self._library.function(verb) for verb in self._library.verbs | self._library.readers}
+        self._patience = patience
+        self._confirm: tuple[Arg, ...] | None = None
+        if wait_aof:
+            self._confirm = ("WAITAOF", 1, wait_replicas, round(wait_timeout * 1000))
+        elif wait_replicas:
+            self._confirm = ("WAIT", wait_replicas, round(wait_timeout * 1000))
+        self._wanted = (1, wait_replicas) if wait_aof else (wait_replicas,)
+        #: Whether verbs go by EVALSHA, since the server has no functions.
+        self._scripts = scripts
+        self._lanes = Lanes()
+        self._owner = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self.told: Callable[[str], None] = lambda reason: None
+        #: A test's clock, in milliseconds; None: the server's own.
+        self.time: Callable[[], int] | None = None
+        #: Round trips made, for whoever counts them.
+        self.trips = 0
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
+        """A verb that writes nothing, or is told apart by what it carries: sent again freely."""
+        return self._verb(base, verb, b"", 0, args)
+
+    def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
+        """A verb that writes: once, however often it has to be sent."""
+        with self._lanes.turn() as turn:
+            return self._verb(base, verb, turn.lane, turn.number, args)
+
+    def once(self, base: bytes, verb: str, request: bytes, *args: Arg) -> list[Any]:
+        """A verb that writes, once for whoever asks with this id."""
+        return self._verb(base, verb, b"r" + request, 0, args)
+
+    def _verb(self, base: bytes, verb: str, lane: bytes, number: int, args: Sequence[Arg]) -> list[Any]:
+        now: Arg = b"" if self.time is None else self.time()
+        if self._scripts:
+            command: list[Arg] = ["EVALSHA", self._library.sha, 1, base, verb, now, lane, number, *args]
+        else:
+            command = ["FCALL", self._functions[verb], 1, base, now, lane, number, *args]
+        confirm = self._confirm if verb in self._library.verbs else None
+        reply = self.send(base, command, confirm)
+        if reply and reply[0] == b"E":
+            if reply[1] == b"corrupt":
+                raise Corrupt(reply[3].decode(), reply[2].hex() or None)
+            if reply[1] == b"late":
+                raise Unavailable("this request came after its successor: it was given up, and has done nothing")
+        answer: list[Any] = reply
+        return answer
+
+    def command(self, key: bytes, *args: Arg) -> Any:
+        """A plain command on one key."""
+        return self.send(key, args, None)
+
+    # ── sending, and sending again ───────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, key: bytes, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
+        self.usable()
+        give_up: float | None = None
+        pause = 0.01
+        while True:
+            try:
+                return self._exchange(self._topology.node(key), command, confirm)
+            except driver.AskError as exc:
+                return self._exchange(self._topology.at((exc.host, exc.port)), command, confirm, asking=True)
+            except driver.NoScriptError:
+                self._load_script(key)
+                continue
+            except driver.ResponseError as exc:
+                if "Function not found" in str(exc):
+                    self.load(self._topology.node(key))
+                    continue
+                if not isinstance(exc, _ELSEWHERE):
+                    raise self._translated(exc) from exc
+                problem: Exception = exc
+            except (*_ELSEWHERE, NotConfirmed) as exc:
+                problem = exc
+            self.usable()
+            now = time.monotonic()
+            give_up = give_up or now + self._patience
+            if now >= give_up:
+                raise Unavailable(f"no answer for {self._patience:g} s: {problem}") from problem
+            self.told(f"{type(problem).__name__}: {problem}")
+            if not isinstance(problem, driver.MovedError):
+                time.sleep(pause * (0.5 + random.random()))
+                pause = min(pause * 2, 0.5)
+            self._find_out(problem)
+
+    def _find_out(self, problem: Exception) -> None:
+        if isinstance(problem, NotConfirmed):
+            return
+        try:
+            self._topology.refresh()
+        except (redis.RedisError, OSError):
+            return  # nobody answers now; the next try tells
+
+    def _exchange(
+        self, node: redis.Redis, command: Sequence[Arg], confirm: Sequence[Arg] | None, asking: bool = False
+    ) -> Any:
+        pool = node.connection_pool
+        connection: Any = pool.get_connection()
+        try:
+            if asking:
+                connection.send_command("ASKING")
+                connection.read_response()
+            self.trips += 1
+            if confirm is None:
+                connection.send_command(*command)
+                return connection.read_response()
+            connection.send_packed_command(connection.pack_commands([tuple(command), tuple(confirm)]))
+            try:
+                reply = connection.read_response()
+            finally:
+                confirmed = connection.read_response()
+        except driver.ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()  # an answer may still come: nobody else is to read it
+            raise
+        finally:
+            if self._closed:
+                connection.disconnect()  # closing lets go of those that are idle; this one was not
+            pool.release(connection)
+        counts = confirmed if isinstance(confirmed, list) else [confirmed]
+        if any(int(has) < wanted for has, wanted in zip(counts, self._wanted, strict=True)):
+            raise NotConfirmed(f"{confirm[0]!r} was answered {confirmed}, and {self._wanted} was asked for")
+        return reply
+
+    # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> str | None:
+        """Have the library on every primary; where functions are not to be had, the script. Why not, in that case."""
+        for node in self._topology.primaries():
+            try:
+                self.load(node)
+            except StoreError as exc:
+                if not isinstance(exc.__cause__, driver.ResponseError):
+                    raise
+                self._scripts = True
+                return str(exc.__cause__)
+        return None
+
+    def load(self, node: redis.Redis) -> None:
+        if self._scripts:
+            return
+        try:
+            self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
+        except driver.ResponseError as exc:
+            if "already exists" not in str(exc):
+                raise self._translated(exc) from exc
+
+    def _load_script(self, key: bytes) -> None:
+        self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", self._library.script), None)
+
+    def everywhere(self, *command: Arg) -> list[Any]:
+        """The answers of every primary."""
+        self.usable()
+        try:
+            return [self._exchange(node, command, None) for node in self._topology.primaries()]
+        except (redis.RedisError, OSError) as exc:
+            raise self._translated(exc) from exc
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def listener(self, key: bytes) -> Any:
+        """A new connection to whoever has that key, for the caller alone."""
+        pool = self._topology.node(key).connection_pool
+        options = {k: v for k, v in pool.connection_kwargs.items() if k != "protocol"}
+        return pool.connection_class(**options | {"protocol": 2, "socket_timeout": None})
+
+    def usable(self) -> None:
+        if self._closed:
+            raise StoreClosed("this store is closed")
+        if os.getpid() != self._owner:
+            raise StoreClosed("this process is a fork of the one that opened the store: open it anew here")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed or os.getpid() != self._owner:
+                return
+            self._closed = True
+        self._topology.close()
+
+    @staticmethod
+    def _translated(exc: Exception) -> TenureError:
+        text = str(exc)
+        if isinstance(exc, driver.AuthenticationError | driver.NoPermissionError | driver.AuthorizationError):
+            if "NOAUTH" in text or text.startswith("HELLO must be called"):
+                text = "it asks for a password, which goes into the URL: redis://user:password@host, or redis://:password@host"
+            return OpenError(f"the server refuses this user: {text}")
+        if isinstance(exc, driver.OutOfMemoryError) or text.startswith("OOM"):
+            return Unavailable(f"the server is out of memory, nothing was written: {text}")
+        if "MISCONF" in text:
+            return Unavailable(f"the server takes no writes: {text}")
+        return Unavailable(text)

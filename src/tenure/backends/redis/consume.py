@@ -1,0 +1,265 @@
+"""Claims and settling."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tenure.backends.redis.core import Core
+from tenure.backends.redis.records import DELIVERY, SETTLE, decode_body, encode_progress, encode_result
+from tenure.backends.redis.shards import Registered, Shard
+from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, LeaseLost, TenureError
+from tenure.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, Settle
+from tenure.model.names import QueueName
+from tenure.storage.keyspace import digest
+
+_VERBS = {"ack": 0, "nack": 1, "fail": 2, "release": 3}
+
+
+# ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Look:
+    """What a look at some queues found: a lease, or when there is something to come."""
+
+    __slots__ = ("due", "leased", "now")
+
+    def __init__(self) -> None:
+        self.leased: Leased | None = None
+        #: Of each queue looked at, in the server's time.
+        self.due: dict[QueueName, int] = {}
+        self.now = 0
+
+
+def claim(
+    core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+) -> Leased | None:
+    """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
+    lease = core.ids.one(core.clock.wall_ms())
+    look = _look(core, names, request, lease)
+    if look.leased is not None or not request.wait_ms:
+        return look.leased
+    return _wait(core, names, request, lease, cancel)
+
+
+def _wait(
+    core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes, cancel: threading.Event | None
+) -> Leased | None:
+    deadline = core.clock.steady_ms() + request.wait_ms
+    listening = core.listening
+    waiter = listening.waiters.join(names)
+    try:
+        for name in names:
+            for shard in core.shards.made(name).shards:
+                listening.hear(shard.base, name)
+        while not (cancel is not None and cancel.is_set()):
+            waiter.signal.clear()
+            for name in names:  # until it is planned anew, whatever becomes due wakes who leads
+                listening.plans.pop(name, None)
+            look = _look(core, names, request, lease)
+            left = deadline - core.clock.steady_ms()
+            if look.leased is not None or left <= 0:
+                return look.leased
+            wait_ms = left
+            leading = listening.waiters.leads(waiter)
+            for name in names:
+                due = look.due.get(name)
+                if name in leading:
+                    listening.plans[name] = look.now + left if due is None else due
+                    if due is not None:
+                        wait_ms = min(wait_ms, due - look.now)
+            listening.wait(waiter, wait_ms, cancel)
+            core.wire.usable()
+        return None
+    finally:
+        listening.waiters.leave(waiter)
+
+
+def _look(core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes) -> _Look:
+    look = _Look()
+    damaged: Corrupt | None = None
+    for name in names if request.id is None else _whose(core, names, request.id):
+        try:
+            if _try(core, name, request, lease, look):
+                return look
+        except Corrupt as exc:
+            if len(names) == 1:
+                raise
+            damaged = exc  # another queue may still be served
+    if damaged is not None:
+        raise damaged
+    return look
+
+
+def _whose(core: Core, names: Sequence[QueueName], claim_id: str) -> Sequence[QueueName]:
+    """A repeated claim over several queues may find jobs in one that had none: the one that served it is asked alone."""
+    if len(names) == 1:
+        return names
+    key = digest(claim_id.encode())
+    for name in names:
+        queue = core.shards.known(name)
+        for shard in () if queue is None else queue.shards:
+            if core.wire.ask(shard.base, "claimed", key)[0]:
+                return (name,)
+    return names
+
+
+def _shards(core: Core, queue: Registered, request: ClaimRequest, claim_id: bytes) -> Sequence[Shard]:
+    """In turn; a claim with an id asks the partition that has seen it, if one has."""
+    if request.id is not None and len(queue.shards) > 1:
+        for shard in queue.shards:
+            if core.wire.ask(shard.base, "claimed", claim_id)[0]:
+                return (shard,)
+    return core.shards.turn(queue.shards)
+
+
+def _try(core: Core, name: QueueName, request: ClaimRequest, lease: bytes, look: _Look) -> bool:
+    queue = core.shards.known(name)
+    if queue is None:
+        return False
+    claim_id = b"" if request.id is None else digest(request.id.encode())
+    damaged = b""
+    for shard in _shards(core, queue, request, claim_id):
+        while True:
+            reply = _ask(core, shard, request, lease, claim_id)
+            if not reply[0]:
+                _, due, look.now, aside = reply
+                damaged = damaged or aside
+                if due >= 0:
+                    look.due[name] = min(due, look.due.get(name, due))
+                break
+            leased = _leased(core, shard, reply)
+            if leased is not None:
+                look.leased = leased
+                return True
+    if damaged:
+        raise Corrupt("it cannot be read, and nothing else is there to claim", damaged.hex())
+    return False
+
+
+def _ask(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id: bytes) -> list[Any]:
+    asked = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
+    reply = core.wire.ask(
+        shard.base, "claim", lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker,
+        claim_id, asked, random.random(),
+    )  # fmt: skip
+    if reply[0] == b"E":
+        if reply[1] == b"lost":
+            raise LeaseLost(detail="the claim with this id has expired")
+        raise InvalidArgument("a claim with this id asked for something else: use another id")
+    return reply
+
+
+def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
+    """The claim as it was given; None if none of its jobs can be read."""
+    _, until, rows, *bodies, lease = reply
+    deliveries = []
+    unread = []
+    name = shard.name
+    for (job, token, attempt, max_attempts, priority, created), raw in zip(
+        DELIVERY.iter_unpack(rows), bodies, strict=True
+    ):
+        try:
+            key, headers, payload = decode_body(raw, job)
+        except Corrupt:
+            unread.append(job)
+            continue
+        deliveries.append(
+            Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, headers, key)
+        )
+    if unread:
+        core.act(shard.base, "set_aside", lease, b"".join(unread))
+        if not deliveries:
+            return None
+    return Leased(shard.name, lease, until, deliveries)
+
+
+# ── settle ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+    queue = core.shards.known(name)
+    if queue is None:
+        return [_outcome(b"g"[0], item.proof) for item in items]
+    if len(queue.shards) == 1:
+        return _settle(core, queue.shards[0], items)
+    outcomes: list[TenureError | None] = [None] * len(items)
+    parts: dict[Shard, list[int]] = {}
+    for index, item in enumerate(items):
+        parts.setdefault(queue.of(item.proof.job), []).append(index)
+    for shard, indexes in parts.items():
+        answers = _settle(core, shard, [items[index] for index in indexes])
+        for index, answer in zip(indexes, answers, strict=True):
+            outcomes[index] = answer
+    return outcomes
+
+
+def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureError | None]:
+    if all(item.verb == "ack" and item.result is None for item in items):
+        packed = b"".join([SETTLE.pack(0, *item.proof) for item in items])
+        return _answers(core.act(shard.base, "settle", packed)[0], items)
+    rows: list[bytes] = []
+    extras: list[bytes | str | int | float] = []
+    for index, item in enumerate(items):
+        rows.append(SETTLE.pack(_VERBS[item.verb], *item.proof))
+        text = item.error
+        if item.verb == "nack" or text is not None or item.result is not None:
+            raw = text.encode("utf-8", "replace") if text is not None else None
+            if item.verb == "ack":
+                raw = None if item.result is None else encode_result(item.result)
+            delay = -1 if item.delay_ms is None else item.delay_ms
+            extras += (index, delay, random.random(), b"0" if raw is None else b"1", raw or b"")
+    return _answers(core.act(shard.base, "settle", b"".join(rows), *extras)[0], items)
+
+
+def _answers(codes: bytes, items: Sequence[Settle]) -> list[TenureError | None]:
+    if codes == b"k" * len(items):
+        return [None] * len(items)
+    return [_outcome(code, item.proof) for code, item in zip(codes, items, strict=True)]
+
+
+_DETAILS = {
+    ord("g"): "it is no longer there",
+    ord("l"): "its lease has ended",
+    ord("x"): "its lease has expired",
+}
+
+
+def _outcome(code: int, proof: Proof) -> TenureError | None:
+    job = proof.job.hex()
+    if code == ord("k"):
+        return None
+    if code == ord("s"):
+        return AlreadySettled(job, proof.token)
+    if code == ord("c"):
+        return Corrupt("its state is damaged", job)
+    if code == ord("n"):
+        return Corrupt(f"its lease {proof.lease.hex()} is missing", job)
+    return LeaseLost(job, proof.token, _DETAILS[code])
+
+
+_CODES = {b"gone": "g", b"lost": "l", b"expired": "x", b"settled": "s", b"nolease": "n"}
+
+
+def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+    queue = core.shards.known(name)
+    for shard in () if queue is None else queue.shards:
+        reply = core.act(shard.base, "extend", lease, lease_ms)
+        if reply[0] != b"E":
+            until, lost = reply
+            return Extended(until, [lost[at : at + 16].hex() for at in range(0, len(lost), 16)])
+    raise LeaseLost(detail="its lease has ended")
+
+
+def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+    queue = core.shards.known(name)
+    if queue is None:
+        raise LeaseLost(proof.job.hex(), proof.token)
+    shard = queue.of(proof.job)
+    reply = core.act(shard.base, "progress", *proof, encode_progress(fraction, note))
+    if reply[0] == b"E":
+        outcome = _outcome(ord(_CODES[reply[1]]), proof)
+        assert outcome is not None
+        raise outcome

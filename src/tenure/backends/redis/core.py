@@ -1,0 +1,75 @@
+"""What every verb works with: the wire, the shards, ids for leases, the clock, and those who wait."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tenure.backends.redis.commands import Arg, Wire
+from tenure.backends.redis.filters import Filters
+from tenure.backends.redis.notifications import Listening
+from tenure.backends.redis.shards import Shard, Shards
+from tenure.clock import Clock, ManualClock, SystemClock
+from tenure.errors import InvalidArgument
+from tenure.model.ids import IdSource
+from tenure.storage.keyspace import digest
+
+
+class Core:
+    def __init__(self, wire: Wire, prefix: str, partitions: int, clock: Clock) -> None:
+        self.wire = wire
+        self.clock = clock
+        self.shards = Shards(wire, prefix, partitions)
+        self.listening = Listening(wire, clock)
+        self.ids = IdSource()
+        self.filters = Filters()
+        if isinstance(clock, ManualClock):
+            wire.time = clock.unset_ms  # the server's clock is not the one that tests set
+        elif not isinstance(clock, SystemClock):
+            raise InvalidArgument("a Redis store goes by its server's clock: open it without clock=")
+
+    def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
+        """A verb that writes."""
+        return self.wire.act(base, verb, *args)
+
+    def any_of(self, shards: Sequence[Shard]) -> Shard:
+        """Where jobs go that may go anywhere: in turn."""
+        return self.shards.turn(shards)[0]
+
+    def kept(self, decide: Callable[[], bytes]) -> bytes:
+        """What a verb that works in chunks decided at its beginning."""
+        return decide()
+
+    def now_ms(self) -> int:
+        return int(self.wire.ask(self.shards.registry, "now")[0])
+
+    def drift_ms(self) -> int:
+        return self.clock.wall_ms() - self.now_ms()
+
+    def of_calendar(self, wall_ms: int | None) -> int | None:
+        """A moment of the caller's calendar in the server's time, by what both show now."""
+        return None if wall_ms is None else max(0, wall_ms - self.drift_ms())
+
+
+class OnceCore(Core):
+    """The same store, for one request: each of its steps acts once, and is answered as the first time."""
+
+    def __init__(self, core: Core, request: bytes, asked: bytes) -> None:
+        vars(self).update(vars(core))
+        self._request = digest(request)
+        self._steps = itertools.count()
+        if not self.wire.ask(self.shards.registry, "bind", self._request, asked)[0]:
+            raise InvalidArgument("a request with this id asked for something else: use another id")
+
+    def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
+        step = digest(self._request + base + b"%d" % next(self._steps))
+        return self.wire.once(base, verb, step, *args)
+
+    def any_of(self, shards: Sequence[Shard]) -> Shard:
+        """Always the same: asked again, it must meet what it did the first time."""
+        return shards[self._request[0] % len(shards)]
+
+    def kept(self, decide: Callable[[], bytes]) -> bytes:
+        found: bytes = self.act(self.shards.registry, "keep", decide())[0]
+        return found

@@ -1,0 +1,228 @@
+"""The journal: each shard has its own, dense and in order; a cursor says how far each of them was read."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from typing import Any
+
+import msgspec
+
+from tenure.backends.redis.core import Core
+from tenure.backends.redis.records import Row, decode_row, decode_state, encode_msgpack, row_time
+from tenure.backends.redis.shards import Shard
+from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
+from tenure.model.event import Event, EventPage
+from tenure.model.event_view import Place as Told
+from tenure.model.event_view import told
+from tenure.model.ids import NO_ID, created_ms
+from tenure.model.lifecycle import State
+from tenure.model.names import QueueName
+from tenure.queueing.core import JOURNAL_LINE
+
+_REF_BITS = 10
+_ROWS = 200
+_VERSION = 1
+Place = tuple[int, int]
+"""The commit to read next, and how many of its events were read."""
+
+_decode_cursor = msgspec.msgpack.Decoder(tuple[int, dict[int, tuple[int, int]]]).decode
+
+
+# ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cursor(places: dict[int, Place]) -> str:
+    return base64.urlsafe_b64encode(encode_msgpack((_VERSION, places))).decode().rstrip("=")
+
+
+def split_cursor(text: str) -> dict[int, Place]:
+    try:
+        version, places = _decode_cursor(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, msgspec.MsgspecError) as exc:
+        raise InvalidArgument(f"{text!r} is not a cursor of this journal") from exc
+    if version != _VERSION:
+        raise InvalidArgument(f"{text!r} is not a cursor of this journal")
+    return places
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+    start = None if after is None else split_cursor(after)
+    page = _page(core, start, limit, consumer)
+    if page.events or not wait_ms:
+        return page
+    deadline = core.clock.steady_ms() + wait_ms
+    listening = core.listening
+    waiter = listening.waiters.join((JOURNAL_LINE,))
+    try:
+        while True:
+            waiter.signal.clear()
+            hear_all(core)
+            page = _page(core, start, limit, consumer)
+            left = deadline - core.clock.steady_ms()
+            if page.events or left <= 0:
+                return page
+            listening.wait(waiter, left)
+            core.wire.usable()
+    finally:
+        listening.waiters.leave(waiter)
+
+
+def hear_all(core: Core) -> None:
+    """Be told of every shard's steps, and of names given out."""
+    core.listening.hear(core.shards.registry, JOURNAL_LINE)
+    for shard in core.shards.shards():
+        core.listening.hear(shard.base, shard.name)
+
+
+def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str | None) -> EventPage:
+    """The next events of all shards, merged by time; within a shard in its order."""
+    places = dict(start or {})
+    streams = []
+    for shard in core.shards.shards():
+        place = places.get(shard.number, (0 if start is None else 1, 0))
+        try:
+            rows, place = _rows(core, shard, place, min(limit, _ROWS), consumer)
+        except _Trimmed as trimmed:
+            raise JournalTrimmed(cursor(_oldest(core, places, trimmed))) from None
+        places[shard.number] = place
+        streams.append(_merged(shard, rows, place))
+    found: list[Event] = []
+    for _, number, event, next_place in heapq.merge(*streams, key=lambda item: item[:2]):
+        found.append(event)
+        places[number] = next_place
+        if len(found) >= limit:
+            break
+    return EventPage(found, cursor(places))
+
+
+class _Trimmed(Exception):
+    def __init__(self, shard: int, first: int) -> None:
+        self.shard, self.first = shard, first
+
+
+def _oldest(core: Core, places: dict[int, Place], trimmed: _Trimmed) -> dict[int, Place]:
+    """A cursor to go on from: the oldest kept of every shard that was trimmed past it."""
+    oldest = dict(places)
+    for shard in core.shards.shards():
+        first = int(core.wire.ask(shard.base, "events", 0, 1, b"")[0])
+        if oldest.get(shard.number, (1, 0))[0] < first:
+            oldest[shard.number] = (first, 0)
+    return oldest
+
+
+def _rows(core: Core, shard: Shard, place: Place, count: int, consumer: str | None) -> tuple[list[Row], Place]:
+    first, last, commit, *entries = core.wire.ask(shard.base, "events", place[0], count, consumer or b"")
+    if place[0] and commit < first:
+        raise _Trimmed(shard.number, first)
+    if place[0] > last + 1:
+        raise InvalidArgument("that cursor is past the journal's end: it belongs to another store")
+    rows = []
+    for wanted, (number, value) in enumerate(zip(entries[::2], entries[1::2], strict=True), commit):
+        if number != wanted:
+            raise Corrupt(f"journal row {wanted} of {shard.name} is missing")
+        rows.append(decode_row(number, value))
+    if not rows and commit <= last:
+        raise Corrupt(f"journal row {commit} of {shard.name} is missing")
+    return rows, (commit, place[1])
+
+
+def _merged(shard: Shard, rows: list[Row], place: Place) -> list[tuple[int, int, Event, Place]]:
+    skip = place[1]
+    found = []
+    for row in rows:
+        for index in range(skip, len(row.events)):
+            whole = index + 1 == len(row.events)
+            after = (row.commit + 1, 0) if whole else (row.commit, index + 1)
+            found.append((row.time_ms, shard.number, shown(row, index, shard.name), after))
+        skip = 0
+    return found
+
+
+def shown(row: Row, index: int, name: QueueName) -> Event:
+    """A stored event in users' words."""
+    event = row.events[index]
+    return told(event, Told(row.commit, index, row.first_number + index, row.time_ms), name, event.text)
+
+
+def forget_consumer(core: Core, consumer: str) -> bool:
+    forgotten = [core.act(shard.base, "forget_consumer", consumer)[0] for shard in core.shards.shards()]
+    return any(forgotten)
+
+
+# ── one job's events ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
+    """A job's events, oldest first. Of a job that is there, by walking back from its last; of one that is gone, by a search."""
+    queue = core.shards.known(name)
+    if queue is None or job == NO_ID:
+        return []
+    shard = queue.of(job)
+    raw = core.wire.ask(shard.base, "fetch", job)[1]
+    last = decode_state(raw, job).last_event if raw else _last_event_of(core, shard, job)
+    found: list[Event] = []
+    while last:
+        commit, index = divmod(last, 1 << _REF_BITS)
+        row = read_row(core, shard, commit)
+        if row is None:
+            break  # trimmed: the rest of the story is no longer kept
+        if index >= len(row.events):
+            raise Corrupt(f"journal row {commit} of {name} has no event {index}")
+        found.append(shown(row, index, name))
+        last = row.events[index].previous
+    return found[::-1]
+
+
+def _entries(core: Core, shard: Shard, begin: str, end: str, count: int) -> list[tuple[int, bytes]]:
+    key = shard.base + b":journal"
+    rows: list[Any] = core.wire.command(key, "XRANGE", key, begin, end, "COUNT", count)
+    return [(int(entry[0].split(b"-")[0]), _value(entry[1])) for entry in rows]
+
+
+def _value(fields: Any) -> bytes:
+    value = fields[b"e"] if isinstance(fields, dict) else fields[1]
+    assert isinstance(value, bytes)
+    return value
+
+
+def read_row(core: Core, shard: Shard, commit: int) -> Row | None:
+    found = _entries(core, shard, f"{commit}-0", f"{commit}-0", 1)
+    return decode_row(*found[0]) if found else None
+
+
+def bounds(core: Core, shard: Shard) -> tuple[int, int]:
+    first, last, *_ = core.wire.ask(shard.base, "events", 0, 1, b"")
+    return first, last
+
+
+def rows_from(core: Core, shard: Shard, commit: int) -> Any:
+    while True:
+        found = _entries(core, shard, f"{commit}-0", "+", 500)
+        for number, value in found:
+            yield decode_row(number, value)
+            commit = number + 1
+        if not found:
+            return
+
+
+def _last_event_of(core: Core, shard: Shard, job: bytes) -> int:
+    """The event that ended a job which is gone: searched from the time its id was made; 0 if there is none."""
+    low, end = bounds(core, shard)
+    high = end + 1
+    while low < high:
+        middle = (low + high) // 2
+        found = _entries(core, shard, f"{middle}-0", f"{middle}-0", 1)
+        if found and row_time(found[0][1]) < created_ms(job):
+            low = middle + 1
+        else:
+            high = middle
+    # The time in an id may run a little ahead of the journal's, where many were made within a millisecond.
+    for row in rows_from(core, shard, max(low - 1, 1)):
+        for index, event in enumerate(row.events):
+            if event.job == job and event.state == State.GONE:
+                return int(row.commit << _REF_BITS | index)
+    return 0

@@ -1,0 +1,164 @@
+"""Opening: what a server must be, checked before anything else starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import redis
+
+from tenure.backends.redis.address import parse
+from tenure.backends.redis.backend import RedisBackend
+from tenure.backends.redis.commands import Wire
+from tenure.backends.redis.core import Core
+from tenure.backends.redis.filters import Filters, RotatingFilter
+from tenure.backends.redis.produce import ATOMIC_BYTES
+from tenure.backends.redis.shards import MAX_PARTITIONS
+from tenure.backends.redis.topology import topology
+from tenure.clock import Clock
+from tenure.errors import FormatError, OpenError, SettingsError, StoreError, TenureError, Unavailable
+from tenure.settings import Redis as RedisSettings
+from tenure.storage.engine import Durability, Traits
+
+FORMAT = 1
+_OLDEST = {"valkey": (8, 0), "redis": (7, 0)}
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBackend, list[str]]:
+    """The backend, and what its user should be told."""
+    address = parse(url)
+    chosen = settings.with_options(address.options, address.shown)
+    if not _PREFIX.match(chosen.prefix):
+        raise SettingsError(f"storage.redis.prefix = {chosen.prefix!r}: 1 to 64 of letters, digits, '.', '_' and '-'")
+    remarks: list[str] = []
+    try:
+        wire = Wire(
+            topology(address, chosen.timeout, _tls(chosen, address.tls)),
+            patience=chosen.patience,
+            wait_replicas=chosen.wait_replicas,
+            wait_aof=chosen.wait_aof,
+            wait_timeout=chosen.timeout,
+        )
+    except (redis.RedisError, OSError) as exc:
+        raise OpenError(f"{address.shown}: {exc}") from exc
+    try:
+        durability = _examine(wire, remarks)
+        refused = wire.prepare()
+        if refused is not None:
+            remarks.append(f"the server has no functions for us, and is sent scripts: {refused}")
+        core = Core(wire, chosen.prefix, chosen.partitions, clock)
+        _claim_format(core, address.shown)
+        core.filters = _filters(chosen, clock)
+    except (Unavailable, OpenError) as exc:
+        wire.close()
+        if address.shown in str(exc):
+            raise
+        raise OpenError(f"{address.shown}: {exc}") from exc
+    except TenureError:
+        wire.close()
+        raise
+    traits = Traits(
+        scope="cluster",
+        order="strict" if chosen.partitions == 1 else "approximate",
+        snapshot="queue",
+        durability=durability,
+        atomic_bytes=ATOMIC_BYTES,
+        key_bytes=512 * 1024,
+        value_bytes=ATOMIC_BYTES,
+        journal="queue",
+        quotas=False,
+    )
+    return RedisBackend(core, address.shown, traits), remarks
+
+
+def _tls(chosen: RedisSettings, wanted: bool) -> dict[str, Any]:
+    """What the driver is told; a file that cannot be read is named here, and not by a handshake that fails."""
+    if not wanted:
+        return {}
+    files = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "key_file"}
+    for name in files.values():
+        path = getattr(chosen, name)
+        if path is not None and not os.access(path, os.R_OK):
+            raise SettingsError(f"storage.redis.{name} = {path!r}: there is no such file, or it may not be read")
+    return {"ssl": True} | {option: getattr(chosen, name) for option, name in files.items()}
+
+
+def _filters(chosen: RedisSettings, clock: Clock) -> Filters:
+    wanted = (chosen.bloom_keys, chosen.bloom_ghosts, chosen.bloom_cleanup)
+    size = (chosen.bloom_capacity, chosen.bloom_rate, chosen.bloom_rotation)
+    return Filters(*(RotatingFilter(clock, *size) if on and chosen.bloom_capacity else None for on in wanted))
+
+
+def _examine(wire: Wire, remarks: list[str]) -> Durability:
+    """The least of what the servers keep; raises OpenError for one that cannot be used."""
+    levels: list[Durability] = []
+    for info in wire.everywhere("INFO", "server"):
+        _check_version(_text(info))
+    for config in _configs(wire, remarks):
+        policy = config.get("maxmemory-policy", "noeviction")
+        if policy != "noeviction":
+            raise OpenError(
+                f"the server's maxmemory-policy is {policy!r}: it would throw jobs away when memory runs short. "
+                "Set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+            )
+        if config.get("appendonly", "no") != "yes":
+            levels.append("memory")
+        else:
+            levels.append("disk" if config.get("appendfsync") == "always" else "os")
+    least: Durability = "memory" if "memory" in levels else "os" if "os" in levels else "disk"
+    if least == "memory":
+        remarks.append("the server keeps no append-only file: a restart loses what was written since its last snapshot")
+    return least
+
+
+def _configs(wire: Wire, remarks: list[str]) -> list[dict[str, str]]:
+    try:
+        found = wire.everywhere("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
+    except StoreError as exc:
+        if not isinstance(exc.__cause__, redis.ResponseError):
+            raise
+        remarks.append(f"the server does not tell its settings, of which the safest are not assumed: {exc.__cause__}")
+    else:
+        return [_pairs(raw) for raw in found]
+    configs = []
+    for told, memory in zip(wire.everywhere("INFO", "persistence"), wire.everywhere("INFO", "memory"), strict=True):
+        info = dict(line.split(":", 1) for line in f"{_text(told)}\n{_text(memory)}".splitlines() if ":" in line)
+        configs.append({
+            "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
+            "appendfsync": "everysec",
+            "maxmemory-policy": info.get("maxmemory_policy", "noeviction"),
+        })  # fmt: skip
+    return configs
+
+
+def _check_version(info: str) -> None:
+    found = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    kind = "valkey" if "valkey_version" in found else "redis"
+    version = found.get(f"{kind}_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST[kind]:
+        wanted = ".".join(str(part) for part in _OLDEST[kind])
+        raise OpenError(f"this server is {kind} {version}, and {kind} {wanted} or newer is needed")
+
+
+def _claim_format(core: Core, shown: str) -> None:
+    """Under a prefix is a store of our format, or nothing yet."""
+    key = core.shards.registry + b":format"
+    raw = core.wire.command(key, "GET", key)
+    if raw is None:
+        core.wire.command(key, "SET", key, f"tenure {FORMAT}", "NX")
+    elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's name before
+        raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")
+
+
+def _pairs(raw: Any) -> dict[str, str]:
+    items = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+    return {_text(key): _text(value) for key, value in items}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = ["MAX_PARTITIONS", "open_redis"]

@@ -1,0 +1,213 @@
+"""Jobs in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tenure.backends.redis.commands import Arg
+from tenure.backends.redis.core import Core, OnceCore
+from tenure.backends.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules, plain_body
+from tenure.backends.redis.shards import Registered, Shard
+from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TenureError, TooLarge
+from tenure.model.job import Enqueued
+from tenure.model.names import QueueName
+from tenure.model.request import JobRequest
+from tenure.model.retry import Policy
+from tenure.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
+from tenure.storage.keyspace import digest
+from tenure.storage.records import encode_headers
+
+#: The most bytes that one call enqueues: one request, which the server runs as one step.
+ATOMIC_BYTES = 64 * 1024 * 1024
+_JOB_OVERHEAD = 512
+#: Payloads from here on are worth a look before they are sent, if their key may have been before.
+LARGE = 32 * 1024
+FIRST_RULES = encode_rules(Policy())
+_PLAIN = WISH.pack(0, 0, 0, 0, 0)
+_PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
+
+
+class _Packed(NamedTuple):
+    """Jobs of one call that go to one shard."""
+
+    shard: Shard
+    indexes: list[int] | range
+    wishes: list[bytes]
+    keyed: list[bytes]
+    bodies: list[bytes]
+
+
+def created_text(name: QueueName) -> bytes:
+    return encode_msgpack((name.tenant, name.queue))
+
+
+def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    queue = core.shards.made(name)
+    size = _JOB_OVERHEAD * len(requests)
+    for request in requests:
+        size += len(request[0])
+    if size > ATOMIC_BYTES:
+        raise TooLarge("the batch", size, ATOMIC_BYTES)
+    known = _known_before(core, queue, requests) if core.filters.keys is not None else {}
+    if known:
+        rest = [request for index, request in enumerate(requests) if index not in known]
+        added = iter(_enqueue(core, name, queue, rest) if rest else ())
+        return [known[index] if index in known else next(added) for index in range(len(requests))]
+    return _enqueue(core, name, queue, requests)
+
+
+def _enqueue(core: Core, name: QueueName, queue: Registered, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    packed = _pack(core, queue, requests)
+    if len(packed) == 1:
+        return _send(core, name, requests, packed[0])
+    answers: dict[int, Enqueued] = {}
+    for part in packed:
+        answers.update(zip(part.indexes, _send(core, name, requests, part), strict=True))
+    return [answers[index] for index in range(len(requests))]
+
+
+def _known_before(core: Core, queue: Registered, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
+    """Large jobs whose key is held by one with the same payload: found by a look, so that they need not be sent.
+
+    Only keys that this process may have enqueued before are looked for; the others are sent, and the step tells. Of a
+    request that is remembered by its id, every step has to be taken again.
+    """
+    seen = core.filters.keys
+    if seen is None or isinstance(core, OnceCore):
+        return {}
+    wanted: dict[Shard, list[tuple[int, bytes, bytes]]] = {}
+    for index, request in enumerate(requests):
+        if request.key is not None and len(request.payload) >= LARGE:
+            key = digest(request.key.encode())
+            if key in seen:
+                wanted.setdefault(queue.of(key), []).append((index, key, digest(request.payload)))
+            else:
+                seen.add(key)
+    known: dict[int, Enqueued] = {}
+    for shard, keyed in wanted.items():
+        found = core.wire.ask(shard.base, "holders", b"".join(key for _, key, _ in keyed))
+        for (index, _, payload), holder in zip(keyed, found, strict=True):
+            if holder[16:] == payload:
+                known[index] = Enqueued(holder[:16].hex(), True)
+    return known
+
+
+def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:
+    wall = core.clock.wall_ms()
+    # A chunk that is published again must meet its marker: it always goes to the same partition.
+    anywhere = core.any_of(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
+    if all(request[1:] == _PLAIN_REQUEST for request in requests):
+        return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
+    packed: dict[int, _Packed] = {}
+    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers) in enumerate(requests):
+        if at_ms is not None:
+            delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
+        raw_key = key.encode() if key is not None else b""
+        shard = anywhere
+        key_digest = b""
+        if raw_key:
+            key_digest = digest(raw_key)
+            shard = queue.of(key_digest)  # jobs of one key meet in one shard
+        part = packed.get(shard.partition)
+        if part is None:
+            places: list[int] = []
+            part = packed[shard.partition] = _Packed(shard, places, [], [], [])
+        if raw_key:
+            part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload)))
+        assert isinstance(part.indexes, list)
+        part.indexes.append(index)
+        part.wishes.append(WISH.pack(priority, HAS_KEY if raw_key else 0, attempts or 0, delay_ms, ttl_ms or 0))
+        part.bodies.append(encode_body(payload, raw_key, encode_headers(headers) if headers else b""))
+    return list(packed.values())
+
+
+def _arguments(name: QueueName, part: _Packed) -> list[Arg]:
+    wishes = part.wishes[0] if len(set(part.wishes)) == 1 else b"".join(part.wishes)
+    return [
+        created_text(name), FIRST_RULES, os.urandom(4), part.shard.partition, len(part.indexes), wishes,
+        b"".join(part.keyed), *part.bodies,
+    ]  # fmt: skip
+
+
+def _refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, reply: list[Any]) -> TenureError:
+    if reply[1] == b"full":
+        return QueueFull(str(name), int(reply[2]), int(reply[3]))
+    index = part.indexes[reply[2]]
+    existing = reply[3].hex() or f"{part.indexes[reply[4]]} of this call"
+    return KeyConflict(index, str(requests[index].key), existing)
+
+
+def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Packed) -> list[Enqueued]:
+    reply = core.act(part.shard.base, "enqueue", *_arguments(name, part))
+    if reply[0] == b"E":
+        raise _refusal(name, requests, part, reply)
+    prefix, there = reply
+    count = len(part.indexes)
+    tail = bytes((part.shard.partition,))
+    first, last = prefix.hex(), tail.hex()
+    added = [Enqueued(f"{first}{n:06x}{last}") for n in range(count)]
+    for at in range(0, len(there), 20):
+        added[int.from_bytes(there[at : at + 4], "big")] = Enqueued(there[at + 4 : at + 20].hex(), True)
+    return added
+
+
+# ── staged writes ────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# The manifest and how far a write is are in the registry; the marker of a chunk is beside its jobs, written with them.
+# A chunk whose marker is there but which is not counted yet was cut off between the two: whoever comes next counts it.
+
+
+def begin_write(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+    if len(manifest) > MAX_MANIFEST:
+        raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
+    key = digest(write_id.encode())
+    return _write(core.wire.ask(core.shards.registry, "begin_write", key, write_id, manifest, keep_ms))
+
+
+def write_state(core: Core, write_id: str) -> WriteState | None:
+    reply = core.wire.ask(core.shards.registry, "write_state", digest(write_id.encode()))
+    return _write(reply) if reply else None
+
+
+def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Sequence[JobRequest]) -> Published:
+    if len(requests) > CHUNK:
+        raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
+    state = write_state(core, write_id)
+    if state is None:
+        raise _unknown(write_id)
+    if chunk < state.chunk or state.finished:
+        return Published(False, 0)
+    if chunk > state.chunk:
+        raise InvalidArgument(f"chunk {chunk} of write {write_id!r} comes before chunk {state.chunk}")
+    key = digest(write_id.encode())
+    fresh = not requests
+    jobs = duplicates = 0
+    for part in _pack(core, core.shards.made(name), requests, chunk) if requests else ():
+        reply = core.act(part.shard.base, "publish", *_arguments(name, part), key, chunk, UNFINISHED_MS)
+        if reply[0] == b"E":
+            raise _refusal(name, requests, part, reply)
+        fresh = fresh or bool(reply[0])
+        jobs, duplicates = jobs + reply[1], duplicates + reply[2]
+    core.wire.ask(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates)
+    return Published(True, jobs, duplicates) if fresh else Published(False, 0)
+
+
+def finish_write(core: Core, write_id: str, forget: str | None) -> WriteState:
+    other = b"" if forget is None else digest(forget.encode())
+    reply = core.wire.ask(core.shards.registry, "finish_write", digest(write_id.encode()), other)
+    if not reply:
+        raise _unknown(write_id)
+    return _write(reply)
+
+
+def _unknown(write_id: str) -> InvalidArgument:
+    return InvalidArgument(f"write {write_id!r} was never begun, or has been forgotten")
+
+
+def _write(reply: list[Any]) -> WriteState:
+    write_id, manifest, chunk, jobs, duplicates, finished = reply
+    return WriteState(
+        id=write_id.decode(), manifest=manifest, chunk=chunk, jobs=jobs, duplicates=duplicates, finished=bool(finished)
+    )

@@ -1,0 +1,253 @@
+"""Looking: jobs, lists, counts, what is coming. Nothing here writes."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from tenure.backends.redis import journal
+from tenure.backends.redis.core import Core
+from tenure.backends.redis.records import (
+    decode_body,
+    decode_lease,
+    decode_policy,
+    decode_progress,
+    decode_result,
+    decode_state,
+)
+from tenure.backends.redis.shards import Registered, Shard
+from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
+from tenure.model import lifecycle
+from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
+from tenure.model.lifecycle import Reason, shown
+from tenure.model.names import QueueName
+from tenure.model.retry import Policy
+from tenure.queueing.waiters import until_ended
+from tenure.storage.keyspace import digest
+
+#: What the server tells of a job: state, body, error, progress, result, lease.
+_FIELDS = 6
+
+
+# ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get(core: Core, name: QueueName, job: bytes) -> Job | None:
+    queue = core.shards.known(name)
+    if queue is None:
+        return None
+    shard = queue.of(job)
+    ghosts = core.filters.ghosts
+    if ghosts is not None and job in ghosts and surely_gone(core, shard, (job,)):
+        return None
+    now, *fields = core.wire.ask(shard.base, "fetch", job)
+    found = _job(shard, job, fields, now)
+    if found is None and ghosts is not None:
+        ghosts.add(job)
+    return found
+
+
+def surely_gone(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
+    """Those of these jobs that are not there: a plain read, cheaper than any verb, of ids that a filter named."""
+    key = shard.base + b":state"
+    if len(jobs) == 1:
+        return set() if core.wire.command(key, "HEXISTS", key, jobs[0]) else set(jobs)
+    there = core.wire.command(key, "HMGET", key, *jobs)
+    return {job for job, state in zip(jobs, there, strict=True) if state is None}
+
+
+def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | None:
+    raw, body, error, progress, result, lease = fields
+    if not raw and not body:
+        return None
+    if not raw or not body:
+        raise Corrupt(f"its {'payload' if raw else 'state'} is missing", job.hex())
+    state = decode_state(raw, job)
+    key, headers, payload = decode_body(body, job)
+    held = state.state == lifecycle.State.LEASED
+    if held and lease is None:
+        raise Corrupt(f"its lease {state.lease.hex()} is missing", job.hex())
+    holder = decode_lease(lease, state.lease) if held else None
+    fraction, note = decode_progress(progress)
+    return Job(
+        id=job.hex(),
+        tenant=shard.name.tenant,
+        queue=shard.name.queue,
+        state=shown(lifecycle.State(state.state), state.visible_at_ms, now_ms),
+        payload=payload,
+        headers=headers,
+        key=key,
+        priority=state.priority,
+        attempt=state.attempt,
+        max_attempts=state.max_attempts,
+        token=state.token,
+        replays=state.replays,
+        created_at_ms=state.created_at_ms,
+        visible_at_ms=state.visible_at_ms,
+        ended_at_ms=state.ended_at_ms or None,
+        reason=Reason(state.reason).name.lower() if state.state == lifecycle.State.DEAD else None,
+        error=None if error is None else error.decode("utf-8", "replace"),
+        result=decode_result(result, job),
+        progress=fraction,
+        progress_note=note,
+        lease_id=None if holder is None else state.lease.hex(),
+        lease_until_ms=None if holder is None else holder.expires_at_ms,
+        worker=None if holder is None else holder.worker,
+        due_at_ms=state.due_at_ms or None,
+    )
+
+
+def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+    deadline = core.clock.steady_ms() + timeout_ms
+    listening = core.listening
+    waiter = listening.waiters.join((job,))
+    heard = False
+
+    def look() -> Job | None:
+        waiter.signal.clear()
+        return get(core, name, job)
+
+    def pause() -> None:
+        nonlocal heard
+        if not heard:
+            listening.hear(core.shards.made(name).of(job).base, name)
+            heard = True
+            return  # it may have ended before anyone listened
+        left = deadline - core.clock.steady_ms()
+        if left <= 0:
+            raise WaitTimeout(job.hex(), timeout_ms / 1000)
+        listening.wait(waiter, left)
+        core.wire.usable()
+
+    try:
+        return until_ended(look, pause, lambda last: _how_it_ended(core, name, last, job))
+    finally:
+        listening.waiters.leave(waiter)
+
+
+def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
+    """A job that is gone was done and not kept, or removed: its last event tells which."""
+    told = journal.timeline(core, name, job)
+    state = "done" if told and told[-1].type == "done" else "removed"
+    ended = told[-1].time_ms if told else core.now_ms()
+    return ended_as(last, state, ended)
+
+
+# ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+    after = None if cursor is None else _split_cursor(cursor, name, state)
+    queue = core.shards.known(name)
+    if queue is None:
+        return Page([], None)
+    jobs: list[Job] = []
+    partition, place = (0, b"") if after is None else after
+    last = (partition, place)
+    for shard in queue.shards[partition:]:
+        found = _page(core, shard, state, limit + 1 - len(jobs), place)
+        for at, job in found:
+            if len(jobs) == limit:
+                return Page(jobs, _cursor(name, state, *last))
+            last = (shard.partition, at)
+            if job is not None:
+                jobs.append(job)
+        place = b""
+    return Page(jobs, None)
+
+
+def _page(core: Core, shard: Shard, state: str, limit: int, place: bytes) -> list[tuple[bytes, Job | None]]:
+    now, ids, *rest = core.wire.ask(shard.base, "page", state, limit, place)
+    count = len(ids) // 16
+    fields = rest[count:]
+    return [
+        (
+            rest[n],
+            _job(shard, ids[16 * n : 16 * n + 16], fields[_FIELDS * n : _FIELDS * (n + 1)], now),
+        )
+        for n in range(count)
+    ]
+
+
+def _mark(name: QueueName, state: str) -> bytes:
+    return digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4]
+
+
+def _cursor(name: QueueName, state: str, partition: int, place: bytes) -> str:
+    # Bound to its queue and state: a cursor from elsewhere is refused, not misread.
+    return base64.urlsafe_b64encode(_mark(name, state) + bytes((partition,)) + place).decode()
+
+
+def _split_cursor(cursor: str, name: QueueName, state: str) -> tuple[int, bytes]:
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode())
+    except (ValueError, AttributeError):
+        raw = b""
+    if len(raw) < 20 or raw[:4] != _mark(name, state):
+        raise InvalidArgument("that is not a cursor of this list")
+    return raw[4], raw[5:]
+
+
+def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
+    before = 2**53 if before_ms >= 2**61 else core.of_calendar(before_ms)
+    found: list[tuple[bytes, Shard]] = []
+    for shard in core.shards.shards():
+        found.extend((row, shard) for row in core.wire.ask(shard.base, "upcoming", before or 0, limit))
+    jobs = []
+    for row, shard in heapq.nsmallest(limit, found):
+        job = get(core, shard.name, row[8:])
+        if job is not None:
+            jobs.append(job)
+    return jobs
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0)
+
+
+def counts(core: Core, name: QueueName) -> Counts:
+    queue = core.shards.known(name)
+    found = None if queue is None else _info(core, queue)
+    return _NOTHING if found is None else found.counts
+
+
+def policy(core: Core, name: QueueName) -> Policy:
+    queue = core.shards.known(name)
+    found = None if queue is None else _info(core, queue)
+    return found.policy if found is not None and isinstance(found.policy, Policy) else Policy()
+
+
+def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
+    found = (_info(core, queue) for queue in core.shards.all(tenant))
+    return [info for info in found if info is not None]
+
+
+def _info(core: Core, queue: Registered) -> QueueInfo | None:
+    """The queue in numbers, its partitions together; None if it is only a name so far."""
+    there = []
+    for shard in queue.shards:
+        reply = core.wire.ask(shard.base, "counts")
+        if reply[1]:
+            there.append(reply[2:])
+    if not there:
+        return None
+    ready, waiting, leased, done, dead, enqueued, removed = (sum(row[n] for row in there) for n in range(7))
+    return QueueInfo(
+        tenant=queue.name.tenant,
+        queue=queue.name.queue,
+        number=queue.number,
+        paused=bool(there[0][7]),
+        policy=decode_policy(there[0][8]),
+        counts=Counts(
+            ready=ready,
+            scheduled=waiting - ready,
+            leased=leased,
+            done=done,
+            dead=dead,
+            enqueued=enqueued,
+            removed=removed,
+        ),
+    )

@@ -1,0 +1,90 @@
+"""Jobs put in as they stood elsewhere: in another store, or here before they were archived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tenure.backends.redis.commands import Arg
+from tenure.backends.redis.core import Core
+from tenure.backends.redis.produce import ATOMIC_BYTES, FIRST_RULES, created_text
+from tenure.backends.redis.records import HAS_KEY, State, encode_body, encode_progress, encode_result, encode_state
+from tenure.backends.redis.shards import Shard
+from tenure.errors import TooLarge
+from tenure.model import lifecycle
+from tenure.model.ids import NO_ID
+from tenure.model.job import Restored
+from tenure.model.lifecycle import Reason
+from tenure.model.names import QueueName
+from tenure.model.request import JobImage
+from tenure.storage.keyspace import digest
+from tenure.storage.records import encode_headers
+
+_JOB_OVERHEAD = 512
+#: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
+_KEPT_MS = 86_400_000
+
+
+def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
+    size = sum([_JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
+    if size > ATOMIC_BYTES:
+        raise TooLarge("the batch", size, ATOMIC_BYTES)
+    queue = core.shards.made(name)
+    parts: dict[Shard, list[Arg]] = {}
+    keys: dict[bytes, str | None] = {}
+    for image in images:
+        parts.setdefault(queue.of(image.id), []).extend(_packed(image))
+        keys[image.id] = image.key
+    whole = Restored(added=[], there=[], refused={})
+    for shard, args in parts.items():
+        added, there, *refused = core.act(shard.base, "restore", created_text(name), FIRST_RULES, _KEPT_MS, *args)
+        whole.added.extend(_ids(added))
+        whole.there.extend(_ids(there))
+        for job, why in zip(refused[::2], refused[1::2], strict=True):
+            whole.refused[job.hex()] = (
+                f"its idempotency key {keys[job]!r} is held by job {why[1:].hex()}"
+                if why[:1] == b"k"
+                else "a job with this id is there already, and differs"
+            )
+    return whole
+
+
+def _ids(joined: bytes) -> list[str]:
+    return [joined[at : at + 16].hex() for at in range(0, len(joined), 16)]
+
+
+def _packed(image: JobImage) -> list[Arg]:
+    key = image.key.encode() if image.key else b""
+    state = lifecycle.State[image.state.upper()]
+    row = State(
+        version=1,
+        state=int(state),
+        priority=image.priority,
+        reason=int(Reason[image.reason.upper()]) if image.reason else 0,
+        flags=HAS_KEY if key else 0,
+        attempt=image.attempt,
+        max_attempts=image.max_attempts,
+        replays=image.replays,
+        token=image.token,
+        created_at_ms=image.created_at_ms,
+        visible_at_ms=image.visible_at_ms,
+        ended_at_ms=0 if state is lifecycle.State.WAITING else image.ended_at_ms,
+        due_at_ms=0 if state is lifecycle.State.DEAD else image.due_at_ms,
+        last_event=0,
+        lease=NO_ID,
+    )
+    progress = None
+    if image.progress is not None or image.progress_note is not None:
+        progress = encode_progress(image.progress or 0.0, image.progress_note)
+    return [
+        image.id,
+        encode_state(row, image.id),
+        encode_body(image.payload, key, encode_headers(image.headers) if image.headers else b""),
+        digest(key) + digest(image.payload) if key else b"",
+        _note(None if image.error is None else image.error.encode("utf-8", "replace")),
+        _note(progress),
+        _note(None if image.result is None else encode_result(image.result)),
+    ]
+
+
+def _note(text: bytes | None) -> bytes:
+    return b"0" if text is None else b"1" + text

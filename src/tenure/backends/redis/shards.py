@@ -1,0 +1,99 @@
+"""Queues and their shards: a queue is one shard, or as many as it has partitions.
+
+All keys of a shard share a hash tag, so it lives in one slot of a cluster and each verb on it is one step there. Names
+hold neither `/` nor braces, so joining them is safe. A job's last byte names its partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tenure.backends.redis.commands import Wire
+from tenure.model.names import QueueName
+
+MAX_PARTITIONS = 64
+
+
+class Shard(NamedTuple):
+    base: bytes
+    name: QueueName
+    partition: int
+    #: Names the shard in cursors: the queue's number and the partition.
+    number: int
+
+
+class Registered(NamedTuple):
+    name: QueueName
+    number: int
+    shards: tuple[Shard, ...]
+
+    def of(self, job: bytes) -> Shard:
+        return self.shards[job[15] % len(self.shards)]
+
+
+class Shards:
+    def __init__(self, wire: Wire, prefix: str, partitions: int) -> None:
+        self._wire = wire
+        self._prefix = prefix
+        self._partitions = partitions
+        self.registry = f"{prefix}:{{registry}}".encode()
+        self._known: dict[QueueName, Registered] = {}
+        self._turn = itertools.count()
+
+    def known(self, name: QueueName) -> Registered | None:
+        """The queue, if anyone has ever made it."""
+        found = self._known.get(name)
+        if found is None:
+            raw = self._wire.command(self.registry + b":names", "HGET", self.registry + b":names", _joined(name))
+            if raw is not None:
+                found = self._learn(name, raw)
+        return found
+
+    def made(self, name: QueueName) -> Registered:
+        """The queue, given a number if it has none."""
+        found = self._known.get(name)
+        if found is None:
+            reply = self._wire.ask(self.registry, "register", _joined(name), self._partitions)
+            found = self._learn(name, reply[0])
+        return found
+
+    def all(self, tenant: str | None = None) -> list[Registered]:
+        names = self.registry + b":names"
+        rows = self._wire.command(names, "HGETALL", names)
+        pairs = rows.items() if isinstance(rows, dict) else zip(rows[::2], rows[1::2], strict=True)
+        found = [self._learn(QueueName(*key.decode().split("/")), value) for key, value in pairs]
+        # A failover may lose the last names given out, whose queues are elsewhere and well: whoever knows says so.
+        for queue in self._known.keys() - {queue.name for queue in found}:
+            lost = self._known[queue]
+            self._wire.command(names, "HSETNX", names, _joined(queue), f"{lost.number} {len(lost.shards)}")
+            found.append(lost)
+        return sorted((q for q in found if tenant is None or q.name.tenant == tenant), key=lambda q: q.name)
+
+    def shards(self) -> list[Shard]:
+        return [shard for queue in self.all() for shard in queue.shards]
+
+    def turn(self, shards: Sequence[Shard]) -> Sequence[Shard]:
+        """The shards, each call beginning one further."""
+        if len(shards) == 1:
+            return shards
+        first = next(self._turn) % len(shards)
+        return (*shards[first:], *shards[:first])
+
+    def _learn(self, name: QueueName, raw: bytes) -> Registered:
+        number, partitions = (int(part) for part in raw.split())
+        if partitions == 1:
+            tags = [f"{name.tenant}/{name.queue}"]
+        else:
+            tags = [f"{name.tenant}/{name.queue}/{n}" for n in range(partitions)]
+        shards = tuple(
+            Shard(f"{self._prefix}:{{{tag}}}".encode(), name, n, number * MAX_PARTITIONS + n)
+            for n, tag in enumerate(tags)
+        )
+        found = self._known[name] = Registered(name, number, shards)
+        return found
+
+
+def _joined(name: QueueName) -> str:
+    return f"{name.tenant}/{name.queue}"

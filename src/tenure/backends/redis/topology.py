@@ -1,0 +1,187 @@
+"""Which server has a key: the one there is, whoever Sentinel says is the primary, or a cluster's node for its slot.
+
+The driver makes connections and reads answers. What it would do by itself (retry, follow, choose) is turned off: a
+request that is sent twice must be sent by us, who know its number.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import redis
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from tenure.backends.redis.address import Address
+from tenure.errors import OpenError
+
+Place = tuple[str, int]
+
+
+class Topology(Protocol):
+    def node(self, key: bytes) -> redis.Redis:
+        """The primary that has this key, as far as we know."""
+
+    def at(self, place: Place) -> redis.Redis:
+        """The node a server sent us to."""
+
+    def primaries(self) -> list[redis.Redis]: ...
+
+    def refresh(self) -> None:
+        """Find out anew who is who."""
+
+    def close(self) -> None: ...
+
+
+def topology(address: Address, timeout: float, tls: dict[str, Any] | None = None) -> Topology:
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 3,
+        "client_name": "tenure",
+    }
+    if address.user is not None:
+        options["username"] = address.user
+    if address.password is not None:
+        options["password"] = address.password
+    options |= _without_notifications()
+    if address.kind == "unix":
+        return _One(redis.Redis(unix_socket_path=address.path, db=address.db, **options))
+    options |= tls or {}
+    if address.kind == "cluster":
+        return _Cluster(address.hosts, options)
+    options["db"] = address.db
+    if address.kind == "sentinel":
+        return _Sentinel(address, options)
+    host, port = address.hosts[0]
+    return _One(redis.Redis(host=host, port=port, **options))
+
+
+def _without_notifications() -> dict[str, Any]:
+    try:
+        from redis.maint_notifications import MaintNotificationsConfig
+    except ImportError:  # a driver that does not have them
+        return {}
+    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+
+
+class _One:
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def node(self, key: bytes) -> redis.Redis:
+        return self._client
+
+    def at(self, place: Place) -> redis.Redis:
+        raise OpenError(f"this server is part of a cluster (it named {place[0]}:{place[1]}): write 'redis+cluster://'")
+
+    def primaries(self) -> list[redis.Redis]:
+        return [self._client]
+
+    def refresh(self) -> None:
+        self._client.connection_pool.disconnect(inuse_connections=False)
+
+    def close(self) -> None:
+        _let_go(self._client)
+
+
+class _Sentinel(_One):
+    def __init__(self, address: Address, options: dict[str, Any]) -> None:
+        from redis import sentinel
+
+        self._options = options
+        self._service = address.service
+        plain = {k: v for k, v in options.items() if k not in ("username", "password", "db", "protocol")}
+        made: Any = sentinel.Sentinel
+        self._sentinel: Any = made(address.hosts, sentinel_kwargs=plain)
+        self._lock = threading.Lock()
+        self._place: Place | None = None
+        super().__init__(self._primary())
+
+    def _primary(self) -> redis.Redis:
+        self._place = self._sentinel.discover_master(self._service)
+        return redis.Redis(host=self._place[0], port=self._place[1], **self._options)
+
+    def refresh(self) -> None:
+        with self._lock:
+            super().refresh()
+            if self._sentinel.discover_master(self._service) != self._place:
+                self._client = self._primary()
+
+    def close(self) -> None:
+        super().close()
+        for sentinel in self._sentinel.sentinels:
+            sentinel.close()
+
+
+class _Cluster:
+    def __init__(self, hosts: tuple[Place, ...], options: dict[str, Any]) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._known: dict[Place, redis.Redis] = {}
+        self._seeds = list(hosts)
+        #: (first slot, last slot, primary), in order.
+        self._slots: list[tuple[int, int, Place]] = []
+        self.refresh()
+
+    def node(self, key: bytes) -> redis.Redis:
+        slot = key_slot(key)
+        for first, last, place in self._slots:
+            if first <= slot <= last:
+                return self.at(place)
+        raise redis.exceptions.ClusterDownError(f"no node has slot {slot}")
+
+    def at(self, place: Place) -> redis.Redis:
+        client = self._known.get(place)
+        if client is None:
+            with self._lock:
+                client = self._known.setdefault(place, redis.Redis(host=place[0], port=place[1], **self._options))
+        return client
+
+    def primaries(self) -> list[redis.Redis]:
+        return [self.at(place) for place in dict.fromkeys(place for _, _, place in self._slots)]
+
+    def refresh(self) -> None:
+        failed: redis.RedisError | None = None
+        for place in [*dict.fromkeys(place for *_, place in self._slots), *self._known, *self._seeds]:
+            try:
+                slots = self._ask(place)
+            except redis.RedisError as exc:
+                failed = exc
+                continue
+            if slots:
+                self._slots = slots
+                return
+        raise failed or redis.exceptions.ClusterDownError("the cluster has no slots")
+
+    def _ask(self, place: Place) -> list[tuple[int, int, Place]]:
+        client = self.at(place)
+        connection: Any = client.connection_pool.get_connection()
+        try:
+            connection.send_command("CLUSTER", "SLOTS")
+            rows = connection.read_response()
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            client.connection_pool.release(connection)
+        return sorted(
+            (int(first), int(last), (_text(primary[0]) or place[0], int(primary[1])))
+            for first, last, primary, *_ in rows
+        )
+
+    def close(self) -> None:
+        for client in self._known.values():
+            _let_go(client)
+
+
+def _let_go(client: redis.Redis) -> None:
+    """Close its idle connections; another thread may be reading from one that is not."""
+    client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "")

@@ -1,0 +1,1 @@
+"""A store behind HTTP, seen from its client (docs/protocol.md)."""

@@ -1,0 +1,296 @@
+"""The contract over HTTP: what `tenure.open("http://…")` stands on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tenure.backends.remote.address import Address
+from tenure.backends.remote.bulk_verbs import BulkVerbs
+from tenure.backends.remote.credentials import Credentials
+from tenure.backends.remote.requests import LONG_MS, query_of
+from tenure.contract.backend import Backend, Events, Jobs, Progress, QueueInfos, QuotaInfos, Topic, Watch
+from tenure.contract.polling import Poller
+from tenure.errors import (
+    LeaseLost,
+    NotFound,
+    OpenError,
+    TenureError,
+    Unauthenticated,
+    Unavailable,
+)
+from tenure.model.event import EventPage
+from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
+from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle, receipt
+from tenure.model.names import DEFAULT_TENANT, QueueName
+from tenure.model.quota import Quota
+from tenure.model.report import Report
+from tenure.model.request import JobRequest, ReplayRequest
+from tenure.model.retry import Policy
+from tenure.protocol import messages as m
+from tenure.protocol.operations import OPERATIONS
+from tenure.protocol.problems import error_of
+from tenure.storage.engine import Traits
+from tenure.storage.folder import expand
+
+
+class RemoteBackend(BulkVerbs):
+    """`contract.Backend` on a server."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        encoding: str = "msgpack",
+        credentials: Credentials | None = None,
+        timeout: float = 30.0,
+        ca_file: str | None = None,
+        patience: float = 0.0,
+        retry: bool = True,
+    ) -> None:
+        """`patience` is how long to try for a first answer. Raises OpenError, Unauthenticated."""
+        super().__init__(
+            address, encoding=encoding, credentials=credentials, timeout=timeout, ca_file=ca_file, retry=retry
+        )
+        self._poller = Poller()
+        try:
+            self._info = self._store(patience)
+            # Whoever can reach the server may share the store: processes of this host by a Unix socket, others by TCP.
+            self._traits = replace(self._info.traits, scope="host" if address.unix else "cluster", poll=None)
+        except Unavailable as exc:
+            self._transport.close()
+            raise OpenError(f"no Tenure server answers there: {exc}") from exc
+        except Unauthenticated as exc:
+            self._transport.close()
+            raise Unauthenticated(
+                f"{self.url}: {exc} (a client's token is storage.http.token, TENURE_STORAGE_HTTP_TOKEN or storage.http.token_file)"
+            ) from None
+        except BaseException:
+            self._transport.close()
+            raise
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _store(self, patience: float | None = None) -> m.StoreInfo:
+        return self._ask(OPERATIONS["store"], "/v1/store", None, None, m.StoreInfo, patience=patience)
+
+    @property
+    def traits(self) -> Traits:
+        return self._traits
+
+    def now_ms(self) -> int:
+        return self._store().now_ms
+
+    def clock_drift_ms(self) -> int:
+        return self._store().drift_ms
+
+    def on_retry(self, told: Callable[[str], None]) -> None:
+        self._transport.retried = told
+
+    def close(self) -> None:
+        self._transport.close()
+
+    # ── produce and consume ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        return self._of_queue("enqueue", name, "/jobs", m.job_bodies(jobs), list[Enqueued])
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        left_ms = request.wait_ms
+        while True:
+            if cancel is not None and cancel.is_set() and left_ms:
+                return None
+            try:
+                reply = self._claim(names, request, left_ms, cancel)
+            except LeaseLost:
+                if request.id is not None or self._request:
+                    raise
+                # The id was ours: the answer was lost, and the lease ran out before we could ask again. Its jobs are back.
+                continue
+            if reply.lease is not None:
+                return reply.leased(_which(names, reply))
+            left_ms = reply.left_ms
+            if left_ms <= 0:
+                return None
+
+    def _claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, wait_ms: int, cancel: threading.Event | None
+    ) -> m.ClaimReply:
+        limit, lease_ms, worker, max_bytes, id = (
+            request.limit,
+            request.lease_ms,
+            request.worker,
+            request.max_bytes,
+            request.id,
+        )
+        if len(names) == 1:
+            body = m.ClaimBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True)
+            return self._of_queue("claim", names[0], "/claims", body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
+        tenant, queues = _told(names)
+        several = m.ClaimAnyBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
+        operation = OPERATIONS["claim_any"]
+        return self._ask(operation, "/v1/claims", tenant, several, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
+        return self._poller.watch(topics, wait_ms, told)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+        reply = self._of_queue("settle", name, "/settle", m.SettleBody.of(items), m.SettleReply)
+        return [None if problem is None else error_of(problem) for problem in reply.results]
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        return self._of_queue("extend", name, f"/leases/{lease.hex()}/extend", m.ExtendBody(lease_ms), Extended)
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        self._of_queue("progress", name, "/progress", m.ProgressBody(receipt(*proof), fraction, note), m.Done)
+
+    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, name: QueueName, job: bytes) -> Job | None:
+        return self._job("get", name, f"/jobs/{job.hex()}")
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        path = f"/jobs/{job.hex()}/wait?timeout_ms={timeout_ms}"
+        return self._job("wait_for", name, path, wait_ms=timeout_ms)
+
+    def _job(self, verb: str, name: QueueName, rest: str, wait_ms: int = 0) -> Job | None:
+        try:
+            return self._of_queue(verb, name, rest, None, Job, wait_ms=wait_ms)
+        except NotFound:
+            return None
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+        query = query_of(state=state, limit=limit, cursor=cursor)
+        return self._of_queue("list", name, "/jobs" + query, None, Page)
+
+    def counts(self, name: QueueName) -> Counts:
+        return self._of_queue("counts", name, "/counts", None, Counts)
+
+    def timeline(self, name: QueueName, job: bytes) -> Events:
+        try:
+            return self._of_queue("timeline", name, f"/jobs/{job.hex()}/timeline", None, m.EventList).events
+        except NotFound:
+            return []
+
+    def policy(self, name: QueueName) -> Policy:
+        return self._of_queue("policy", name, "/policy", None, Policy)
+
+    def queues(self, tenant: str | None) -> QueueInfos:
+        reply = self._ask(OPERATIONS["queues"], "/v1/queues", tenant, None, m.QueueList)
+        return [
+            QueueInfo(
+                tenant=q.tenant, queue=q.queue, number=q.number, paused=q.paused, policy=q.policy, counts=q.counts
+            )
+            for q in reply.queues
+        ]
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{tenant}", None, quota, m.Done, wait_ms=LONG_MS)
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        return self._ask(OPERATIONS["quotas"], "/v1/quotas", tenant, None, m.QuotaList).quotas
+
+    def draw(self, tenant: str, requests: int) -> int:
+        body = m.DrawBody(requests)
+        return self._ask(OPERATIONS["draw"], f"/v1/quotas/{tenant}/draw", None, body, m.Count).count
+
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+        path = "/v1/upcoming" + query_of(before_ms=before_ms, limit=limit)
+        return self._ask(OPERATIONS["upcoming"], path, None, None, m.JobList).jobs
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)
+        return self._ask(OPERATIONS["events"], path, None, None, EventPage, wait_ms=wait_ms)
+
+    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        replayed = self._of_queue("replay", name, "/replay", m.ReplayBody.of(request), Replayed)
+        if progress is not None and not request.dry_run:
+            progress(replayed.count, replayed.count)
+        return replayed
+
+    def cancel(self, name: QueueName, job: bytes) -> bool:
+        try:
+            self._of_queue("cancel", name, f"/jobs/{job.hex()}", None, m.Done)
+        except NotFound:
+            return False
+        return True
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        count = self._of_queue("purge", name, "/purge", m.PurgeBody(state), m.Count).count  # type: ignore[arg-type]
+        if progress is not None:
+            progress(count, count)
+        return count
+
+    def set_paused(self, name: QueueName, paused: bool) -> None:
+        verb = "pause" if paused else "resume"
+        self._of_queue(verb, name, "/" + verb, None, m.Done)
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        if len(policies) == 1:
+            ((name, policy),) = policies.items()
+            self._of_queue("configure", name, "/policy", policy, m.Done)
+            return
+        tenant, queues = _told(list(policies))
+        body = dict(zip(queues, policies.values(), strict=True))
+        self._ask(OPERATIONS["apply"], "/v1/queues", tenant, body, m.Done)
+
+    def sweep(self) -> Swept:
+        return self._ask(OPERATIONS["sweep"], "/v1/admin/sweep", None, None, Swept)
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        body = m.CleanupBody(before_ms, limit)
+        count = self._ask(OPERATIONS["cleanup"], "/v1/admin/cleanup", None, body, m.Count, wait_ms=LONG_MS).count
+        if progress is not None:
+            progress(count, count)
+        return count
+
+    def forget_consumer(self, consumer: str) -> bool:
+        try:
+            self._ask(OPERATIONS["forget_consumer"], f"/v1/consumers/{consumer}", None, None, m.Done)
+        except NotFound:
+            return False
+        return True
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report:
+        # A large store takes minutes: the answer may take as long as the server needs.
+        body = m.CheckBody(repair)
+        return self._ask(OPERATIONS["check"], "/v1/admin/check", None, body, Report, wait_ms=LONG_MS)
+
+    def once(self, request: bytes) -> Backend:
+        """The same store, whose next verb goes by that id."""
+        return RemoteOnce(self, request)
+
+    def snapshot(self, path: str) -> None:
+        body = m.SnapshotBody(str(expand(path)))
+        self._ask(OPERATIONS["snapshot"], "/v1/admin/snapshot", None, body, m.Done, wait_ms=LONG_MS)
+
+
+class RemoteOnce(RemoteBackend):
+    """A view of a client for one request whose id was chosen before."""
+
+    def __init__(self, backend: RemoteBackend, request: bytes) -> None:
+        vars(self).update(vars(backend))
+        self._request = request.hex()
+
+    def close(self) -> None:
+        """The store is not the view's to close."""
+
+
+def _told(names: Sequence[QueueName]) -> tuple[str | None, list[str]]:
+    """Several queues by one tenant's header, or each with its tenant before it."""
+    tenants = {name.tenant for name in names}
+    if len(tenants) == 1:
+        (tenant,) = tenants
+        return None if tenant == DEFAULT_TENANT else tenant, [name.queue for name in names]
+    return None, [f"{name.tenant}/{name.queue}" for name in names]
+
+
+def _which(names: Sequence[QueueName], reply: m.ClaimReply) -> QueueName:
+    """The one of the queues asked for that the reply is of; a token's own tenant goes by the default's name here."""
+    exact = QueueName(reply.tenant, reply.queue)
+    return exact if exact in names else next(name for name in names if name.queue == reply.queue)

@@ -1,0 +1,218 @@
+"""Jobs as sorted files: what one attempt of a bulk load makes, for a store in the same file system.
+
+One set of files a queue. Rows come in the order of their ids, which are made here: the load's time, then the partition,
+then a count from a random start, so that two attempts, two partitions or two loads never make the same one. `delay` and
+`ttl` count from the load's beginning, which is the time its jobs say they were created at.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tenure.bulk import layouts
+from tenure.bulk.arrays import Bytes, Ints
+from tenure.errors import InvalidArgument
+from tenure.model.names import QueueName
+from tenure.model.write import LoadPart, LoadTarget
+from tenure.queueing.bulk_loads import encode_rows, rows_path, table_path
+from tenure.storage import keyspace, records
+from tenure.storage.checksum import crc32
+from tenure.storage.engines.rocksdb.table_writer import TableWriter
+from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, READY, Due
+from tenure.storage.records import LoadShape
+
+PARTITIONS = 1 << 20
+_PART_BITS = 42
+_VARIANT = 1 << 63
+KEY_REASON = "a job with a key cannot be loaded in bulk: its key has to be looked up. Use the ordinary path"
+
+
+class Ids:
+    """Ids of one attempt, ascending."""
+
+    def __init__(self, now_ms: int, partition: int) -> None:
+        if not 0 <= partition < PARTITIONS:
+            raise InvalidArgument(f"a bulk load has at most {PARTITIONS:,} partitions")
+        high = now_ms << 16 | 0x7000 | secrets.randbits(12)
+        self._next = high << 64 | _VARIANT | partition << _PART_BITS | secrets.randbits(_PART_BITS - 1)
+
+    def take(self, count: int) -> Bytes:
+        first = self._next
+        self._next += count
+        made = np.empty((count, 2), dtype=">u8")
+        made[:, 0] = first >> 64
+        made[:, 1] = np.arange(count, dtype=np.uint64) + np.uint64(first & 2**64 - 1)
+        return made.view(np.uint8).reshape(count, 16)
+
+
+class LoadWriter:
+    """The files of one attempt. They count only once they are closed, and a load names them."""
+
+    def __init__(
+        self, folder: Path, name: str, partition: int, now_ms: int, target: Callable[[QueueName], LoadTarget]
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._name, self._now, self._target = folder, name, now_ms, target
+        self._ids = Ids(now_ms, partition)
+        self._queues: dict[QueueName, _QueueFiles] = {}
+        self.rows = 0
+
+    def add(self, queue: QueueName, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        files = self._queues.get(queue)
+        if files is None:
+            name = f"{self._name}-{len(self._queues)}"
+            files = self._queues[queue] = _QueueFiles(self._folder, name, self._now, self._target(queue))
+        files.add(self._ids.take(rows.num_rows), rows)
+        self.rows += rows.num_rows
+
+    def close(self) -> list[LoadPart]:
+        return [files.close() for files in self._queues.values()]
+
+
+class _Shapes(NamedTuple):
+    """What a batch's jobs are like, but for their payloads: a value each, in stored units."""
+
+    priority: Ints
+    flags: Ints
+    visible_at_ms: Ints
+    max_attempts: Ints
+    due_at_ms: Ints
+
+    def runs(self) -> list[tuple[int, LoadShape]]:
+        """(how many, shape) of neighbours that are alike."""
+        changes = np.zeros(len(self.priority), dtype=bool)
+        for column in self:
+            changes[1:] |= column[1:] != column[:-1]
+        changes[0] = True
+        starts = np.flatnonzero(changes)
+        counts = np.diff(starts, append=len(changes)).tolist()
+        shapes = zip(*[column[starts].tolist() for column in self], strict=True)
+        return [(count, LoadShape(*shape)) for count, shape in zip(counts, shapes, strict=True)]
+
+
+class _QueueFiles:
+    def __init__(self, folder: Path, name: str, now_ms: int, target: LoadTarget) -> None:
+        self._folder, self._name, self._now, self._target = folder, name, now_ms, target
+        self._jobs = TableWriter(str(table_path(folder, name, JOBS)), filtered=True)
+        self._parts: TableWriter | None = None
+        self._keys: list[bytes] = []
+        self._shapes: list[_Shapes] = []
+        self._runs: list[tuple[int, LoadShape]] = []
+
+    def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
+        """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        keyed = columns.get("key")
+        if keyed is not None and keyed.null_count < len(keyed):
+            raise InvalidArgument(KEY_REASON)
+        payloads: list[bytes] = columns["payload"].to_numpy(zero_copy_only=False).tolist()
+        headers = columns.get("headers")
+        flags = np.zeros(rows.num_rows, dtype=np.int64)
+        if (headers is None or headers.null_count == len(headers)) and max(map(len, payloads)) <= records.PART_BYTES:
+            values = records.encode_plain_jobs(self._now, payloads)
+        else:
+            values, flags = self._encode(ids, payloads, headers)
+        keys = np.empty(rows.num_rows, dtype=layouts.OF_QUEUE)
+        keys["queue"], keys["id"] = self._target.number, ids
+        self._jobs.put_many(zip(_listed(keys), values, strict=True))
+        shapes = self._shaped(columns, flags)
+        self._keys.append(keys.tobytes())
+        self._shapes.append(shapes)
+        for count, shape in shapes.runs():
+            if self._runs and self._runs[-1][1] == shape:
+                count += self._runs.pop()[0]
+            self._runs.append((count, shape))
+
+    def _encode(self, ids: Bytes, payloads: Sequence[bytes], headers: pa.Array | None) -> tuple[list[bytes], Ints]:
+        """The jobs' rows where some have headers, or a payload of several parts."""
+        said = repeat(None, len(payloads)) if headers is None else headers.to_pylist()
+        values: list[bytes] = []
+        flags = np.zeros(len(payloads), dtype=np.int64)
+        for at, (payload, pairs) in enumerate(zip(payloads, said, strict=True)):
+            packed = records.encode_headers(dict(pairs)) if pairs else b""
+            row, further = records.encode_job(self._now, payload, b"", packed)
+            values.append(row)
+            if further:
+                flags[at] = records.HAS_PARTS
+                if self._parts is None:
+                    self._parts = TableWriter(str(table_path(self._folder, self._name, PAYLOAD)))
+                number, job = self._target.number, ids[at].tobytes()
+                self._parts.put_many(
+                    [(keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)]
+                )
+        return values, flags
+
+    def _shaped(self, columns: dict[str, pa.Array], flags: Ints) -> _Shapes:
+        now, count = self._now, len(flags)
+
+        def column(name: str, default: int) -> Ints:
+            found = columns.get(name)
+            if found is None:
+                return np.full(count, default, dtype=np.int64)
+            return np.asarray(pc.fill_null(found.cast(pa.int64()), default).to_numpy(zero_copy_only=False))
+
+        visible = now + column("delay_ms", 0)
+        if "at_ms" in columns:
+            at = column("at_ms", 0) - self._target.drift_ms
+            visible = np.where(np.asarray(columns["at_ms"].is_valid()), np.maximum(now, at), visible)
+        ttl = column("ttl_ms", 0)  # one that is given is at least 1
+        attempts = column("max_attempts", self._target.max_attempts)
+        return _Shapes(column("priority", 0), flags, visible, attempts, np.where(ttl > 0, now + ttl, 0))
+
+    def close(self) -> LoadPart:
+        self._jobs.close()
+        spaces = [JOBS]
+        if self._parts is not None:
+            self._parts.close()
+            spaces.append(PAYLOAD)
+        keys = b"".join(self._keys)
+        ids = np.frombuffer(keys, dtype=layouts.OF_QUEUE)["id"]
+        shapes = _Shapes(*[np.concatenate(column) for column in zip(*self._shapes, strict=True)])
+        for space, rows in ((READY, self._ready(ids, shapes)), (DUE, self._due(ids, shapes))):
+            if rows is not None:
+                writer = TableWriter(str(table_path(self._folder, self._name, space)))
+                writer.put_many(zip(rows, repeat(b"")))
+                writer.close()
+                spaces.append(space)
+        with rows_path(self._folder, self._name).open("wb") as out:
+            body = encode_rows(self._runs, keys)
+            out.write(body)
+            out.write(crc32(body).to_bytes(4, "big"))
+            out.flush()
+            os.fsync(out.fileno())
+        return LoadPart(self._name, self._target.number, len(ids), spaces)
+
+    def _ready(self, ids: Bytes, shapes: _Shapes) -> list[bytes]:
+        keys = np.empty(len(ids), dtype=layouts.READY)
+        keys["queue"], keys["tier"], keys["time"] = self._target.number, 9 - shapes.priority, shapes.visible_at_ms
+        keys["id"] = ids
+        if len(self._runs) > 1:
+            keys = keys[np.lexsort((shapes.visible_at_ms, -shapes.priority))]  # stable: ids stay in order
+        return _listed(keys)
+
+    def _due(self, ids: Bytes, shapes: _Shapes) -> list[bytes] | None:
+        some = np.flatnonzero(shapes.due_at_ms)
+        if not len(some):
+            return None
+        some = some[np.argsort(shapes.due_at_ms[some], kind="stable")]
+        keys = np.empty(len(some), dtype=layouts.DUE)
+        keys["kind"], keys["time"], keys["queue"] = int(Due.TTL), shapes.due_at_ms[some], self._target.number
+        keys["id"] = ids[some]
+        return _listed(keys)
+
+
+def _listed(keys: npt.NDArray[Any]) -> list[bytes]:
+    found: list[bytes] = keys.view(f"V{keys.dtype.itemsize}").tolist()
+    return found

@@ -1,0 +1,129 @@
+"""Opening a moment to read it, and reading whole tables of an open store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from tenure.api.store import Store
+from tenure.backends.embedded import KvBackend
+from tenure.backends.named_snapshots import FolderShelf, open_copy
+from tenure.bulk.plan import plan
+from tenure.bulk.plan import read as read_part
+from tenure.bulk.query import Moment, Query
+from tenure.clock import SystemClock
+from tenure.errors import InvalidArgument, SnapshotExpired
+from tenure.model.durations import Moment as Time
+from tenure.model.durations import moment_ms
+from tenure.model.snapshot import SnapshotInfo
+
+#: Said again that a snapshot is in use, while it is being read.
+_RENEW_MS = 10_000
+#: Open copies of this process, by folder: opening one costs as much as reading thousands of rows.
+_open: dict[str, Moment] = {}
+_opening = threading.Lock()
+_KEPT = 4
+
+
+class Kept:
+    """A named snapshot in its folder, for readers on the store's host; whoever reads says so, and so keeps it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._shelf = FolderShelf(self._folder.parent)
+        self._clock = SystemClock()
+        self._renewed = 0
+
+    @property
+    def id(self) -> str:
+        return self._folder.name
+
+    def renew(self) -> SnapshotInfo:
+        self._renewed = self._clock.steady_ms()
+        return self._shelf.renew(self.id, self._clock.wall_ms())
+
+    def moment(self) -> Moment:
+        """Open, or opened before by this process. Raises SnapshotExpired."""
+        try:
+            info = self.renew()
+        except SnapshotExpired:
+            _forget(str(self._folder))
+            raise
+        with _opening:
+            found = _open.get(str(self._folder))
+            if found is None:
+                for gone in [folder for folder in _open if not Path(folder).exists()]:
+                    del _open[gone]  # and its files with it, which were kept for whoever had them open
+                while len(_open) >= _KEPT:
+                    _open.pop(next(iter(_open)))  # closed when its last reader lets go of it
+                found = _open[str(self._folder)] = Moment(open_copy(self._folder, self.id), info.taken_at_ms)
+        return found
+
+    def in_use(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, the snapshot renewed as they are taken."""
+        for batch in batches:
+            if self._clock.steady_ms() - self._renewed > _RENEW_MS:
+                self.renew()
+            yield batch
+
+
+def _forget(folder: str) -> None:
+    with _opening:
+        _open.pop(folder, None)
+
+
+@contextmanager
+def moment_of(store: Store, snapshot: str | None = None) -> Iterator[Moment]:
+    """A moment of a store that is open in this process: a named one, or one taken now and dropped afterwards."""
+    backend = store._backend
+    if not isinstance(backend, KvBackend):
+        raise InvalidArgument(f"{store.url} is not open in this process: read its tables through tenure.spark")
+    info = backend.take_snapshot("read", 3_600_000) if snapshot is None else backend.renew_snapshot(snapshot)
+    try:
+        reader = backend.open_snapshot(info.id)
+        try:
+            yield Moment(reader, info.taken_at_ms)
+        finally:
+            if info.where is not None:  # else it is the shelf's own
+                reader.close()
+    finally:
+        if snapshot is None:
+            backend.drop_snapshot(info.id)
+
+
+def batches(
+    store: Store,
+    table: str,
+    *,
+    columns: Sequence[str] | None = None,
+    tenant: str | None = None,
+    queue: str | None = None,
+    state: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    snapshot: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """A table of an open store, batch by batch, all of one moment."""
+    query = Query(
+        table,
+        tuple(columns or ()),
+        tenant,
+        queue,
+        (state,) if isinstance(state, str) else tuple(state or ()),
+        None if since is None else moment_ms("since", since),
+        None if until is None else moment_ms("until", until),
+    )
+    with moment_of(store, snapshot) as moment:
+        for part in plan(moment, query, 2**40):
+            yield from read_part(moment, query, part)
+
+
+def read(store: Store, table: str, **which: object) -> pa.Table:
+    """A table of an open store, whole: the arguments of `batches`."""
+    found = list(batches(store, table, **which))  # type: ignore[arg-type]
+    columns = which.get("columns")
+    return pa.Table.from_batches(found, schema=Query(table, tuple(columns or ())).schema)  # type: ignore[arg-type]

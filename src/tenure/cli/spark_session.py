@@ -1,0 +1,107 @@
+"""A Spark session around a command: what must be there first, a quiet start, a line that tells where the job is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from tenure.cli.session import Session
+from tenure.errors import InvalidArgument, OpenError
+from tenure.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    from tenure.spark.job_session import SparkSession
+
+
+class SparkMissing(OpenError):
+    """Something that Spark needs is not installed."""
+
+    code = "spark_missing"
+
+
+def require() -> None:
+    """Say what is missing before anything starts."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing("PySpark is not installed: pip install 'tenure[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    if not (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)) and shutil.which("java") is None:
+        raise SparkMissing(
+            "Spark needs Java 17 or newer, and none was found (neither JAVA_HOME nor on the PATH)."
+            " On Debian or Ubuntu: sudo apt-get install openjdk-17-jre-headless"
+        )
+
+
+@contextmanager
+def hushed(debug: bool = False) -> Iterator[None]:
+    """Java greets on stderr, at length: kept back, and shown only if the start fails."""
+    if debug:
+        yield
+        return
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        before = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(before, kept.read())
+            raise
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+@contextmanager
+def spark_session(
+    session: Session, job: str, master: str, memory: str | None, conf: Sequence[str]
+) -> Iterator[SparkSession]:
+    log = session.settings.log
+    configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
+    require()
+    settings = {"spark.log.level": "WARN" if session.debug else "ERROR"}
+    for pair in conf:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    from tenure.spark.job_session import running
+
+    with running(f"tenure {job}", master, memory, settings, lambda: hushed(session.debug)) as spark:
+        yield spark
+
+
+Told = Callable[[str], None]
+
+
+@contextmanager
+def telling(session: Session, job: str) -> Iterator[Told]:
+    """A line that says where the job is: one that changes where a person looks, one a step elsewhere; none with --json."""
+    if session.json:
+        yield lambda step: None
+        return
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda step: console.print(f"{job}: {step}", markup=False, soft_wrap=True)
+        return
+    with console.status(f"{job} …") as status:
+        yield lambda step: status.update(f"{job}: {step}")
+
+
+def summary_shape(summary: Any) -> dict[str, object]:
+    return {
+        "job": summary.job,
+        "read": summary.read,
+        "written": summary.written,
+        "rejected": summary.rejected,
+        "seconds": round(summary.seconds, 3),
+        **summary.facts,
+    }

@@ -1,0 +1,65 @@
+"""Waiting on a backend that cannot tell of changes: look again every so often.
+
+It is what a server falls back to. One thread serves all who wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from tenure.contract.backend import Topic
+
+#: Between two looks: a job is found this late at worst.
+_EVERY_S = 0.05
+
+
+class PolledWatch:
+    __slots__ = ("_poller", "deadline", "told")
+
+    def __init__(self, poller: Poller, seconds: float, told: Callable[[], None]) -> None:
+        self._poller = poller
+        self.deadline = time.monotonic() + seconds
+        self.told = told
+
+    def left_ms(self) -> int:
+        return max(0, round((self.deadline - time.monotonic()) * 1000))
+
+    def again(self) -> None:
+        """It is told of every turn in any case."""
+
+    def close(self) -> None:
+        self._poller.leave(self)
+
+
+class Poller:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: dict[PolledWatch, None] = {}
+        self._running = False
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> PolledWatch:
+        made = PolledWatch(self, wait_ms / 1000, told)
+        with self._lock:
+            self._watches[made] = None
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="tenure-poller", daemon=True).start()
+        return made
+
+    def leave(self, watch: PolledWatch) -> None:
+        with self._lock:
+            self._watches.pop(watch, None)
+
+    def _run(self) -> None:
+        """Ends with the last who waits."""
+        while True:
+            time.sleep(_EVERY_S)
+            with self._lock:
+                waiting = list(self._watches)
+                if not waiting:
+                    self._running = False
+                    return
+            for watch in waiting:
+                watch.told()

@@ -1,0 +1,36 @@
+"""A checksum over jobs that does not care for their order: two stores hold the same jobs if count and sum agree.
+
+Over id, payload, priority, headers, attempt, token and state; what is leased is read as ready, since leases do not
+move. `tenure.spark.pipelines.migration` computes the same in Spark: the text below is the agreement between the two.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import NamedTuple
+
+from tenure.model.job import Job
+
+#: Sixty bits of a digest are summed: such a sum of a billion jobs still fits Spark's decimals.
+HEX_DIGITS = 15
+
+
+class Checksum(NamedTuple):
+    jobs: int = 0
+    total: int = 0
+
+    def with_job(self, job: Job) -> Checksum:
+        return Checksum(self.jobs + 1, self.total + job_sum(job))
+
+    def with_other(self, other: Checksum) -> Checksum:
+        return Checksum(self.jobs + other.jobs, self.total + other.total)
+
+    def __str__(self) -> str:
+        return f"{self.jobs} jobs, {self.total:x}"
+
+
+def job_sum(job: Job) -> int:
+    state = job.state if job.state in ("done", "dead") else "waiting"
+    headers = "".join([f"{len(name)}:{name}{len(value)}:{value}" for name, value in sorted(job.headers.items())])
+    head = f"{job.tenant}/{job.queue}|{job.id}|{state}|{job.priority}|{job.attempt}|{job.token}|{headers}|"
+    return int(sha256(head.encode() + job.payload).hexdigest()[:HEX_DIGITS], 16)

@@ -1,0 +1,71 @@
+"""A request as the operations see it, and what an operation is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from tenure.contract.backend import Backend, Topic
+from tenure.model.ids import job_id_bytes
+from tenure.model.names import QueueName
+from tenure.protocol.identity import Identity, Scope
+
+
+class Call(Struct, frozen=True):
+    """One request, as far as an operation needs to know it."""
+
+    backend: Backend
+    identity: Identity
+    #: Whose it is; None: an operator's that names no tenant, which is all of them, or `default` for a queue's own routes.
+    tenant: str | None
+    #: What the path names.
+    path: dict[str, str]
+    request: Any
+    #: The queue that the path names, where that was worked out before.
+    known: QueueName | None = None
+
+    @property
+    def name(self) -> QueueName:
+        return self.known or self.identity.queue(self.path["queue"], self.tenant)
+
+    @property
+    def job(self) -> bytes:
+        return job_id_bytes(self.path["job"])
+
+    def sees(self, tenant: str, queue: str) -> bool:
+        return self.identity.sees(self.tenant, QueueName(tenant, queue))
+
+    @property
+    def sees_all(self) -> bool:
+        return self.tenant is None and self.identity.queues is None
+
+
+class Waiting(NamedTuple):
+    """A request that waits: look when told of one of the topics; `None` means not yet. `end` is the answer when time is up."""
+
+    topics: Sequence[Topic]
+    wait_ms: int
+    look: Callable[[], object | None]
+    end: Callable[[int], object]
+
+
+class Operation(NamedTuple):
+    name: str
+    method: str
+    path: str
+    scope: Scope
+    asks: Any
+    answers: Any
+    run: Callable[[Call], object]
+    summary: str
+    #: Whether it changes anything: then a repeat under the same request id gets the first answer.
+    writes: bool = False
+    waits: Callable[[Call], Waiting | None] | None = None
+    #: Only through the owner's socket, whose callers share its files.
+    local: bool = False
+
+    @property
+    def in_query(self) -> bool:
+        return self.method in ("GET", "DELETE")

@@ -1,0 +1,209 @@
+"""How jobs are produced, consumed and looked at: operations on a backend, in the order of `operations`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import Forbidden, NotFound, WaitTimeout
+from tenure.model.event import EventPage
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import Counts, Job, Page, ended_as
+from tenure.model.lease import Extended, proof_of
+from tenure.model.names import JobName, QueueName, checked
+from tenure.protocol import messages as m
+from tenure.protocol.calls import Call, Waiting
+from tenure.protocol.problems import problem_of
+
+# ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def enqueue(call: Call) -> object:
+    jobs = call.request
+    if isinstance(jobs, m.JobBody):
+        return call.backend.enqueue(call.name, (jobs.checked(),))[0]
+    if not jobs:
+        return []
+    return call.backend.enqueue(call.name, m.job_requests(jobs))
+
+
+def cancel(call: Call) -> m.Done:
+    if not call.backend.cancel(call.name, call.job):
+        raise NotFound("there is no such job, or it has ended")
+    return m.Done()
+
+
+# ── consume ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _names(call: Call) -> list[QueueName]:
+    request = call.request
+    if isinstance(request, m.ClaimAnyBody):
+        return list(dict.fromkeys(call.identity.queue(queue, call.tenant) for queue in request.queues))
+    return [call.name]
+
+
+def claim(call: Call) -> m.ClaimReply:
+    request = call.request.checked()
+    if request.wait_ms:
+        request = msgspec.structs.replace(request, wait_ms=0)
+    return m.ClaimReply.of(call.backend.claim(_names(call), request), call.request.columns)
+
+
+def claim_waits(call: Call) -> Waiting | None:
+    if not call.request.wait_ms:
+        return None
+    request = call.request.checked()
+    names = _names(call)
+    now, columns = msgspec.structs.replace(request, wait_ms=0), call.request.columns
+
+    def look() -> m.ClaimReply | None:
+        leased = call.backend.claim(names, now)
+        return None if leased is None else m.ClaimReply.of(leased, columns)
+
+    return Waiting(names, request.wait_ms, look, lambda left_ms: m.ClaimReply([], left_ms=left_ms))
+
+
+def settle(call: Call) -> m.SettleReply:
+    outcomes = call.backend.settle(call.name, call.request.settles())
+    return m.SettleReply([None if error is None else problem_of(error) for error in outcomes])
+
+
+def extend(call: Call) -> Extended:
+    lease = job_id_bytes(call.path["lease"])
+    return call.backend.extend(call.name, lease, call.request.lease_ms)
+
+
+def progress(call: Call) -> m.Done:
+    request = call.request
+    m.checked_text("note", request.note)
+    call.backend.progress(call.name, proof_of(request.receipt), request.fraction, request.note)
+    return m.Done()
+
+
+# ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get(call: Call) -> Job:
+    return _there(call.backend.get(call.name, call.job))
+
+
+def _there(job: Job | None) -> Job:
+    if job is None:
+        raise NotFound("there is no such job")
+    return job
+
+
+def wait_for(call: Call) -> Job:
+    return _there(call.backend.wait_for(call.name, call.job, 0))
+
+
+def wait_for_waits(call: Call) -> Waiting | None:
+    if not call.request.timeout_ms:
+        return None
+    last: Job | None = None
+
+    def look() -> Job | None:
+        nonlocal last
+        found = call.backend.get(call.name, call.job)
+        if found is None:
+            return _there(None if last is None else _ended(call, last))
+        if found.state in ("done", "dead"):
+            return found
+        last = found
+        return None
+
+    def end(left_ms: int) -> object:
+        raise WaitTimeout(call.job.hex(), call.request.timeout_ms / 1000)
+
+    return Waiting((JobName(call.name, call.job),), call.request.timeout_ms, look, end)
+
+
+def _ended(call: Call, last: Job) -> Job:
+    """A job that is gone was done and not kept, or removed: its last event tells which."""
+    told = call.backend.timeline(call.name, call.job)
+    gone = told[-1] if told and told[-1].state == "gone" else None
+    state = "done" if gone is not None and gone.type == "done" else "removed"
+    return ended_as(last, state, call.backend.now_ms() if gone is None else gone.time_ms)
+
+
+def list_jobs(call: Call) -> Page:
+    query = call.request
+    return call.backend.list(call.name, query.state, query.limit, query.cursor)
+
+
+def timeline(call: Call) -> m.EventList:
+    events = call.backend.timeline(call.name, call.job)
+    if not events:
+        raise NotFound("there is no such job, or the journal no longer tells of it")
+    return m.EventList(events)
+
+
+def counts(call: Call) -> Counts:
+    return call.backend.counts(call.name)
+
+
+def queues(call: Call) -> m.QueueList:
+    infos = call.backend.queues(call.tenant)
+    return m.QueueList([
+        m.QueueBody(
+            tenant=q.tenant, queue=q.queue, number=q.number, paused=q.paused, policy=q.policy, counts=q.counts  # type: ignore[arg-type]
+        )
+        for q in infos
+        if call.sees(q.tenant, q.queue)
+    ])  # fmt: skip
+
+
+#: Looked through for one tenant's before an answer goes out with what there is.
+_SEARCHED = 100_000
+
+
+def upcoming(call: Call) -> m.JobList:
+    query = call.request
+    if call.sees_all:
+        return m.JobList(call.backend.upcoming(query.before_ms, query.limit))
+    jobs = call.backend.upcoming(query.before_ms, _SEARCHED)
+    return m.JobList([job for job in jobs if call.sees(job.tenant, job.queue)][: query.limit])
+
+
+def events(call: Call) -> EventPage:
+    return _page(call, call.request.consumer)
+
+
+def _page(call: Call, consumer: str | None) -> EventPage:
+    query = call.request
+    if consumer is not None:
+        if not call.identity.may("operator"):
+            raise Forbidden("a named consumer holds up the journal's trimming: that takes the scope operator")
+        checked("consumer", consumer)
+    page = call.backend.events(query.after, query.limit, 0, consumer)
+    if call.sees_all:
+        return page
+    for _ in range(_SEARCHED // 1000):  # others' events are passed over
+        mine = [event for event in page.events if call.sees(event.tenant, event.queue)]
+        if mine or not page.events:
+            return EventPage(mine, page.cursor)
+        page = call.backend.events(page.cursor, query.limit, 0, None)
+    return EventPage([], page.cursor)
+
+
+def events_waits(call: Call) -> Waiting | None:
+    query = call.request
+    if not query.wait_ms:
+        return None
+    consumer = query.consumer
+    page = EventPage([], "")
+
+    def look() -> EventPage | None:
+        nonlocal consumer, page
+        page = _page(call, consumer)
+        consumer = None  # registered by the first look
+        return page if page.events else None
+
+    return Waiting((None,), query.wait_ms, look, lambda left_ms: page)
+
+
+def store(call: Call) -> m.StoreInfo:
+    from tenure import __version__
+
+    backend = call.backend
+    return m.StoreInfo(backend.traits, backend.now_ms(), backend.clock_drift_ms(), __version__)

@@ -1,0 +1,70 @@
+"""What one request may ask for. The shapes of messages have bounds of their own; these are the server's to choose.
+
+How deep a request may be nested needs none: its shape says so, and nothing outside of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from msgspec import Struct
+
+from tenure.errors import InvalidArgument
+from tenure.protocol import messages as m
+from tenure.server_settings import Limits as Settings
+
+#: Fields that hold many of something.
+_MANY = ("items", "jobs", "ids", "tokens", "queues")
+
+
+_known: dict[type, tuple[str, ...]] = {}
+
+
+def _many_of(kind: type) -> tuple[str, ...]:
+    found = _known.get(kind)
+    if found is None:
+        found = _known[kind] = tuple(name for name in _MANY if hasattr(kind, name))
+    return found
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    body_bytes: int = 64 * 1024**2
+    #: A body that came compressed, once it is opened.
+    inflated_bytes: int = 64 * 1024**2
+    head_bytes: int = 32 * 1024
+    #: A longer wait is answered when this has passed, and asked for again by the client.
+    wait_ms: int = 60_000
+    batch: int = 1_000_000
+    claim: int = 1_000_000
+    lease_ms: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(
+            body_bytes=settings.body,
+            inflated_bytes=settings.inflated,
+            head_bytes=settings.head,
+            wait_ms=round(settings.wait * 1000),
+            batch=settings.batch,
+            claim=settings.claim,
+            lease_ms=round(settings.lease * 1000),
+        )
+
+    def check(self, request: object) -> None:
+        """Raises InvalidArgument."""
+        if type(request) is list or type(request) is dict:
+            self._many("the request", request)
+            return
+        if isinstance(request, m.ClaimBody) and request.limit > self.claim:
+            raise InvalidArgument(f"limit={request.limit}: this server gives at most {self.claim} jobs to a claim")
+        lease_ms = getattr(request, "lease_ms", None)
+        if lease_ms is not None and self.lease_ms is not None and lease_ms > self.lease_ms:
+            raise InvalidArgument(f"lease_ms={lease_ms}: this server gives leases of at most {self.lease_ms}")
+        for name in _many_of(type(request)):
+            self._many(name, getattr(request, name))
+        if isinstance(request, m.SettleBody) and request.alike is not None:
+            self._many("alike", request.alike.tokens)
+
+    def _many(self, name: str, things: Sized | None) -> None:
+        if things is not None and len(things) > self.batch:
+            raise InvalidArgument(f"{name} has {len(things)} entries, and this server takes at most {self.batch}")

@@ -1,0 +1,134 @@
+"""Looking at jobs, queues and the store, and mending them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tenure.errors import InvalidArgument
+from tenure.model.event import Event
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import Counts, Job
+from tenure.model.quota import QuotaInfo
+from tenure.model.request import ReplayRequest
+from tenure.model.retry import Policy
+from tenure.protocol.messages.base import Limit, Moment, Request, Span, State
+from tenure.storage.engine import Traits
+
+
+class ListQuery(Request):
+    state: State = "ready"
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class WaitQuery(Request):
+    timeout_ms: Span = 10_000
+
+
+class EventsQuery(Request):
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    wait_ms: Span = 0
+    consumer: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+class UpcomingQuery(Request):
+    before_ms: Annotated[int, Meta(ge=0, le=2**62)] = 2**62
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
+
+
+class JobList(Struct, frozen=True):
+    jobs: list[Job]
+
+
+class EventList(Struct, frozen=True):
+    events: list[Event]
+
+
+class QueueBody(Struct, frozen=True, kw_only=True):
+    tenant: str
+    queue: str
+    number: int
+    paused: bool
+    policy: Policy
+    counts: Counts
+
+
+class QueueList(Struct, frozen=True):
+    queues: list[QueueBody]
+
+
+class QuotaList(Struct, frozen=True):
+    quotas: list[QuotaInfo]
+
+
+class StoreInfo(Struct, frozen=True):
+    """What is behind this address."""
+
+    traits: Traits
+    now_ms: int
+    drift_ms: int
+    #: The release that answers.
+    version: str
+    #: Who owns the store, where it has an owner.
+    owner: str = ""
+
+
+class ReplayBody(Request):
+    ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
+    error: str | None = None
+    reason: Literal["max_attempts", "failed"] | None = None
+    since_ms: Moment | None = None
+    before_ms: Moment | None = None
+    limit: Annotated[int, Meta(ge=1, le=2**40)] | None = None
+    spacing_ms: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    dry_run: bool = False
+    #: Of each of the ids, the token it must still have.
+    tokens: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=100_000)] | None = None
+    delay_ms: Span = 0
+
+    def checked(self) -> ReplayRequest:
+        ids = None if self.ids is None else tuple(job_id_bytes(job) for job in self.ids)
+        if self.tokens is not None and (ids is None or len(ids) != len(self.tokens)):
+            raise InvalidArgument("tokens are given one for each of the ids")
+        return ReplayRequest(
+            ids,
+            self.error,
+            self.reason,
+            self.since_ms,
+            self.before_ms,
+            self.limit,
+            self.spacing_ms,
+            self.dry_run,
+            None if self.tokens is None else tuple(self.tokens),
+            self.delay_ms,
+        )
+
+    @classmethod
+    def of(cls, request: ReplayRequest) -> ReplayBody:
+        ids = None if request.ids is None else [job.hex() for job in request.ids]
+        tokens = None if request.tokens is None else list(request.tokens)
+        return cls(**request._asdict() | {"ids": ids, "tokens": tokens})
+
+
+class DrawBody(Request):
+    requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+
+class PurgeBody(Request):
+    state: Literal["ready", "scheduled", "done", "dead"] = "dead"
+
+
+class CleanupBody(Request):
+    before_ms: Moment | None = None
+    limit: Annotated[int, Meta(ge=1, le=2**40)] = 1000
+
+
+class CheckBody(Request):
+    repair: bool = False
+
+
+class SnapshotBody(Request):
+    path: Annotated[str, Meta(min_length=1)]

@@ -1,0 +1,153 @@
+"""Many jobs or rows at once: restores, staged writes, snapshots and their tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from tenure.errors import InvalidArgument
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import MAX_ERROR_CHARS
+from tenure.model.names import MAX_KEY_BYTES, short_text
+from tenure.model.request import JobImage, checked_bytes, checked_headers
+from tenure.model.retry import MAX_ATTEMPTS
+from tenure.model.snapshot import SnapshotInfo
+from tenure.model.write import CHUNK, LoadPart
+from tenure.protocol.messages.base import Number, Request, Small, SomeSpan, Span, checked_text
+from tenure.protocol.messages.jobs import Jobs
+
+
+class ImageBody(Request, kw_only=True):
+    """A job as it stood elsewhere (`model.request.JobImage`)."""
+
+    id: str
+    state: Literal["waiting", "done", "dead"]
+    payload: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    attempt: Small = 0
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
+    token: Number = 0
+    replays: Small = 0
+    created_at_ms: Number
+    visible_at_ms: Number
+    ended_at_ms: Number = 0
+    reason: Literal["max_attempts", "failed"] | None = None
+    error: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
+    result: bytes | None = None
+    progress: Annotated[float, Meta(ge=0, le=1)] | None = None
+    progress_note: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
+    due_at_ms: Number = 0
+
+    def checked(self) -> JobImage:
+        if self.state == "dead" and self.reason is None:
+            raise InvalidArgument(f"job {self.id} is dead: say of what (reason: max_attempts or failed)")
+        if self.result is not None:
+            checked_bytes("result", self.result)
+        for what in ("error", "progress_note"):
+            checked_text(what, getattr(self, what))
+        checked_bytes("payload", self.payload)
+        if self.headers:
+            checked_headers(self.headers)
+        if self.key is not None:
+            short_text("key", self.key, MAX_KEY_BYTES)
+        return JobImage(job_id_bytes(self.id), *[getattr(self, name) for name in JobImage._fields[1:]])
+
+    @classmethod
+    def of(cls, image: JobImage) -> ImageBody:
+        return cls(**image._asdict() | {"id": image.id.hex()})
+
+
+class RestoreBody(Request):
+    jobs: Annotated[list[ImageBody], Meta(max_length=10_000)]
+
+
+class DiscardBody(Request):
+    """Jobs by id, each with the token it must still have."""
+
+    state: Literal["done", "dead"]
+    tokens: Annotated[dict[str, Number], Meta(max_length=100_000)]
+
+
+class JobIdList(Struct, frozen=True):
+    ids: list[str]
+
+
+class WriteBody(Request):
+    manifest: bytes
+    keep_ms: Span
+
+
+class ChunkBody(Request):
+    queue: str
+    jobs: Annotated[Jobs, Meta(max_length=CHUNK)]
+
+
+class FinishBody(Request):
+    forget: str | None = None
+
+
+class PieceBody(Request):
+    data: bytes
+
+
+class LoadBody(Request):
+    manifest: bytes
+    parts: list[LoadPart]
+    keep_ms: Span
+
+
+class TakeBody(Request):
+    ttl_ms: SomeSpan
+    name: str = "snapshot"
+
+
+class SnapshotList(Struct, frozen=True):
+    snapshots: list[SnapshotInfo]
+
+
+class SliceQuery(Request):
+    begin: Number | None = None
+    end: Number | None = None
+    max_bytes: Annotated[int, Meta(ge=0, le=64 * 1024**2)] = 4 * 1024**2
+
+
+class TableQuery(Request):
+    """Which rows and columns of a table: names joined by commas, times in milliseconds."""
+
+    columns: str = ""
+    tenant: str | None = None
+    queue: str | None = None
+    state: str = ""
+    since_ms: Number | None = None
+    until_ms: Number | None = None
+
+
+class PartsQuery(TableQuery):
+    """The table in parts of about so many rows; of `events`, from one commit to before another, if said."""
+
+    rows: Annotated[int, Meta(ge=1)] = 200_000
+    first_commit: Number | None = None
+    end_commit: Number | None = None
+
+
+class PageQuery(TableQuery):
+    """The keys of a part's range, in hex digits; after a page, from where that says the next one begins."""
+
+    space: Number = 0
+    begin: str = ""
+    end: str = ""
+
+
+class PartList(Struct, frozen=True):
+    """For each part its space and its ranges of keys, in hex digits."""
+
+    parts: list[tuple[int, list[tuple[str, str]]]]
+
+
+class Stream(Struct, frozen=True):
+    """An answer that is no message: an Arrow stream, as it is."""
+
+    body: bytes

@@ -1,0 +1,120 @@
+"""The operations: each defined once, for every server and the client.
+
+An operation names its method and path, the scope it takes, what it is asked and what it answers, and how it is carried out
+on a backend (`working`, `mending`). Those that may wait say what for, so that a server can wait without holding a thread.
+
+    OPERATIONS["enqueue"]   POST /v1/queues/{queue}/jobs   produce   JobBody, or a list of them  ->  Enqueued, or a list
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+from tenure.model.event import EventPage
+from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.lease import Extended
+from tenure.model.quota import Quota
+from tenure.model.report import Report
+from tenure.model.retry import Policy
+from tenure.model.snapshot import JournalSlice, SnapshotInfo
+from tenure.model.write import LoadTarget, Published, WriteState
+from tenure.protocol import admin_operations as c
+from tenure.protocol import job_operations as w
+from tenure.protocol import messages as m
+from tenure.protocol.calls import Operation
+
+_Q = "/v1/queues/{queue}"
+_J = _Q + "/jobs/{job}"
+_ALL = (
+    Operation("enqueue", "POST", _Q + "/jobs", "produce", m.Jobs | m.JobBody, list[Enqueued] | Enqueued, w.enqueue,
+              "Add a job, or a list of jobs in one transaction.", writes=True),
+    Operation("list", "GET", _Q + "/jobs", "any", m.ListQuery, Page, w.list_jobs, "Jobs in a state, a page at a time."),
+    Operation("get", "GET", _J, "any", m.Nothing, Job, w.get, "A job as it is now."),
+    Operation("cancel", "DELETE", _J, "produce", m.Nothing, m.Done, w.cancel,
+              "Remove a job that has not ended; its holder finds out.", writes=True),
+    Operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline, "What happened to a job."),
+    Operation("wait_for", "GET", _J + "/wait", "any", m.WaitQuery, Job, w.wait_for,
+              "The job, once it is done, dead or removed.", waits=w.wait_for_waits),
+    Operation("claim", "POST", _Q + "/claims", "consume", m.ClaimBody, m.ClaimReply, w.claim,
+              "Take jobs under one lease, waiting for the first.", writes=True, waits=w.claim_waits),
+    Operation("claim_any", "POST", "/v1/claims", "consume", m.ClaimAnyBody, m.ClaimReply, w.claim,
+              "Take jobs of the first of several queues that has any.", writes=True, waits=w.claim_waits),
+    Operation("extend", "POST", _Q + "/leases/{lease}/extend", "consume", m.ExtendBody, Extended, w.extend,
+              "Keep a whole claim for longer.", writes=True),
+    Operation("settle", "POST", _Q + "/settle", "consume", m.SettleBody, m.SettleReply, w.settle,
+              "Ack, nack, fail or release deliveries, each by its receipt.", writes=True),
+    Operation("progress", "POST", _Q + "/progress", "consume", m.ProgressBody, m.Done, w.progress,
+              "Say how far a delivery is.", writes=True),
+    Operation("policy", "GET", _Q + "/policy", "any", m.Nothing, Policy, c.policy, "The queue's policy."),
+    Operation("configure", "PUT", _Q + "/policy", "admin", Policy, m.Done, c.configure, "Give the queue its policy.", writes=True),
+    Operation("pause", "POST", _Q + "/pause", "admin", m.Nothing, m.Done, c.pause, "Claims return nothing until resumed.", writes=True),
+    Operation("resume", "POST", _Q + "/resume", "admin", m.Nothing, m.Done, c.resume, "End a pause.", writes=True),
+    Operation("replay", "POST", _Q + "/replay", "admin", m.ReplayBody, Replayed, c.replay, "Bring dead jobs back.", writes=True),
+    Operation("purge", "POST", _Q + "/purge", "admin", m.PurgeBody, m.Count, c.purge, "Remove every job in a state.", writes=True),
+    Operation("restore", "POST", _Q + "/restore", "admin", m.RestoreBody, Restored, c.restore,
+              "Put jobs in as they stood elsewhere, by their ids.", writes=True),
+    Operation("discard", "POST", _Q + "/discard", "admin", m.DiscardBody, m.JobIdList, c.discard,
+              "Remove those ended jobs that are still as they were.", writes=True),
+    Operation("counts", "GET", _Q + "/counts", "any", m.Nothing, Counts, w.counts, "The queue in numbers."),
+    Operation("queues", "GET", "/v1/queues", "any", m.Nothing, m.QueueList, w.queues, "The tenant's queues; an operator's, without a tenant named: all."),
+    Operation("apply", "PUT", "/v1/queues", "admin", dict[str, Policy], m.Done, c.apply, "Give several queues their policies, in one transaction.", writes=True),
+    Operation("quotas", "GET", "/v1/quotas", "operator", m.Nothing, m.QuotaList, c.quotas, "What tenants may take, and what each has waiting."),
+    Operation("set_quota", "PUT", "/v1/quotas/{tenant}", "operator", Quota, m.Done, c.set_quota, "What a tenant may take.", writes=True),
+    Operation("draw", "POST", "/v1/quotas/{tenant}/draw", "operator", m.DrawBody, m.Count, c.draw, "Count a tenant's requests against its rate."),
+    Operation("begin_write", "PUT", "/v1/writes/{write}", "produce", m.WriteBody, WriteState, c.begin_write,
+              "Record the manifest of a staged write; a repeat is told of the first."),
+    Operation("write_state", "GET", "/v1/writes/{write}", "produce", m.Nothing, WriteState, c.write_state, "How far a staged write is."),
+    Operation("publish", "POST", "/v1/writes/{write}/chunks/{chunk}", "produce", m.ChunkBody, Published, c.publish,
+              "Publish the jobs of a staged write's next chunk, once."),
+    Operation("finish_write", "POST", "/v1/writes/{write}/finish", "produce", m.FinishBody, WriteState, c.finish_write,
+              "Nothing is left of a staged write to publish."),
+    Operation("put_piece", "PUT", "/v1/writes/{write}/parts/{part}/{piece}", "produce", m.PieceBody, m.Done, c.put_piece,
+              "Keep a piece of a part that is being staged, for a day."),
+    Operation("piece", "GET", "/v1/writes/{write}/parts/{part}/{piece}", "produce", m.Nothing, m.PieceBody, c.piece, "A piece of a staged part."),
+    Operation("drop_pieces", "DELETE", "/v1/writes/{write}/parts", "produce", m.Nothing, m.Done, c.drop_pieces,
+              "Remove what a write has staged."),
+    Operation("load_target", "POST", _Q + "/load-target", "operator", m.Nothing, LoadTarget, c.load_target,
+              "What the makers of a bulk load's files have to know of a queue.", local=True),
+    Operation("load", "POST", "/v1/writes/{write}/load", "operator", m.LoadBody, WriteState, c.load,
+              "Take in the sorted files of a bulk load, which are in the store's own folder.", local=True),
+    Operation("take_snapshot", "POST", "/v1/snapshots", "operator", m.TakeBody, SnapshotInfo, c.take_snapshot,
+              "Keep one moment of the store until it was not used for a while."),
+    Operation("snapshots", "GET", "/v1/snapshots", "operator", m.Nothing, m.SnapshotList, c.snapshots, "The named snapshots that are kept."),
+    Operation("renew_snapshot", "POST", "/v1/snapshots/{snapshot}/renew", "operator", m.Nothing, SnapshotInfo, c.renew_snapshot,
+              "Say that a snapshot is in use."),
+    Operation("drop_snapshot", "DELETE", "/v1/snapshots/{snapshot}", "operator", m.Nothing, m.Done, c.drop_snapshot, "Remove a snapshot now."),
+    Operation("table_parts", "GET", "/v1/snapshots/{snapshot}/{table}/parts", "operator", m.PartsQuery, m.PartList, c.table_parts,
+              "Where to cut a table of a snapshot, to read it side by side."),
+    Operation("read_table", "GET", "/v1/snapshots/{snapshot}/{table}", "operator", m.PageQuery, m.Stream, c.read_table,
+              "Some rows of a table of a snapshot, as an Arrow stream that says where to go on."),
+    Operation("journal_slice", "GET", "/v1/journal", "operator", m.SliceQuery, JournalSlice, c.journal_slice,
+              "Rows of the journal as they are stored."),
+    Operation("upcoming", "GET", "/v1/upcoming", "any", m.UpcomingQuery, m.JobList, w.upcoming, "Scheduled jobs, earliest first."),
+    Operation("events", "GET", "/v1/events", "any", m.EventsQuery, EventPage, w.events,
+              "The journal after a cursor; with Accept: text/event-stream, as it goes on.", waits=w.events_waits),
+    Operation("forget_consumer", "DELETE", "/v1/consumers/{consumer}", "operator", m.Nothing, m.Done, c.forget_consumer,
+              "Let the journal be trimmed past a consumer.", writes=True),
+    Operation("store", "GET", "/v1/store", "any", m.Nothing, m.StoreInfo, w.store, "What is behind this address."),
+    Operation("sweep", "POST", "/v1/admin/sweep", "operator", m.Nothing, Swept, c.sweep, "One bounded pass over what is due."),
+    Operation("cleanup", "POST", "/v1/admin/cleanup", "operator", m.CleanupBody, m.Count, c.cleanup,
+              "Remove done jobs past their retention, or all that ended before a moment.", writes=True),
+    Operation("check", "POST", "/v1/admin/check", "operator", m.CheckBody, Report, c.check, "Verify every invariant."),
+    Operation("snapshot", "POST", "/v1/admin/snapshot", "operator", m.SnapshotBody, m.Done, c.snapshot,
+              "Write a copy of one moment to a new folder.", local=True),
+)  # fmt: skip
+
+OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _ALL}
+
+for _operation in _ALL:
+    msgspec.json.Decoder(_operation.asks)  # its fields are worked out now, by one thread: see `formats`
+
+
+def decoded_query(operation: Operation, query: dict[str, str]) -> object:
+    """The request in a query string, where every value is text."""
+    if not query and operation.asks is m.Nothing:
+        return m.Nothing()
+    try:
+        return msgspec.convert(query, operation.asks, strict=False)
+    except msgspec.ValidationError as exc:
+        raise InvalidArgument(str(exc)) from None

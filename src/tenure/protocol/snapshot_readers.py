@@ -1,0 +1,103 @@
+"""Processes that read snapshots for a server, so that its own goes on serving.
+
+A request goes in by a pipe, as JSON with its length; out comes what was read, or a problem. What reads is
+`tenure.bulk.table_server`, which is above this layer: it is started by name, and shares nothing but files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from struct import Struct
+from typing import IO
+
+import msgspec
+
+from tenure.errors import InvalidArgument, Unavailable
+from tenure.protocol.messages import Problem
+from tenure.protocol.problems import error_of
+
+SIZE = Struct(">IB")
+"""Before each message: its length, and whether it is a problem."""
+_COUNT = max(2, os.cpu_count() or 1)
+#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+_problem = msgspec.json.Decoder(Problem).decode
+
+
+class Readers:
+    """At most so many processes, each started when it is needed and kept."""
+
+    def __init__(self, count: int = _COUNT) -> None:
+        self._idle: deque[subprocess.Popen[bytes]] = deque()
+        self._places = threading.BoundedSemaphore(count)
+        self._owner = os.getpid()
+
+    def ask(self, request: object) -> bytes:
+        """Raises what reading raised; Unavailable if the reader died."""
+        if importlib.util.find_spec("pyarrow") is None:
+            raise InvalidArgument("this server cannot read tables: it needs pip install 'tenure[spark]'")
+        if os.getpid() != self._owner:  # in a fork they are the parent's
+            self.__init__()  # type: ignore[misc]
+        with self._places:
+            process = self._taken()
+            try:
+                answer = _exchange(process, msgspec.json.encode(request))
+            except BaseException:
+                _end(process)
+                raise
+            self._idle.append(process)
+        return answer
+
+    def close(self) -> None:
+        if os.getpid() == self._owner:
+            while self._idle:
+                _end(self._idle.pop())
+
+    def _taken(self) -> subprocess.Popen[bytes]:
+        while self._idle:
+            found = self._idle.pop()
+            if found.poll() is None:
+                return found
+            _end(found)
+        return subprocess.Popen(
+            [sys.executable, "-m", "tenure.bulk.table_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+
+def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(SIZE.pack(len(request), 0) + request)
+        process.stdin.flush()
+        size, failed = SIZE.unpack(_exactly(process.stdout, SIZE.size))
+        answer = _exactly(process.stdout, size)
+    except (OSError, EOFError) as exc:
+        raise Unavailable(f"the process that reads snapshots ended: {exc}") from exc
+    if failed:
+        raise error_of(_problem(answer))
+    return answer
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    found = stream.read(size)
+    if len(found) != size:
+        raise EOFError("nothing more comes")
+    return found
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+READERS = Readers()
+atexit.register(READERS.close)

@@ -1,0 +1,240 @@
+"""Bulk loads: jobs that come as sorted files, made by others, and are taken in whole (`storage.engine.Loader`).
+
+The files hold what is known before the load happens: the jobs, their payloads, their rows of `ready` and `due`. A job's
+state names its event, and events stand in the journal in the order of commits: so `state` is made here, under the
+writer's lock, with the journal's rows, from a list of the jobs that comes with the files.
+
+    <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
+                                      <part>.rows           the jobs' keys and what they are like, and a CRC
+
+An id that was loaded or published before is not loaded again. An intent that is found on opening is finished first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+from tenure.errors import Corrupt, InvalidArgument, QueueFull, TooLarge
+from tenure.model.ids import NO_ID
+from tenure.model.lifecycle import State
+from tenure.model.names import QueueName
+from tenure.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, LoadTarget, WriteState
+from tenure.queueing import staged_writes
+from tenure.queueing.core import JOURNAL_LINE, Core
+from tenure.queueing.ledger import ALL, Ledger, Tail
+from tenure.queueing.registry import Registered
+from tenure.storage import keyspace, records
+from tenure.storage.checksum import crc32
+from tenure.storage.engine import Loader, Row, Table, Transaction
+from tenure.storage.keyspace import Counter
+from tenure.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, LoadShape
+
+#: Spaces that come as files; `state` is made here.
+GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE)
+_WAITING = int(State.WAITING)
+_COUNT = Struct(">I")
+_KEY = Struct("20s")
+STAGING = "staging"
+
+
+class _Repeated(Exception):
+    """No error: it leaves a transaction that has nothing to do."""
+
+    def __init__(self, state: WriteState) -> None:
+        self.state = state
+
+
+def target(core: Core, name: QueueName) -> LoadTarget:
+    """The queue, made if it is not there."""
+    _loader(core)
+    queue = core.read(lambda reader: core.registry.find(reader, name))
+    if queue is None:
+        queue = core.write(lambda ledger: ledger.queue(name))
+    return LoadTarget(queue.number, queue.policy.max_attempts, core.time.now_ms(), core.time.drift_ms())
+
+
+def load(core: Core, request: LoadRequest) -> WriteState:
+    loader = _loader(core)
+    total = sum([part.rows for part in request.parts])
+    if total > MAX_LOAD:
+        raise TooLarge("the load (in jobs, not bytes)", total, MAX_LOAD)
+    if len(request.manifest) > MAX_MANIFEST:
+        raise TooLarge("the load's manifest", len(request.manifest), MAX_MANIFEST)
+    for part in request.parts:
+        if os.path.basename(part.name) != part.name or not set(part.spaces) <= set(GIVEN) or part.rows < 1:
+            raise InvalidArgument(f"{part.name!r} is not a part of a load")
+    parts = [LoadedPart(part.name, part.queue, part.rows, part.spaces) for part in request.parts]
+    record = LoadRecord(request.id, request.manifest, parts, core.time.now_ms(), request.keep_ms)
+    try:
+        return _run(core, loader, record, again=False)
+    except _Repeated as repeated:
+        return repeated.state
+
+
+def roll_forward(core: Core) -> int:
+    """Finish the loads that were intended. Called on opening, before anyone is served; says how many there were."""
+    if core.engine.loader is None:
+        return 0
+    rows = core.read(lambda reader: reader.scan(keyspace.META, *keyspace.LOADS, 100))
+    for _, raw in rows:
+        record = records.decode_struct(LoadRecord, raw, "the intent of a bulk load")
+        _run(core, core.engine.loader, record, again=True)
+    return len(rows)
+
+
+def _loader(core: Core) -> Loader:
+    if core.engine.loader is None:
+        raise InvalidArgument(NO_LOADS)
+    return core.engine.loader
+
+
+def _run(core: Core, loader: Loader, record: LoadRecord, *, again: bool) -> WriteState:
+    assert core.engine.home is not None
+    folder = core.engine.home / STAGING / keyspace.digest(record.id.encode()).hex()
+    work = _Load(core, loader, folder, record)
+    done = loader.load(work.intend, work.finish, again=again)
+    for queue in work.queues.values():
+        core.waiters.wake(queue.name, ALL)
+    core.waiters.wake(JOURNAL_LINE, ALL)
+    return done
+
+
+class _Load:
+    def __init__(self, core: Core, loader: Loader, folder: Path, record: LoadRecord) -> None:
+        self._core, self._loader, self._folder, self._record = core, loader, folder, record
+        self._key = keyspace.load_row(keyspace.digest(record.id.encode()))
+        self.queues: dict[int, Registered] = {}
+        self._counts: dict[int, int] = {}
+        self._priorities: dict[int, set[int]] = {}
+        self._journal: list[bytes] = []
+        #: The journal row that is being filled: how many events, and their bytes.
+        self._filled = 0
+        self._events: list[bytes] = []
+        self._number = self._commit = 0
+
+    def intend(self, tx: Transaction) -> Sequence[Table]:
+        found = staged_writes.find(tx, self._record.id)
+        if found is not None:
+            if not found.finished:
+                raise InvalidArgument(f"write {self._record.id!r} was begun by the ordinary path: finish it that way")
+            raise _Repeated(found)
+        ledger = Ledger(tx, self._core, self._record.time_ms)
+        self._now, self._number, self._commit = ledger.now, ledger.next_number, tx.next_append(keyspace.JOURNAL)
+        self._check_queues(tx)
+        tables = []
+        for part in self._record.parts:
+            # A name of its own each time: the file of an earlier try may be the database's by now.
+            state = str(self._folder / f"{part.name}.{keyspace.NAMES[keyspace.STATE]}-{os.urandom(6).hex()}.sst")
+            self._loader.write_table(state, self._states(part))
+            tables.append(Table(keyspace.STATE, state))
+            tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
+        missing = [table.path for table in tables if not os.path.exists(table.path)]
+        if missing:
+            raise Corrupt(f"a bulk load cannot be finished: {missing[0]} is gone")
+        tx.put(keyspace.META, self._key, records.encode_struct(self._record))
+        return tables
+
+    def finish(self, tx: Transaction) -> WriteState:
+        ledger = Ledger(tx, self._core, self._now)
+        for number, count in self._counts.items():
+            ledger.count(number, Counter.WAITING, count)
+            ledger.count(number, Counter.ENQUEUED, count)
+            ledger.in_use(number, self._priorities[number])
+        last = self._commit
+        for row in self._journal:
+            last = tx.append(keyspace.JOURNAL, row)
+        if self._journal:
+            self._core.tail = Tail(last, self._number, self._now)
+        tx.delete(keyspace.META, self._key)
+        total = sum(self._counts.values())
+        return staged_writes.put_new(ledger, self._record.id, self._record.manifest, self._record.keep_ms, loaded=total)
+
+    def _check_queues(self, tx: Transaction) -> None:
+        for part in self._record.parts:
+            queue = self._core.registry.by_number(tx, part.queue)
+            if queue is None:
+                raise InvalidArgument(f"there is no queue with the number {part.queue}")
+            self.queues[part.queue] = queue
+            self._counts[part.queue] = self._counts.get(part.queue, 0) + part.rows
+        for number, queue in self.queues.items():
+            if queue.meter:
+                raise InvalidArgument(
+                    f"tenant {queue.name.tenant!r} has a quota, which bulk files go past: publish them the ordinary way"
+                )
+            limit, key = queue.policy.max_waiting, keyspace.counter(number, Counter.WAITING)
+            if limit is not None:
+                waiting = records.decode_count(tx.get(keyspace.COUNTERS, key))
+                if waiting + self._counts[number] > limit:
+                    raise QueueFull(str(queue.name), waiting, limit)
+
+    def _states(self, part: LoadedPart) -> Iterator[Row]:
+        """The part's rows of `state`; its events go to the journal, in rows of their own."""
+        runs, keys = read_rows(self._folder, part.name, part.rows)
+        first = 0
+        for count, shape in runs:
+            end = first + count
+            while first < end:
+                until = min(end, first + EVENTS_A_ROW - self._filled)
+                yield from self._alike(self.queues[part.queue], shape, keys[first:until])
+                first = until
+                if self._filled == EVENTS_A_ROW:
+                    self._close_row()
+        self._close_row()
+
+    def _alike(self, queue: Registered, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
+        """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
+        priority, flags, visible, attempts, due_at = shape
+        self._priorities.setdefault(queue.number, set()).add(priority)
+        head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
+        head = head[: records.STATE_ALIKE]
+        first = (self._commit << records.REF_BITS) + self._filled
+        states = records.alike_states(head, NO_ID, range(first, first + len(keys)))
+        # An event's head ends with the queue's number, and a key begins with it.
+        begin = queue.enqueued[priority].removesuffix(queue.prefix)
+        end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
+        self._events.append(begin + (end + begin).join(keys) + end)
+        self._filled += len(keys)
+        return zip(keys, states, strict=True)
+
+    def _close_row(self) -> None:
+        if self._filled:
+            row = records.encode_journal_row(self._filled, self._number, self._now, b"".join(self._events))
+            self._journal.append(row)
+            self._number += self._filled
+            self._commit += 1
+            self._filled, self._events = 0, []
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_path(folder: Path, part: str, space: int) -> Path:
+    return folder / f"{part}.{keyspace.NAMES[space]}.sst"
+
+
+def rows_path(folder: Path, part: str) -> Path:
+    return folder / f"{part}.rows"
+
+
+def encode_rows(runs: Sequence[tuple[int, LoadShape]], keys: bytes) -> bytes:
+    """The file of a part's jobs, but for the CRC that ends it: what they are like, and their keys in order."""
+    return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + keys
+
+
+def read_rows(folder: Path, part: str, count: int) -> tuple[list[tuple[int, LoadShape]], list[bytes]]:
+    path = rows_path(folder, part)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise Corrupt(f"a bulk load cannot be finished: {path} is gone") from None
+    body = raw[:-4]
+    if len(body) < _COUNT.size or crc32(body) != int.from_bytes(raw[-4:], "big"):
+        raise Corrupt(f"{path} is damaged: its checksum does not fit its {len(raw)} bytes")
+    first = _COUNT.size + _COUNT.unpack_from(body)[0] * records.LOAD_RUN_BYTES
+    runs = records.decode_load_runs(body[_COUNT.size : first])
+    if sum([alike for alike, _ in runs]) != count or len(body) != first + _KEY.size * count:
+        raise Corrupt(f"{path} is not of {count} jobs")
+    return runs, [key for (key,) in _KEY.iter_unpack(body[first:])]

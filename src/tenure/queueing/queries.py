@@ -1,0 +1,310 @@
+"""Looking: jobs, lists, counts, what is coming. Nothing here writes."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections.abc import Iterator
+
+from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
+from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
+from tenure.model.lifecycle import Change, Reason, State, shown
+from tenure.model.names import QueueName
+from tenure.queueing import journal
+from tenure.queueing.core import Core
+from tenure.queueing.job_notes import read_notes, whole_result
+from tenure.queueing.leases import held_jobs, read_lease, whole_payload
+from tenure.queueing.registry import Registered
+from tenure.queueing.waiters import until_ended
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, Space, iterate_keys
+from tenure.storage.keyspace import Counter
+
+#: Ready rows that `counts` looks at before it says "at least".
+COUNT_SCAN = 10_000
+_PRIORITIES = range(9, -1, -1)
+
+
+# ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get(core: Core, name: QueueName, job: bytes) -> Job | None:
+    def run(reader: Reader) -> Job | None:
+        queue = core.registry.find(reader, name)
+        return None if queue is None else read_job(core, reader, queue, job)
+
+    return core.read(run)
+
+
+def read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job | None:
+    try:
+        return _read_job(core, reader, queue, job)
+    except Corrupt as exc:
+        if exc.job_id is not None:
+            raise
+        raise Corrupt(exc.detail, job.hex(), exc.key) from exc  # the engine knows bytes, not jobs
+
+
+def _read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job | None:
+    at = keyspace.of_queue(queue.number, job)
+    raw = reader.get(keyspace.STATE, at)
+    body = reader.get(keyspace.JOBS, at)
+    if raw is None and body is None:
+        return None
+    if raw is None or body is None:
+        raise Corrupt(f"its {'state' if raw is None else 'payload'} is missing", job.hex())
+    state = records.decode_state(raw, job)
+    record = records.decode_job(body, job)
+    notes = read_notes(reader, queue.number, job, state)
+    held = state.state == State.LEASED
+    lease = read_lease(reader, queue.number, state.lease) if held else None
+    if held and lease is None:
+        raise Corrupt(f"its lease {state.lease.hex()} is missing", job.hex())
+    return Job(
+        id=job.hex(),
+        tenant=queue.name.tenant,
+        queue=queue.name.queue,
+        state=shown(State(state.state), state.visible_at_ms, core.time.now_ms()),
+        payload=whole_payload(reader, queue.number, job, record),
+        headers=records.decode_headers(record.headers, job),
+        key=record.key.decode("utf-8", "replace") or None,
+        priority=state.priority,
+        attempt=state.attempt,
+        max_attempts=state.max_attempts,
+        token=state.token,
+        replays=state.replays,
+        created_at_ms=record.created_at_ms,
+        visible_at_ms=state.visible_at_ms,
+        ended_at_ms=state.ended_at_ms or None,
+        reason=Reason(state.reason).name.lower() if state.state == State.DEAD else None,
+        error=notes.error,
+        result=whole_result(reader, queue.number, job, notes),
+        progress=notes.progress,
+        progress_note=notes.progress_note,
+        lease_id=state.lease.hex() if lease is not None else None,
+        lease_until_ms=None if lease is None else lease.expires_at_ms,
+        worker=None if lease is None else lease.worker_name or None,
+        due_at_ms=state.due_at_ms or None,
+    )
+
+
+def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+    deadline = core.time.now_ms() + timeout_ms
+    waiter = core.waiters.join((job,))
+    seen_from = core.read(journal.bounds)[1]
+
+    def look() -> Job | None:
+        waiter.signal.clear()
+        return get(core, name, job)
+
+    def pause() -> None:
+        left = deadline - core.time.now_ms()
+        if left <= 0:
+            raise WaitTimeout(job.hex(), timeout_ms / 1000)
+        core.clock.wait(waiter.signal, left / 1000, core.engine.traits.poll)
+
+    try:
+        return until_ended(look, pause, lambda last: _how_it_ended(core, last, job, seen_from))
+    finally:
+        core.waiters.leave(waiter)
+
+
+def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
+    """A job that is gone was done and not kept, or removed: its last event, since we last saw it, tells which."""
+    state, ended = "removed", core.time.now_ms()
+    with core.engine.snapshot((keyspace.JOURNAL,)) as reader:
+        oldest, newest = journal.bounds(reader)
+        for _, row in journal.rows_from(reader, max(oldest, seen_from), newest):
+            for event in row.events:
+                if event.job == job and event.state == State.GONE:
+                    state = "done" if event.change == Change.DONE else "removed"
+                    ended = row.header.time_ms
+    return ended_as(last, state, ended)
+
+
+# ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+    after = None if cursor is None else _split_cursor(cursor, name, state)
+
+    def run(reader: Reader) -> Page:
+        queue = core.registry.find(reader, name)
+        if queue is None:
+            return Page([], None)
+        found: list[tuple[bytes, bytes]] = []
+        rows = (
+            _leased_rows(reader, queue, after) if state == "leased" else _index_rows(core, reader, queue, state, after)
+        )
+        for row in rows:
+            found.append(row)
+            if len(found) > limit:
+                break
+        jobs = []
+        for _, job in found[:limit]:
+            shown_job = read_job(core, reader, queue, job)
+            if shown_job is not None:
+                jobs.append(shown_job)
+        return Page(jobs, _cursor(name, state, found[limit - 1][0]) if len(found) > limit else None)
+
+    return core.read(run)
+
+
+def _index_rows(
+    core: Core, reader: Reader, queue: Registered, state: str, after: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """(position, job) in the order of the state's index."""
+    for space, begin, end in _index_ranges(queue, state, core.time.now_ms()):
+        if after is not None:
+            if end <= after:
+                continue
+            begin = max(begin, after + b"\0")
+        for keys in iterate_keys(reader, space, begin, end, 500):
+            for key in keys:
+                yield key, key[-16:]
+
+
+def _index_ranges(queue: Registered, state: str, now_ms: int) -> Iterator[tuple[Space, bytes, bytes]]:
+    if state in ("done", "dead"):
+        yield (keyspace.DONE if state == "done" else keyspace.DEAD), *keyspace.queue_range(queue.number)
+        return
+    for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
+        middle = keyspace.ready_until(queue.number, priority, now_ms)
+        end = keyspace.ready_tier_end(queue.number, priority)
+        yield (keyspace.READY, prefix, middle) if state == "ready" else (keyspace.READY, middle, end)
+
+
+def _leased_rows(reader: Reader, queue: Registered, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    """(lease and job, job) of everything that is held, lease by lease."""
+    begin, end = keyspace.queue_range(queue.number)
+    if after is not None:
+        begin = keyspace.queue_prefix(queue.number) + after[:16]
+    for keys in iterate_keys(reader, keyspace.LEASES, begin, end, 100):
+        for key in keys:
+            lease = key[4:]
+            for job, _ in sorted(held_jobs(reader, queue.number, lease).jobs):
+                if after is None or lease + job > after:
+                    yield lease + job, job
+
+
+def _cursor(name: QueueName, state: str, position: bytes) -> str:
+    # Bound to its queue and state: a cursor from elsewhere is refused, not misread.
+    return base64.urlsafe_b64encode(
+        keyspace.digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4] + position
+    ).decode()
+
+
+def _split_cursor(cursor: str, name: QueueName, state: str) -> bytes:
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode())
+    except (ValueError, AttributeError):
+        raw = b""
+    if len(raw) < 20 or raw[:4] != keyspace.digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4]:
+        raise InvalidArgument("that is not a cursor of this list")
+    return raw[4:]
+
+
+def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
+    before = core.time.from_calendar(before_ms, core.time.now_ms()) if before_ms < 2**61 else keyspace.MAX_TIME - 1
+
+    def run(reader: Reader) -> list[Job]:
+        now = core.time.now_ms()
+        streams = []
+        for queue in core.registry.all(reader):
+            for priority in _PRIORITIES:
+                begin = keyspace.ready_until(queue.number, priority, now)
+                end = min(
+                    keyspace.ready_until(queue.number, priority, before - 1),
+                    keyspace.ready_tier_end(queue.number, priority),
+                )
+                if begin < end:
+                    streams.append(_timed(reader, queue, begin, end))
+        jobs = []
+        for _, _, queue, job in heapq.merge(*streams, key=lambda row: row[:2]):
+            shown_job = read_job(core, reader, queue, job)
+            if shown_job is not None:
+                jobs.append(shown_job)
+            if len(jobs) >= limit:
+                break
+        return jobs
+
+    return core.read(run)
+
+
+def _timed(
+    reader: Reader, queue: Registered, begin: bytes, end: bytes
+) -> Iterator[tuple[int, bytes, Registered, bytes]]:
+    for keys in iterate_keys(reader, keyspace.READY, begin, end, 100):
+        for key in keys:
+            ready = keyspace.split_ready(key)
+            yield ready.visible_at_ms, ready.job, queue, ready.job
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def counts(core: Core, name: QueueName) -> Counts:
+    def run(reader: Reader) -> Counts:
+        queue = core.registry.find(reader, name)
+        if queue is None:
+            return Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0)
+        return count_queue(reader, queue, core.time.now_ms())
+
+    # Counters and index at one moment; the scan may be long, so it does not hold up writers.
+    with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as snapshot:
+        return run(snapshot)
+
+
+def count_queue(reader: Reader, queue: Registered, now_ms: int, scan: int = COUNT_SCAN) -> Counts:
+    names = list(Counter)
+    raws = reader.get_many(keyspace.COUNTERS, [keyspace.counter(queue.number, name) for name in names])
+    number = {name: records.decode_count(raw) for name, raw in zip(names, raws, strict=True)}
+    waiting = number[Counter.WAITING]
+    ready = scheduled = 0
+    # Looked at from both ends of time: whichever kind is few is counted exactly, and the other is the rest.
+    for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
+        middle = keyspace.ready_until(queue.number, priority, now_ms)
+        ready += len(reader.keys(keyspace.READY, prefix, middle, scan + 1 - min(ready, scan)))
+        if ready <= scan:
+            continue
+    if ready <= scan:
+        return _counts(number, ready, waiting - ready, False)
+    for priority in _PRIORITIES:
+        middle = keyspace.ready_until(queue.number, priority, now_ms)
+        end = keyspace.ready_tier_end(queue.number, priority)
+        scheduled += len(reader.keys(keyspace.READY, middle, end, scan + 1 - min(scheduled, scan)))
+    if scheduled <= scan:
+        return _counts(number, waiting - scheduled, scheduled, False)
+    return _counts(number, scan, waiting - scan, True)
+
+
+def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bool) -> Counts:
+    return Counts(
+        ready=ready,
+        scheduled=scheduled,
+        leased=number[Counter.LEASED],
+        done=number[Counter.DONE],
+        dead=number[Counter.DEAD],
+        enqueued=number[Counter.ENQUEUED],
+        removed=number[Counter.REMOVED],
+        at_least=at_least,
+    )
+
+
+def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
+    with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as reader:
+        now = core.time.now_ms()
+        return sorted(
+            (
+                QueueInfo(
+                    tenant=queue.name.tenant,
+                    queue=queue.name.queue,
+                    number=queue.number,
+                    paused=queue.paused,
+                    policy=queue.policy,
+                    counts=count_queue(reader, queue, now, 1000),
+                )
+                for queue in core.registry.all(reader, tenant)
+            ),
+            key=lambda info: (info.tenant, info.queue),
+        )

@@ -1,0 +1,50 @@
+"""From settings to an authenticator. What cannot be secure does not start."""
+
+from __future__ import annotations
+
+from tenure.clock import Clock
+from tenure.errors import SettingsError
+from tenure.server.auth.authenticator import Authenticator
+from tenure.server.auth.claims import Rules
+from tenure.server_settings import Auth
+
+SOURCES = ("secret", "secret_file", "key_file", "jwks_url")
+
+
+def configured(auth: Auth) -> bool:
+    return any(getattr(auth, name) for name in SOURCES)
+
+
+def rules_of(auth: Auth) -> Rules:
+    return Rules(auth.issuer, auth.audience, auth.tenant_claim, auth.leeway)
+
+
+def authenticator(auth: Auth, clock: Clock | None = None) -> Authenticator | None:
+    """What these settings ask for; None if they ask for no authentication. Raises SettingsError."""
+    given = [f"server.auth.{name}" for name in SOURCES if getattr(auth, name)]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise SettingsError(f"{' and '.join(given)} are set: tokens are verified by one of them, take the others out")
+    from tenure.server.auth import keys  # needs the extra: not before it is asked for
+    from tenure.server.auth.tokens import TokenAuthenticator
+
+    keyring: keys.Keyring
+    if auth.secret:
+        keyring = keys.OneKey(keys.from_secret(auth.secret.reveal().encode(), given[0]))
+    elif auth.secret_file:
+        keyring = keys.OneKey(keys.from_secret(keys.secret_from_file(auth.secret_file, given[0]), given[0]))
+    elif auth.key_file:
+        keyring = keys.OneKey(keys.from_pem(keys.read_file(auth.key_file, given[0]), given[0]))
+    else:
+        from tenure.server.auth.jwks import Jwks
+
+        assert auth.jwks_url is not None
+        keyring = Jwks(
+            auth.jwks_url,
+            max_age=auth.jwks_max_age,
+            min_interval=auth.jwks_min_interval,
+            overlap=auth.jwks_overlap,
+            clock=clock,
+        )
+    return TokenAuthenticator(keyring, rules_of(auth), clock)

@@ -1,0 +1,248 @@
+"""The schema's interfaces, each call carried out as an operation.
+
+    Door.login ──▶ SessionDoor.queue ──▶ QueueDoor.add · poll · remove · extend · nack · settle
+                                              │ a request in MessagePack, as HTTP has it
+                                              ▼
+                                         Host.begin ──▶ carry out ──▶ results, or a problem in them
+
+A session keeps its token, not what it once said: every call is identified anew, so that it ends when the token does.
+Nothing may be raised to the RPC layer, which would send the caller a traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import capnp
+import msgspec
+
+from tenure import telemetry
+from tenure.errors import InvalidArgument, NotFound, TenureError
+from tenure.model.job import Enqueued, Job
+from tenure.model.lease import Extended
+from tenure.protocol import messages as m
+from tenure.protocol.dispatcher import Begun, Host
+from tenure.protocol.identity import Identity
+from tenure.protocol.operations import OPERATIONS
+from tenure.protocol.problems import error_of, retry_after
+
+SCHEMA_FILE = Path(__file__).with_name("tenure.capnp")
+
+capnp.remove_import_hook()
+SCHEMA: Any = capnp.load(str(SCHEMA_FILE))
+
+Carry = Callable[[Begun], Awaitable[object]]
+Identify = Callable[[Mapping[str, str]], Awaitable[Identity]]
+
+_MSGPACK = {"content-type": "application/msgpack", "accept": "application/msgpack"}
+_VERBS = ("ack", "nack", "fail", "release")
+
+
+def told(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Errors go into the results' `problem`."""
+
+    @functools.wraps(method)
+    async def answer(self: Any, _context: Any, **_: Any) -> None:
+        try:
+            await method(self, _context.params, _context.results)
+        except TenureError as exc:
+            _tell(_context.results.init("problem"), exc)
+        except Exception as exc:  # noqa: BLE001 - the caller is told that it failed, the log how
+            telemetry.warn("capnp_call_failed", exc, call=method.__name__)
+            _tell(_context.results.init("problem"), TenureError(f"the server failed: {type(exc).__name__}"))
+
+    return answer
+
+
+def _tell(problem: Any, error: TenureError) -> None:
+    problem.code, problem.message = error.code, str(error)
+    problem.retryAfterSecs = retry_after(error) or 0
+
+
+class Lobby:
+    """What all connections share: who asks, and how operations are carried out."""
+
+    def __init__(self, host: Host, identify: Identify, carry: Carry) -> None:
+        self._host = host
+        self._identify = identify
+        self._carry = carry
+
+    async def identified(self, headers: Mapping[str, str]) -> Identity:
+        return await self._identify(headers)
+
+    async def ask(self, name: str, headers: Mapping[str, str], path: dict[str, str], request: object = None) -> Any:
+        identity = await self._identify(headers)
+        operation = OPERATIONS[name]
+        body = b"" if request is None else msgspec.msgpack.encode(request)
+        return await self._carry(self._host.begin(operation, path, {}, headers, body, identity))
+
+
+class FrontDoor(SCHEMA.Door.Server):  # type: ignore[misc]
+    """Where a connection starts."""
+
+    def __init__(self, lobby: Lobby) -> None:
+        self._lobby = lobby
+
+    @told
+    async def login(self, params: Any, results: Any) -> None:
+        headers = dict(_MSGPACK, host="localhost")
+        if params.token:
+            headers["authorization"] = f"Bearer {params.token}"
+        if params.tenant:
+            headers["tenure-tenant"] = params.tenant
+        identity = await self._lobby.identified(headers)
+        identity.acting(headers.get("tenure-tenant"))
+        results.session = SessionDoor(self._lobby, headers)
+
+
+class SessionDoor(SCHEMA.Session.Server):  # type: ignore[misc]
+    def __init__(self, lobby: Lobby, headers: Mapping[str, str]) -> None:
+        self._lobby = lobby
+        self._headers = headers
+
+    @told
+    async def queue(self, params: Any, results: Any) -> None:
+        name = str(params.queueName)
+        await self._lobby.ask(
+            "policy", self._headers, {"queue": name}
+        )  # a wrong name is told here, not at the first verb
+        results.queue = QueueDoor(self._lobby, self._headers, name)
+
+
+class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
+    def __init__(self, lobby: Lobby, headers: Mapping[str, str], queue: str) -> None:
+        self._lobby = lobby
+        self._headers = headers
+        self._queue = queue
+
+    async def _ask(self, operation: str, request: object = None, **path: str) -> Any:
+        return await self._lobby.ask(operation, self._headers, {"queue": self._queue, **path}, request)
+
+    # ── Queueber's ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @told
+    async def add(self, params: Any, results: Any) -> None:
+        added: Sequence[Enqueued] = await self._ask("enqueue", [_job(item) for item in params.items])
+        ids = results.init("ids", len(added))
+        for index, one in enumerate(added):
+            ids[index] = bytes.fromhex(one.id)
+
+    @told
+    async def poll(self, params: Any, results: Any) -> None:
+        request: dict[str, object] = {
+            "limit": params.numItems or 1,
+            "wait_ms": _millis(params.timeoutMillis, params.timeoutSecs),
+            "worker": params.worker,
+        }
+        lease_ms = _millis(params.leaseValidityMillis, params.leaseValiditySecs)
+        if lease_ms:
+            request["lease_ms"] = lease_ms
+        claim: m.ClaimReply = await self._ask("claim", request)
+        if claim.lease is None:
+            return
+        results.lease = bytes.fromhex(claim.lease)
+        results.untilMillis = claim.until_ms
+        items = results.init("items", len(claim.jobs))
+        for item, job in zip(items, claim.jobs, strict=True):
+            _show(item, job)
+
+    @told
+    async def remove(self, params: Any, results: Any) -> None:
+        await self._settle_one("ack", params)
+        results.removed = True
+
+    @told
+    async def extend(self, params: Any, results: Any) -> None:
+        lease_ms = _millis(params.leaseValidityMillis, params.leaseValiditySecs)
+        extended: Extended = await self._ask("extend", {"lease_ms": lease_ms}, lease=_hex(params.lease))
+        results.extended = True
+        results.untilMillis = extended.until_ms
+        lost = results.init("lost", len(extended.lost))
+        for index, job in enumerate(extended.lost):
+            lost[index] = bytes.fromhex(job)
+
+    # ── ours ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @told
+    async def nack(self, params: Any, results: Any) -> None:
+        await self._settle_one("nack", params, **_why(params))
+        results.returned = True
+
+    @told
+    async def settle(self, params: Any, results: Any) -> None:
+        items = []
+        for one in params.settlements:
+            verb = _VERBS[one.verb.raw]
+            item: dict[str, object] = {"verb": verb, "receipt": await self._receipt(one.id, one.lease, one.token)}
+            if one.result:
+                item["result"] = bytes(one.result)
+            items.append(item | (_why(one) if verb == "nack" else {"error": one.error} if one.error else {}))
+        reply: m.SettleReply = await self._ask("settle", {"items": items})
+        outcomes = results.init("outcomes", len(reply.results))
+        for outcome, problem in zip(outcomes, reply.results, strict=True):
+            if problem is not None:
+                outcome.code, outcome.message = problem.code, problem.detail
+
+    async def _settle_one(self, verb: str, params: Any, **more: object) -> None:
+        receipt = await self._receipt(params.id, params.lease, 0)
+        reply: m.SettleReply = await self._ask("settle", {"items": [{"verb": verb, "receipt": receipt, **more}]})
+        (problem,) = reply.results
+        if problem is not None:
+            raise error_of(problem)
+
+    async def _receipt(self, job: bytes, lease: bytes, token: int) -> str:
+        """The proof. Where the caller kept no token, the job's own stands in: the lease still has to be the one that holds it."""
+        if not token:
+            try:
+                found: Job = await self._ask("get", job=_hex(job))
+                token = found.token
+            except NotFound:
+                token = 0
+        return f"{_hex(job)}.{_hex(lease)}.{token:x}"
+
+
+def _millis(millis: int, seconds: int) -> int:
+    return millis or seconds * 1000
+
+
+def _hex(raw: bytes) -> str:
+    if len(raw) != 16:
+        raise InvalidArgument(f"an id or a lease has 16 bytes, not {len(raw)}")
+    return bytes(raw).hex()
+
+
+def _why(params: Any) -> dict[str, object]:
+    said: dict[str, object] = {}
+    if params.error:
+        said["error"] = params.error
+    if params.delayMillis >= 0:
+        said["delay_ms"] = params.delayMillis
+    return said
+
+
+def _job(item: Any) -> dict[str, object]:
+    job: dict[str, object] = {"payload": bytes(item.contents)}
+    if delay := _millis(item.visibilityTimeoutMillis, item.visibilityTimeoutSecs):
+        job["delay_ms"] = delay
+    more = {
+        "priority": item.priority,
+        "key": item.key,
+        "max_attempts": item.maxAttempts,
+        "ttl_ms": item.ttlMillis,
+        "headers": {header.name: header.value for header in item.headers},
+    }
+    return job | {name: value for name, value in more.items() if value}
+
+
+def _show(item: Any, job: m.DeliveryBody) -> None:
+    item.contents, item.id = job.payload, bytes.fromhex(job.id)
+    item.attempt, item.maxAttempts, item.token = job.attempt, job.max_attempts, job.token
+    item.priority, item.createdMillis = job.priority, job.created_at_ms
+    if job.key:
+        item.key = job.key
+    headers = item.init("headers", len(job.headers or {}))
+    for header, (name, value) in zip(headers, (job.headers or {}).items(), strict=True):
+        header.name, header.value = name, value

@@ -1,0 +1,110 @@
+"""The door's own thread and event loop, beside the HTTP server's.
+
+Its own, because the RPC layer keeps a loop of its own under asyncio's, and neither should be able to hold up the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import capnp
+
+from tenure.errors import OpenError
+from tenure.protocol.dispatcher import Host
+from tenure.protocol.identity import Identity
+from tenure.server.auth import Authenticator
+from tenure.server.capnp.executor import Carrier
+from tenure.server.capnp.interfaces import FrontDoor, Lobby
+from tenure.server.request_quota import Meter
+
+#: The least that a message may be, however small a body is allowed to be: the RPC layer's own take some room.
+_MIN_WORDS = 8192
+
+
+class DoorService:
+    """The door to a host, open for as long as the context lasts."""
+
+    def __init__(self, host: Host, authenticator: Authenticator, place: tuple[str, int]) -> None:
+        self._carrier = Carrier(host)
+        self._authenticator = authenticator
+        self._meter = Meter(host.backend)
+        lobby = Lobby(host, self._identify, self._carrier.carry)
+        self._server = CapnpServer(lobby, *place, host.limits.body_bytes)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def _identify(self, headers: Mapping[str, str]) -> Identity:
+        found = self._authenticator.identify_at_once(headers)
+        if found is None:
+            found = await asyncio.to_thread(self._authenticator.identify, headers)
+        if not self._meter.free(found):
+            await asyncio.to_thread(self._meter.draw, found)
+        return found
+
+    def __enter__(self) -> DoorService:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+        self._carrier.close()
+
+
+class CapnpServer:
+    """Listens from `start` to `stop`."""
+
+    def __init__(self, lobby: Lobby, host: str, port: int, max_bytes: int) -> None:
+        self._lobby = lobby
+        self._host, self.port = host, port
+        self._words = max(_MIN_WORDS, max_bytes // 8)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="tenure-capnp", daemon=True)
+
+    def start(self) -> None:
+        """Returns once it listens. Raises OpenError."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failed is not None:
+            raise OpenError(f"cannot listen on {self._host}:{self.port} (--capnp): {self._failed}")
+
+    def stop(self) -> None:
+        """Take no more connections, end those there are; what was asked for and not answered is called off."""
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(capnp.run(self._serve()))
+        except Exception as exc:  # noqa: BLE001 - handed to whoever starts it
+            self._failed = exc
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        server = await capnp.AsyncIoStream.create_server(self._connected, self._host, self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _connected(self, stream: Any) -> None:
+        door = capnp.TwoPartyServer(
+            stream, bootstrap=FrontDoor(self._lobby), traversal_limit_in_words=self._words, nesting_limit=16
+        )
+        await door.on_disconnect()

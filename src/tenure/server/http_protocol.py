@@ -1,0 +1,217 @@
+"""uvicorn's HTTP protocol, guarded against heads without end, and with a short way for small verbs.
+
+It hands a request on once its head is complete, and keeps whatever comes before that, however much and however slowly. So
+the head is counted and timed here; what is refused gets an answer of our own shape, and the connection is closed.
+
+A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
+(`at_once`): an ASGI application needs a task, four messages and two writes for it, which take longer than the verb. Everything else
+goes uvicorn's way, and so does this where an answer is under way before it, or the caller does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from tenure.errors import InvalidArgument, TenureError, TooLarge
+from tenure.protocol.dispatcher import Host, Reply
+from tenure.protocol.tracing import server_span, tracing
+from tenure.server.asgi import SMALL_BYTES, Door
+from tenure.server.request_log import Facts, describe, named, plain_headers, request_id, tell
+
+CLOSE = "connection: close\r\n"
+#: A head takes a packet or two; who takes longer than this is not about to ask for anything.
+HEAD_SECONDS = 30.0
+
+
+class GuardedHttp(HttpToolsProtocol):
+    """Use what `guarded` makes of it."""
+
+    head_limit: ClassVar[int]
+    head_seconds: ClassVar[float]
+    door: ClassVar[Door | None]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = 0
+        self._in_head = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        #: The body so far of a request that may be answered at once; None: it is uvicorn's.
+        self._held: bytes | None = None
+        #: No request is half here; and what has come last, if that began one.
+        self._between = True
+        self._came = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_of_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._between and self.door is not None:
+            if self._known(data):
+                return
+            self._came = data
+        else:
+            self._came = b""
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > self.head_limit:
+                self._refuse(self._too_large(self._head_bytes))
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._between = False
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._end_of_head()
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.head_limit:
+            raise self._too_large(size)  # to the parser, which makes a 400 of it: see below
+        if self._short_way():
+            self._held = b""
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._held is None:
+            super().on_body(body)
+            return
+        self._held += body
+        if len(self._held) > SMALL_BYTES:
+            self._let_go()
+
+    def on_message_complete(self) -> None:
+        self._between = True
+        if self._held is not None:
+            if self._answered(self._held):
+                self._held = None
+                return
+            self._let_go()
+        super().on_message_complete()
+
+    def shutdown(self) -> None:
+        if self._held is not None:
+            self._let_go()  # it has begun: it is answered yet
+        super().shutdown()
+
+    def _short_way(self) -> bool:
+        """Whether this request may be answered at once, as far as its head tells."""
+        return (
+            self.door is not None
+            and self.url.startswith(b"/v1/")
+            and b"?" not in self.url
+            and not self.expect_100_continue
+            and getattr(self.cycle, "response_complete", True)
+            and not self.flow.write_paused
+            and not self.parser.should_upgrade()
+        )
+
+    def _let_go(self) -> None:
+        """What was held goes uvicorn's way after all."""
+        held, self._held = self._held, None
+        super().on_headers_complete()
+        if held:
+            super().on_body(held)
+
+    def _known(self, data: bytes) -> bool:
+        """Answer a request that begins like one before, without a parser. False: nothing was done."""
+        door = self.door
+        assert door is not None
+        found = door.lane.find(data)
+        if (
+            found is None
+            or self.flow.write_paused
+            or not getattr(self.cycle, "response_complete", True)
+            or self.transport.is_closing()
+            or tracing()
+        ):
+            return False
+        began = perf_counter()
+        facts, body = Facts(named(found.name)), data[found.body :]
+        reply = door.known(found, body, facts)
+        if reply is None:
+            return False
+        self._answer(found.known.prepared.operation.method, reply, facts, len(body), began, keep=True)
+        return True
+
+    def _answered(self, body: bytes) -> bool:
+        began = perf_counter()
+        parser, method = self.parser, self.parser.get_method().decode("ascii")
+        facts = Facts(request_id(self.headers))
+        headers = plain_headers(self.headers)
+        path = self.url.decode("latin-1")
+        assert self.door is not None
+        if not tracing():
+            reply = self.door.at_once(method, path, headers, body, facts)
+        else:
+            with server_span("request", headers, {"http.request.method": method}, ends=False) as span:
+                reply = self.door.at_once(method, path, headers, body, facts)
+            if reply is not None and span is not None:
+                facts.status = reply.status
+                describe(span, facts)
+                span.end()
+        if reply is None:
+            return False
+        keep = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        if facts.prepared is not None and keep and self._came:
+            self.door.lane.learn(self._came, facts.prepared, headers)
+        self._answer(method, reply, facts, len(body), began, keep=keep)
+        return True
+
+    def _answer(self, method: str, reply: Reply, facts: Facts, size: int, began: float, *, keep: bool) -> None:
+        status, content_type, content, extra = reply
+        more = "".join([f"{name.lower()}: {value}\r\n" for name, value in extra]) if extra else ""
+        head = (
+            f"content-type: {content_type}\r\ncontent-length: {len(content)}\r\n{more}"
+            f"tenure-request: {facts.request_id}\r\n{'' if keep else CLOSE}\r\n"
+        )
+        self.transport.write(STATUS_LINE[status] + head.encode("latin-1") + content)
+        facts.status, facts.bytes_in, facts.bytes_out = status, size, len(content)
+        tell(method, facts, perf_counter() - began)
+        if keep:
+            self.on_response_complete()
+        else:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        cause = sys.exception()
+        while cause is not None and not isinstance(cause, TenureError):
+            cause = cause.__context__
+        self._refuse(cause or InvalidArgument("that is not a request of HTTP/1.1"))
+
+    def _too_large(self, size: int) -> TooLarge:
+        return TooLarge("the request's head", size, self.head_limit)
+
+    def _end_of_head(self) -> None:
+        self._in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._end_of_head()
+        self.transport.abort()
+
+    def _refuse(self, error: TenureError) -> None:
+        self._end_of_head()
+        reply = Host.refusal(error, {})
+        self.transport.write(
+            f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\nContent-Type: {reply.content_type}\r\n"
+            f"Content-Length: {len(reply.body)}\r\nConnection: close\r\n\r\n".encode()
+            + reply.body
+        )
+        self.transport.close()
+
+
+def guarded(head_limit: int, head_seconds: float = HEAD_SECONDS, door: Door | None = None) -> type[GuardedHttp]:
+    """The protocol with these limits, for uvicorn's `http=`. `door`: who may answer at once."""
+    return type("GuardedHttp", (GuardedHttp,), {"head_limit": head_limit, "head_seconds": head_seconds, "door": door})

@@ -1,0 +1,147 @@
+"""OpenAPI, made from the table of operations: what the servers do is what it says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from tenure import __version__
+from tenure.protocol import messages as m
+from tenure.protocol.calls import Operation
+from tenure.protocol.formats import ARROW
+from tenure.protocol.operations import OPERATIONS
+from tenure.protocol.problems import FAULTS
+
+_PATTERNS = {
+    "queue": r"^[a-z0-9][a-z0-9._-]{0,63}$",
+    "consumer": r"^[a-z0-9][a-z0-9._-]{0,63}$",
+    "job": "^[0-9a-f]{32}$",
+    "lease": "^[0-9a-f]{32}$",
+    "chunk": "^[0-9]{1,9}$",
+    "write": r"^[A-Za-z0-9._-]{1,200}$",
+    "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",
+    "table": r"^[a-z_]+$",
+}
+_TAGS = {"produce": "produce", "consume": "consume", "any": "look", "admin": "mend", "operator": "operate"}
+
+
+def openapi(operations: dict[str, Operation] = OPERATIONS) -> dict[str, Any]:
+    public = [operation for operation in operations.values() if not operation.local]
+    kinds: list[Any] = [m.Problem]
+    for operation in public:
+        kinds += [operation.answers] if operation.in_query else [operation.asks, operation.answers]
+    shown, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schemas = iter(shown[1:])
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in public:
+        asks = None if operation.in_query else next(schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, asks, next(schemas))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tenure",
+            "version": __version__,
+            "description": "A durable, lease-based job queue: a job is settled only by the holder of its live lease.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"Takes the scope `{operation.scope}`." if operation.scope != "any" else "Takes any scope.",
+        "tags": [_TAGS[operation.scope]],
+        "parameters": [*_path_parameters(operation), *_query_parameters(operation), *_headers(operation)],
+        "responses": {
+            "200": {"description": "As asked.", "content": _content(answers)},
+            **_refusals(),
+        },
+    }
+    if operation.answers is m.Stream:
+        described["responses"]["200"]["content"] = {ARROW: {"schema": {"type": "string", "format": "binary"}}}
+    if operation.name == "events":
+        described["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    if asks is not None and operation.asks is not m.Nothing:
+        described["requestBody"] = {"required": True, "content": _content(asks)}
+    return described
+
+
+def _content(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}, "application/msgpack": {"schema": schema}}
+
+
+def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": _PATTERNS.get(name, "^[^/]+$")},
+        }
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ]
+
+
+def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+    if not operation.in_query or operation.asks is m.Nothing:
+        return []
+    (found,), components = msgspec.json.schema_components([operation.asks], ref_template="{name}")
+    fields = components[found["$ref"]]["properties"]
+    return [{"name": name, "in": "query", "required": False, "schema": _plain(field)} for name, field in fields.items()]
+
+
+def _plain(field: dict[str, Any]) -> dict[str, Any]:
+    """A query has no null: what may be left out is simply not there."""
+    choices = [choice for choice in field.get("anyOf", ()) if choice.get("type") != "null"]
+    schema = dict(choices[0]) if choices else dict(field)
+    if field.get("default") is not None:
+        schema["default"] = field["default"]
+    else:
+        schema.pop("default", None)
+    return schema
+
+
+def _headers(operation: Operation) -> list[dict[str, Any]]:
+    named = [
+        {
+            "name": "Tenure-Tenant",
+            "in": "header",
+            "required": False,
+            "description": "An operator's choice of tenant.",
+            "schema": {"type": "string", "pattern": _PATTERNS["queue"]},
+        }
+    ]
+    if operation.writes:
+        named.append(
+            {
+                "name": "Tenure-Request",
+                "in": "header",
+                "required": False,
+                "description": "An id of the caller's: asked again under it within ten minutes, the first answer is given again.",
+                "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+            }
+        )
+    return named
+
+
+def _refusals() -> dict[str, Any]:
+    """One shape for all of them; the code tells which."""
+    statuses: dict[int, list[str]] = {}
+    for code, fault in FAULTS.items():
+        statuses.setdefault(fault.status, []).append(code)
+    problem = {"$ref": "#/components/schemas/Problem"}
+    content = {"application/problem+json": {"schema": problem}, "application/problem+msgpack": {"schema": problem}}
+    return {
+        str(status): {"description": "code: " + ", ".join(codes), "content": content}
+        for status, codes in sorted(statuses.items())
+        if status < 500 or status == 503
+    }

@@ -1,0 +1,42 @@
+"""A tenant's requests, counted against its quota (`requests`) where it has one.
+
+Whether it has one is looked up and remembered for a few seconds, so that tenants without one cost nothing. Those with one
+draw each request from the store, which is exact however many servers share it. Operators are not counted: whoever lifts a
+quota must be able to ask for it.
+"""
+
+from __future__ import annotations
+
+from tenure.clock import Clock, SystemClock
+from tenure.contract.backend import Backend
+from tenure.protocol.identity import Identity
+
+#: After which a new quota, or a lifted one, is noticed at the latest.
+REMEMBERED_MS = 2_000
+_MANY = 10_000
+
+
+class Meter:
+    def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
+        self._backend = backend
+        self._clock = clock or SystemClock()
+        self._counts = backend.traits.quotas
+        #: Until when a tenant is known to have no limit.
+        self._free: dict[str, int] = {}
+
+    def free(self, identity: Identity) -> bool:
+        """Whether this caller is known not to be counted."""
+        if identity.operator or not self._counts:
+            return True
+        until = self._free.get(identity.tenant)
+        return until is not None and self._clock.steady_ms() < until
+
+    def draw(self, identity: Identity) -> None:
+        """Count one request; asks the store. Raises RateLimited."""
+        tenant = identity.tenant
+        if any(info.quota.requests is not None for info in self._backend.quotas(tenant)):
+            self._backend.draw(tenant, 1)
+            return
+        if len(self._free) > _MANY:
+            self._free.clear()
+        self._free[tenant] = self._clock.steady_ms() + REMEMBERED_MS

@@ -1,0 +1,214 @@
+"""Listening: an address, a socket, and the ASGI server (uvicorn: docs/adr tells why) that runs the application on it.
+
+On SIGTERM or SIGINT it takes no more connections, answers those who wait with nothing, lets every request under way finish, and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tenure.api.store import Store
+from tenure.backends.remote.address import reachable
+from tenure.errors import OpenError, SettingsError
+from tenure.extras import needs
+from tenure.protocol.dispatcher import Host
+from tenure.protocol.limits import Limits
+from tenure.server.auth import Authenticator, LoopbackAuthenticator
+from tenure.server.auth.configuration import authenticator
+from tenure.server_settings import Server, Tls
+
+if TYPE_CHECKING:
+    from tenure.server.capnp.service import DoorService
+
+#: Connections that the kernel keeps until they are taken.
+_BACKLOG = 1024
+#: For requests under way, once the server is told to end.
+_FINISH_S = 30
+
+
+class Bind(NamedTuple):
+    """`HOST:PORT`, or `unix:PATH`."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine gets here."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def url(self, tls: bool = False) -> str:
+        if self.path:
+            return f"http+unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if tls else 'http'}://{host}:{self.port}"
+
+
+def parse_bind(text: str) -> Bind:
+    """Raises SettingsError."""
+    if text.startswith("unix:"):
+        path = text[5:]
+        if not path or "\0" in path:
+            raise SettingsError(f"{text!r} names no socket: write unix:PATH")
+        return Bind(path=os.path.abspath(os.path.expanduser(path)))
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"{text!r} is no address to listen on: write HOST:PORT, or unix:PATH")
+    return Bind(host.strip("[]") or "127.0.0.1", int(port))
+
+
+@contextlib.contextmanager
+def listening(bind: Bind) -> Iterator[socket.socket]:
+    """A socket that listens there. Raises OpenError."""
+    try:
+        if bind.path:
+            made = _unix(bind.path)
+        else:
+            family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+            made = socket.create_server((bind.host, bind.port), family=family, backlog=_BACKLOG)
+            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol; without
+            # it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as exc:
+        why = os.strerror(exc.errno) if exc.errno else exc  # create_server says all of it twice
+        raise OpenError(f"cannot listen on {bind.path or f'{bind.host}:{bind.port}'}: {why}") from exc
+    try:
+        yield made
+    finally:
+        made.close()
+        if bind.path:
+            with contextlib.suppress(OSError):
+                os.unlink(bind.path)
+
+
+def _unix(path: str) -> socket.socket:
+    """Only this user gets in. What a server that was killed left behind is replaced; one that answers is not."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with reachable(path) as name:
+            if os.path.exists(path):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    try:
+                        probe.connect(name)
+                    except ConnectionRefusedError:
+                        os.unlink(path)
+                    else:
+                        raise OSError(f"{path} is in use by another server")
+            before = os.umask(0o177)
+            try:
+                made.bind(name)
+            finally:
+                os.umask(before)
+        made.listen(_BACKLOG)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
+    """Who tells callers apart; None: nobody. Raises SettingsError: what would be open to everyone is refused, and broken keys are."""
+    known = authenticator(settings.auth)
+    for place in places:
+        if place is not None and known is None and not place.loopback:
+            raise SettingsError(
+                f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured: set"
+                " one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
+            )
+    check_tls(settings.tls)
+    return known
+
+
+def check_tls(tls: Tls) -> None:
+    if (tls.cert is None) != (tls.key is None):
+        raise SettingsError("server.tls.cert and server.tls.key go together: set both, or none")
+    if tls.cert is None or tls.key is None:
+        return
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as exc:
+        raise SettingsError(f"server.tls.cert = {tls.cert!r}, server.tls.key = {tls.key!r}: {exc}") from None
+
+
+class Service:
+    """A store behind an application, behind uvicorn. `run` serves until it is told to stop."""
+
+    def __init__(
+        self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
+    ) -> None:
+        """`capnp`: where to open a second door. Raises SettingsError: what would be open to everyone is refused."""
+        known = known_by(settings, bind, capnp)
+        self.open_to_all = known is None
+        self.bind = bind
+        self.tls = settings.tls.cert is not None
+        limits = settings.limits
+        self.host = Host(store._backend, limits=Limits.of(limits))
+        with needs("server", "The server"):
+            import uvicorn
+
+            from tenure.server.application import PLAIN, build
+            from tenure.server.http_protocol import guarded
+            from tenure.server.request_log import Watch
+            from tenure.server.shutdown import Stopping
+        self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
+        app = build(self.host, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
+        self.door = app.door
+        config = uvicorn.Config(
+            Watch(app, PLAIN),
+            http=guarded(limits.head, door=app.door),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=_FINISH_S,
+            ssl_certfile=settings.tls.cert,
+            ssl_keyfile=settings.tls.key,
+        )
+        self._server = Stopping(config, self.host)
+        self.capnp = None if capnp is None else self._second_door(capnp)
+
+    def _second_door(self, place: Bind) -> DoorService:
+        if place.path:
+            raise SettingsError("--capnp takes HOST:PORT")
+        with needs("capnp", "The Cap'n Proto door"):
+            from tenure.server.capnp.service import DoorService
+
+        return DoorService(self.host, self.authenticator, (place.host, place.port))
+
+    def run(self, sock: socket.socket) -> None:
+        """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""
+        with self.capnp or contextlib.nullcontext():
+            self._server.run(sockets=[sock])
+
+    @contextlib.contextmanager
+    def running(self, sock: socket.socket) -> Iterator[None]:
+        """Serve in a thread beside, for as long as the context lasts."""
+        thread = threading.Thread(target=self.run, args=(sock,), name="tenure-server", daemon=True)
+        thread.start()
+        try:
+            while not self._server.started and thread.is_alive():
+                thread.join(0.005)
+            yield
+        finally:
+            self.stop()
+            thread.join(_FINISH_S)
+
+    def stop(self) -> None:
+        """From any thread."""
+        self._server.stop_soon()

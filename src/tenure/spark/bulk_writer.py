@@ -1,0 +1,120 @@
+"""`mode=bulk`: executors make sorted files, the store's owner takes them in whole. For large loads into an embedded RocksDB.
+
+What is promised is what the ordinary path promises: each row once under its `writeId`, whatever fails. What differs: all
+jobs appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
+executors must see the store's folder.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+
+from tenure.api.store import Store
+from tenure.bulk import input_rows, staging
+from tenure.bulk.load_files import KEY_REASON, LoadWriter
+from tenure.bulk.publisher import move_rejects, stage_rejects
+from tenure.bulk.staging import Manifest, Part
+from tenure.errors import InvalidArgument
+from tenure.model.names import QueueName
+from tenure.model.write import LoadPart, LoadTarget
+from tenure.spark.connections import opened
+from tenure.spark.job_writer import Plan, Staged, forget
+from tenure.storage.staged_parts import expire, folder_of
+
+
+@dataclass
+class Loaded(Staged):
+    """What one attempt made: its files, a set a queue."""
+
+    parts: list[LoadPart] = field(default_factory=list)
+
+
+def writer(plan: Plan, store: Store) -> DataSourceWriter:
+    if plan.max_waiting is not None:
+        raise InvalidArgument("maxWaiting holds back a writer in chunks: mode=bulk writes all at once")
+    write_id = plan.write_id or f"spark-{uuid.uuid4().hex}"
+    return LoadingWriter(plan, write_id, None if plan.queue is None else _target(store, write_id, plan.queue))
+
+
+class LoadingWriter(DataSourceArrowWriter):
+    def __init__(self, plan: Plan, write_id: str, target: LoadTarget | None) -> None:
+        self._plan, self._write_id, self._target = plan, write_id, target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
+        plan, context = self._plan, TaskContext.get()
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
+        folder = folder_of(plan.root, self._write_id)
+        out: LoadWriter | None = None
+        rejects: list[tuple[pa.RecordBatch, list[str]]] = []
+        for batch in iterator:
+            bad = 0
+            for rows, reasons, good in _checked(batch, plan.queue):
+                if reasons:
+                    rejects.append((rows, reasons))
+                    bad += len(reasons)
+                for queue, checked_rows in good:
+                    if out is None:
+                        now = (self._target or self._target_of(queue)).now_ms
+                        out = LoadWriter(folder, name, partition, now, self._target_of)
+                    out.add(queue, checked_rows)
+            if bad and plan.quarantine is None:
+                raise InvalidArgument(
+                    f"{bad} of {batch.num_rows} rows cannot be loaded; the first: {rejects[0][1][0]} "
+                    "(onInvalid=quarantine with a quarantinePath sets such rows aside)"
+                )
+        parts = [] if out is None else out.close()
+        if rejects:
+            folder.mkdir(parents=True, exist_ok=True)
+            stage_rejects(folder, name, rejects)
+        rejected = sum(len(reasons) for _, reasons in rejects)
+        return Loaded(self._write_id, partition, name, 0, sum(p.rows for p in parts), rejected, parts)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        plan = self._plan
+        loaded = sorted([m for m in messages if isinstance(m, Loaded)], key=lambda m: m.partition)
+        rejects = [Part(m.name, 0, m.rows, m.rejected) for m in loaded if m.rejected]
+        folder = folder_of(plan.root, self._write_id)
+        expire(plan.root)
+        # First, since once the load has happened nothing need be repeated; their names are the write's own.
+        if plan.quarantine is not None:
+            move_rejects(folder, rejects, [], plan.quarantine)
+        manifest = Manifest(plan.root, [Part(m.name, 0, m.rows, m.rejected) for m in loaded])
+        with opened(plan.url) as store:
+            store.staged(self._write_id).load(manifest.encode(), [part for m in loaded for part in m.parts])
+        staging.discard(plan.root, self._write_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        forget(self._plan, messages)
+
+    def _target_of(self, queue: QueueName) -> LoadTarget:
+        if queue == self._plan.queue and self._target is not None:
+            return self._target
+        with opened(self._plan.url) as store:
+            return _target(store, self._write_id, queue)
+
+
+def _target(store: Store, write_id: str, queue: QueueName) -> LoadTarget:
+    return store.staged(write_id).load_target(store.queue(queue.queue, tenant=queue.tenant))
+
+
+_Checked = tuple[pa.RecordBatch, list[str], list[tuple[QueueName, pa.RecordBatch]]]
+
+
+def _checked(batch: pa.RecordBatch, default: QueueName | None) -> Iterator[_Checked]:
+    """As `incoming.check`, and rows with a key set aside."""
+    if "key" in batch.schema.names and batch.column("key").null_count < batch.num_rows:
+        keyed = np.asarray(pc.is_valid(batch.column("key")).to_numpy(zero_copy_only=False))
+        refused = batch.filter(pa.array(keyed))
+        yield refused, [KEY_REASON] * refused.num_rows, []
+        batch = batch.filter(pa.array(~keyed))
+    found = input_rows.check(batch, default)
+    yield (batch if found.bad is None else found.bad), found.reasons, found.good

@@ -1,0 +1,178 @@
+"""Reading a store's tables: options to a query, a query to partitions, a partition to record batches.
+
+`partitions` runs once a load, in a process of its own: it takes the snapshot (or finds the named one) and cuts it into key
+ranges. `read` runs on the executors. Nothing tells when a read is over, so a snapshot lives on for its time to live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tenure.bulk import snapshot_locations
+from tenure.bulk.plan import Part
+from tenure.bulk.query import TIMED, Query
+from tenure.bulk.schemas import columns_of, ddl
+from tenure.bulk.snapshot_locations import Place
+from tenure.errors import InvalidArgument
+from tenure.model.durations import moment_ms
+from tenure.spark.options import checked, flag, url_of, whole
+
+OPTIONS = frozenset(
+    {"url", "table", "tenant", "queue", "state", "since", "until", "columns", "rowsPerPartition", "snapshot",
+     "snapshotTtl", "pushdown", "token"}
+)  # fmt: skip
+#: Options of streams, which Spark also asks a schema for.
+STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer"})
+ROWS = 250_000
+TTL_SECONDS = 3600
+
+
+def schema(options: Mapping[str, str]) -> str:
+    found = checked(options, OPTIONS | STREAM_OPTIONS, "a read")
+    url_of(found)
+    return ddl(found.get("table", "jobs"), _columns(found))
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    found = checked(options, OPTIONS, "a read")
+    return (PushingReader if flag(found, "pushdown") else TableReader)(found, schema)
+
+
+def query_of(options: Mapping[str, str], schema: StructType, table: str) -> Query:
+    states = tuple(state.strip() for state in options["state"].split(",")) if options.get("state") else ()
+    known = {column.name for column in columns_of(table)}
+    for name in schema.fieldNames():
+        if name not in known:
+            raise InvalidArgument(f"table {table} has no column {name!r}")
+    return Query(
+        table,
+        tuple(schema.fieldNames()),
+        options.get("tenant"),
+        options.get("queue"),
+        states,
+        moment("since", options),
+        moment("until", options),
+    )
+
+
+def moment(name: str, options: Mapping[str, str]) -> int | None:
+    """An option that is a time: ISO 8601, in UTC unless it says otherwise."""
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"option {name}={text!r} is not a time: 2026-01-31T12:00:00, in UTC") from None
+    return moment_ms(name, found if found.tzinfo is not None else found.replace(tzinfo=UTC))
+
+
+class TablePartition(InputPartition):
+    def __init__(self, place: Place, query: Query, part: Part) -> None:
+        super().__init__(None)
+        self.place = place
+        self.query = query
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"TablePartition({self.query.table}, {self.part})"
+
+
+class TableReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._url = url_of(options)
+        self._token = options.get("token")
+        self._snapshot = options.get("snapshot")
+        self._rows = whole(options, "rowsPerPartition", ROWS)
+        self._ttl_ms = 1000 * whole(options, "snapshotTtl", TTL_SECONDS)
+        self._query = query_of(options, schema, options.get("table", "jobs"))
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        if self._snapshot is None:
+            place = snapshot_locations.take(self._url, self._ttl_ms, token=self._token)
+        else:
+            place = snapshot_locations.find(self._url, self._snapshot, self._token)
+        return [TablePartition(place, self._query, part) for part in place.plan(self._query, self._rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TablePartition):  # Spark makes one of its own where there is none
+            yield from in_schema(partition.place.read(partition.query, partition.part), self._schema)
+
+
+def in_schema(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """As Spark's Java expects them, to the letter."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for batch in batches:
+        if batch.schema.equals(wanted):
+            yield batch
+        else:
+            columns = [batch.column(field.name).cast(field.type) for field in wanted]
+            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+class PushingReader(TableReader):
+    """Takes filters from Spark, which must be allowed to push them (`spark.sql.python.filterPushdown.enabled`)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for pushed in filters:
+            if not self._take(pushed):
+                yield pushed
+
+    def _take(self, pushed: Filter) -> bool:
+        """Narrow the query by it; True if the query then does all that it asks."""
+        query = self._query
+        column: str = getattr(pushed, "attribute", ("",))[0]
+        taken: dict[str, Any] | None = None
+        exact = False
+        match pushed:
+            case EqualTo(_, str(value)) if column in ("tenant", "queue") and getattr(query, column) is None:
+                taken, exact = {column: value}, True
+            case EqualTo(_, str(value)) if column == "state" and not query.states and query.table == "jobs":
+                taken, exact = {"states": (value,)}, True
+            case In(_, values) if column == "state" and not query.states and query.table == "jobs":
+                taken, exact = {"states": tuple(values)}, True
+            case GreaterThan(_, datetime() as value) | GreaterThanOrEqual(_, datetime() as value):
+                # Milliseconds rounded down here and up below: Spark looks again, at what is left.
+                if column == TIMED.get(query.table):
+                    since = _floor_ms(value)
+                    taken = {"since_ms": max(since, query.since_ms or 0)}
+            case LessThan(_, datetime() as value) | LessThanOrEqual(_, datetime() as value):
+                if column == TIMED.get(query.table):
+                    until = _floor_ms(value) + 1
+                    taken = {"until_ms": until if query.until_ms is None else min(until, query.until_ms)}
+        if taken is None:
+            return False
+        try:
+            self._query = replace(query, **taken)
+        except InvalidArgument:  # no such name can be: Spark finds nothing by it
+            return False
+        return exact
+
+
+def _floor_ms(value: datetime) -> int:
+    """PySpark gives a timestamp as this process's local time, without saying so."""
+    return max(0, int(value.timestamp() * 1_000_000) // 1000)
+
+
+def _columns(options: Mapping[str, str]) -> list[str] | None:
+    text = options.get("columns")
+    return None if not text else [name.strip() for name in text.split(",")]

@@ -1,0 +1,100 @@
+"""`storage.engine.Loader`: sorted files become part of the database, together with one commit, or not at all.
+
+An ingest goes around the log and takes one space a call, so a kill may fall between two. Therefore:
+
+    under the writer's lock
+      1  the log is made durable           what was committed before stays before
+      2  the intent is committed, durable  from here on the load will happen: whoever opens the store next finishes it
+      3  the files are ingested            space by space
+      4  the last commit, durable          counters, journal and marker; it removes the intent
+      5  fronts are forgotten              they are found again where the new rows are
+
+A failure after 2 stops the engine, as any failed write does; opening it again goes on from there. Files are taken by a
+link, so that they are still there to be taken again; the second time by a copy, since the database may have marked the
+first as its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from rocksdict import IngestExternalFileOptions
+
+from tenure.errors import TenureError, Unavailable
+from tenure.storage.engine import Row, Table
+from tenure.storage.engines.rocksdb.table_writer import TableWriter
+from tenure.storage.engines.rocksdb.transaction import RocksTransaction
+from tenure.storage.keyspace import FRONTS
+
+if TYPE_CHECKING:
+    from tenure.storage.engines.rocksdb.engine import RocksEngine
+
+T = TypeVar("T")
+
+
+class RocksLoader:
+    def __init__(self, engine: RocksEngine) -> None:
+        self._engine = engine
+        #: Told of each step as it is done: for tests that end the process there.
+        self.after: Callable[[str], None] = lambda step: None
+
+    def write_table(self, path: str, rows: Iterable[Row]) -> None:
+        writer = TableWriter(path, filtered=True)
+        writer.put_many(rows)
+        writer.close()
+
+    def load(
+        self,
+        intend: Callable[[RocksTransaction], Sequence[Table]],
+        finish: Callable[[RocksTransaction], T],
+        *,
+        again: bool = False,
+    ) -> T:
+        engine = self._engine
+        with engine._lock:
+            if engine._stopped is not None:
+                engine._refuse()
+            engine._sync()
+            self.after("synced")
+            transaction = RocksTransaction(engine)
+            tables = intend(transaction)
+            engine._apply(transaction)
+            engine._sync()
+            self.after("intended")
+            try:
+                for space in sorted({table.space for table in tables}):
+                    self._ingest(space, [table.path for table in tables if table.space == space], again)
+                    self.after(f"ingested {space}")
+                transaction = RocksTransaction(engine)
+                result = finish(transaction)
+                self.after("finishing")
+                engine._apply(transaction)
+            except BaseException as exc:
+                if engine._stopped is None:
+                    # The intent stands: nothing may be written before the load is whole.
+                    failed = exc if isinstance(exc, Exception) else Unavailable("it was interrupted")
+                    engine._stop(failed)
+                    if not isinstance(exc, TenureError) and isinstance(exc, Exception):
+                        raise Unavailable(
+                            f"the load stopped, and goes on when the store is opened again: {exc}"
+                        ) from None
+                raise
+            engine._sync()
+            self.after("finished")
+            for space in FRONTS.keys() & {table.space for table in tables}:
+                engine._heads.fronts[space].clear()
+        return result
+
+    def _ingest(self, space: int, paths: list[str], again: bool) -> None:
+        options = IngestExternalFileOptions()
+        options.set_move_files(not again)
+        taken = paths
+        if not again:
+            taken = [f"{path}.link" for path in paths]
+            for path, link in zip(paths, taken, strict=True):
+                if os.path.lexists(link):
+                    os.unlink(link)
+                os.link(path, link)
+        self._engine._tables[space].ingest_external_file(taken, options)

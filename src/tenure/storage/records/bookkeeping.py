@@ -1,0 +1,97 @@
+"""Requests and their answers, rate buckets, idempotency keys, counters."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from tenure.errors import Corrupt
+from tenure.storage.checksum import crc32
+from tenure.storage.records.framing import PART_BYTES, V1, damaged, seal, unseal
+from tenure.storage.records.jobs import split_parts
+
+_COUNT = Struct(">Q")
+_REQUEST = Struct(">BQ16sHB")
+
+
+class RequestRecord(NamedTuple):
+    """The outcome of a request made with an id. The answer's first part follows, if it has further ones."""
+
+    version: int
+    until_ms: int
+    #: Stands for the verb and its arguments.
+    asked: bytes
+    parts: int
+    failed: int
+    answer: bytes
+
+
+def encode_request(until_ms: int, asked: bytes, failed: bool, answer: bytes) -> tuple[bytes, list[bytes]]:
+    """The outcome's row, and the sealed further parts of a large answer."""
+    parts = split_parts(answer, PART_BYTES)
+    return seal(_REQUEST.pack(V1, until_ms, asked, len(parts), failed) + answer[:PART_BYTES]), parts
+
+
+def decode_request(value: bytes) -> RequestRecord:
+    body = unseal("a request's outcome", value)
+    if len(body) < _REQUEST.size:
+        raise damaged("a request's outcome", value)
+    return RequestRecord._make((*_REQUEST.unpack_from(body), body[_REQUEST.size :]))
+
+
+_BUCKET = Struct(">BQ")
+
+
+def encode_bucket(full_at_ns: int) -> bytes:
+    return seal(_BUCKET.pack(V1, full_at_ns))
+
+
+def decode_bucket(value: bytes | None) -> int:
+    """When it is full again, in nanoseconds of the store's time; one that was never taken from is full."""
+    if value is None:
+        return 0
+    body = unseal("a rate's bucket", value)
+    if len(body) != _BUCKET.size:
+        raise damaged("a rate's bucket", value)
+    full_at_ns: int = _BUCKET.unpack(body)[1]
+    return full_at_ns
+
+
+_DEDUP = Struct(">B16s16sQ")
+
+
+class DedupRecord(NamedTuple):
+    version: int
+    job: bytes
+    payload_digest: bytes
+    until_ms: int
+
+
+def encode_dedup(job: bytes, payload_digest: bytes, until_ms: int) -> bytes:
+    return seal(_DEDUP.pack(V1, job, payload_digest, until_ms))
+
+
+def decode_dedup(value: bytes) -> DedupRecord:
+    body = unseal("an idempotency key's row", value)
+    if len(body) != _DEDUP.size:
+        raise damaged("an idempotency key's row", value)
+    return DedupRecord._make(_DEDUP.unpack(body))
+
+
+COUNT_MASK = 2**64 - 1
+COUNT_BYTES = 12  # a u64 and its CRC: engines that add atomically keep the same shape
+
+
+def encode_count(value: int) -> bytes:
+    body = _COUNT.pack(value & COUNT_MASK)
+    return body + crc32(body).to_bytes(4, "big")
+
+
+def decode_count(value: bytes | None) -> int:
+    if value is None:
+        return 0
+    if len(value) != COUNT_BYTES or crc32(value[:8]) != int.from_bytes(value[8:], "big"):
+        raise Corrupt("a counter is damaged")
+    count: int = _COUNT.unpack(value[:8])[0]
+    # A counter that was taken below zero wraps; shown as negative, it is plainly wrong, and `check` says so.
+    return count if count < 1 << 63 else count - (1 << 64)

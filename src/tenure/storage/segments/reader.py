@@ -1,0 +1,376 @@
+"""Rows of `jobs`, `state` and `ready`, whether they are stored or stand for a job of a segment."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from tenure.errors import Corrupt
+from tenure.model.ids import NO_ID
+from tenure.model.lifecycle import State
+from tenure.storage.engine import Reader, Row, Space
+from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, ready_from
+from tenure.storage.records import (
+    NewSegment,
+    Segment,
+    SegmentStateRecord,
+    decode_segment_mark,
+    decode_segment_state,
+    encode_segment_mark,
+    segment_state_rows,
+)
+
+#: Spaces whose rows may stand for a job of a segment.
+MADE = frozenset({JOBS, STATE, READY})
+WAITING = int(State.WAITING)
+#: Segments read ahead by a scan.
+_AHEAD = 16
+#: So few rows are looked for as such before it is asked whether they are made of a segment.
+_FEW = 7
+#: Segments a reader remembers: whoever reads states and payloads side by side may be some thousand jobs ahead with one.
+_REMEMBERED = 256
+#: Of each generation of `RecentBodies`: at most some 8 MiB.
+_RECENT = 128
+
+
+class RecentBodies:
+    """What never changes about the newest segments, in memory: most are claimed and settled soon after they were made.
+
+    Two generations: when the younger is full, the older is dropped. Under the writer's lock, as `storage.recent_rows` is.
+    """
+
+    def __init__(self) -> None:
+        self._young: dict[bytes, NewSegment] = {}
+        self._old: dict[bytes, NewSegment] = {}
+
+    def get(self, key: bytes) -> NewSegment | None:
+        return self._young.get(key) or self._old.get(key)
+
+    def put(self, key: bytes, body: NewSegment) -> None:
+        if len(self._young) >= _RECENT:
+            self._old, self._young = self._young, {}
+        self._young[key] = body
+
+    def delete(self, key: bytes) -> None:
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
+
+class Kept:
+    """A segment as it is stored now. `places` are where its jobs are that are still in it."""
+
+    __slots__ = ("body", "key", "places", "prefix", "state")
+
+    def __init__(self, key: bytes, state: SegmentStateRecord, body: NewSegment) -> None:
+        self.key, self.prefix = key, key[:4]
+        self.state, self.body = state, body
+        self.places: Sequence[int] = range(state.first, body.count)
+        if state.gone != NO_ID:
+            gone = int.from_bytes(state.gone, "big")
+            self.places = [place for place in self.places if not gone >> place & 1]
+
+    @property
+    def jobs(self) -> list[bytes]:
+        return self.jobs_at(self.places)
+
+    def jobs_at(self, places: Sequence[int]) -> list[bytes]:
+        jobs = self.body.jobs
+        return jobs[places.start : places.stop] if isinstance(places, range) else [jobs[place] for place in places]
+
+    def payloads_at(self, places: Sequence[int]) -> list[bytes]:
+        payloads = self.body.payloads(places[0], places[-1] + 1)
+        return payloads if len(payloads) == len(places) else [payloads[place - places[0]] for place in places]
+
+    def events_at(self, places: Sequence[int]) -> Sequence[int]:
+        """The last event of each."""
+        base = self.state.last_event
+        if isinstance(places, range):
+            return range(base + places.start, base + places.stop)
+        return [base + place for place in places]
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    def place(self, job: bytes) -> int:
+        """Where a job is; -1 if it is not in it."""
+        place = self.body.place(job)
+        return place if place in self.places else -1
+
+    @property
+    def ready_place(self) -> bytes:
+        """How the keys of its jobs in `ready` begin: the job follows."""
+        return ready_from(int.from_bytes(self.prefix, "big"), self.state.priority, self.state.visible_at_ms)
+
+    @property
+    def mark(self) -> bytes:
+        """Its key in `segment_ready`: that of its first job in `ready`."""
+        return self.ready_place + self.state.first_job
+
+    def keys(self, space: Space, places: Sequence[int]) -> list[bytes]:
+        before = self.ready_place if space == READY else self.prefix
+        return [before + job for job in self.jobs_at(places)]
+
+    def value(self, space: Space, place: int) -> bytes:
+        return self.values(space, range(place, place + 1))[0]
+
+    def values(self, space: Space, places: Sequence[int]) -> list[bytes]:
+        if not places or space == READY:
+            return [b""] * len(places)
+        first, end = places[0], places[-1] + 1
+        made = segment_state_rows(self.state, first, end) if space == STATE else self.body.job_rows(first, end)
+        return made if len(made) == len(places) else [made[place - first] for place in places]
+
+    def rows_at(self, space: Space, places: Sequence[int]) -> list[Row]:
+        return list(zip(self.keys(space, places), self.values(space, places), strict=True))
+
+    def rows(self, space: Space, begin: bytes, end: bytes) -> list[Row]:
+        """Its rows between two keys."""
+        return self.rows_at(space, self.between(begin, end, before=self.ready_place if space == READY else None))
+
+    def between(
+        self, begin: bytes, end: bytes, places: Sequence[int] | None = None, before: bytes | None = None
+    ) -> Sequence[int]:
+        """Which of its places lie between two keys, that begin with the queue, or with `before`."""
+        places = self.places if places is None else places
+        before = self.prefix if before is None else before
+        first, last = before + self.body.job(places[0]), before + self.body.job(places[-1])
+        if begin <= first and last < end:
+            return places
+        keys = [before + job for job in self.jobs_at(places)]
+        return places[bisect_left(keys, begin) : bisect_left(keys, end)]
+
+
+class SegmentedReader:
+    """`storage.engine.Reader` on another one. Of a row that is stored nothing is asked twice."""
+
+    #: Keys that a transaction has seen to be stored: their jobs are in no segment.
+    _alone: set[bytes] | None = None
+    #: The last segment that was asked for: its jobs are mostly asked for together.
+    _last: Kept | None = None
+
+    def __init__(self, inner: Reader, there: bool, recent: RecentBodies | None = None) -> None:
+        self.inner = inner
+        #: Whether there may be segments at all: without, nothing is looked for.
+        self.there = there
+        self._recent = recent
+        self._known: dict[bytes, Kept] = {}
+        self._fetched: dict[bytes, bytes | None] = {}
+
+    # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        value = self.inner.get(space, key)
+        if self.there and space in MADE:
+            if value is None:
+                return self._made(space, key)
+            if self._alone is not None:
+                self._alone.add(key)
+        return value
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not self.there or space not in MADE or not keys:
+            return self.inner.get_many(space, keys)
+        left: Sequence[int] = range(len(keys))
+        if len(keys) <= _FEW:
+            values = self.inner.get_many(space, keys)
+        else:
+            values = [None] * len(keys)
+            left = self._fill(space, keys, values, left)
+            for index, value in zip(left, self.inner.get_many(space, [keys[at] for at in left]), strict=True):
+                values[index] = value
+        missing = [index for index in left if values[index] is None]
+        if self._alone is not None:
+            self._alone.update([keys[index] for index in left if values[index] is not None])
+        while missing:
+            rest = self._fill(space, keys, values, missing)
+            missing = rest[1:] if len(rest) == len(missing) else rest
+        return values
+
+    def _fill(
+        self, space: Space, keys: Sequence[bytes], values: list[bytes | None], wanted: Sequence[int]
+    ) -> list[int]:
+        """Take the values of those keys that are in one segment with the first of them; returns the others' places."""
+        first = keys[wanted[0]]
+        found = self.holding(first if space != READY else first[:4] + first[-16:])
+        if found is None or (space == READY and not self._waits_at(found[0], first)):
+            return list(wanted)
+        kept, place = found
+        made = {first: kept.value(space, place)} if len(wanted) == 1 else dict(kept.rows(space, b"", LAST))
+        left = []
+        for index in wanted:
+            values[index] = made.get(keys[index])
+            if values[index] is None:
+                left.append(index)
+        return left
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        rows = self.inner.scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+        if not self.there or space not in MADE or limit <= 0 or begin >= end:
+            return rows
+        made = self._made_rows(space, begin, end, limit, reverse)
+        return sorted(rows + made, reverse=reverse)[:limit] if made else rows
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        keys = self.inner.keys(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+        if not self.there or space not in MADE or limit <= 0 or begin >= end:
+            return keys
+        if space == READY and limit == 1 and not reverse and len(begin) <= 5:
+            # Whoever asks for the first only, asks often; and it is what a segment's mark says.
+            made = self.inner.keys(SEGMENT_READY, begin, end, 1)
+        else:
+            made = [key for key, _ in self._made_rows(space, begin, end, limit, reverse)]
+        return sorted(keys + made, reverse=reverse)[:limit] if made else keys
+
+    # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def segment(self, key: bytes) -> Kept | None:
+        """The segment of that name (queue and last job)."""
+        kept = self._known.get(key)
+        if kept is None:
+            raw = self.inner.get(SEGMENT_STATE, key)
+            kept = None if raw is None else self._read(key, raw)
+        return kept
+
+    def holding(self, at: bytes) -> tuple[Kept, int] | None:
+        """The segment that a job (queue and id) is in, and its place there."""
+        job, kept = at[4:], self._last
+        if kept is not None and kept.prefix == at[:4] and (place := kept.place(job)) >= 0:
+            return kept, place
+        for key, raw in self.inner.scan(SEGMENT_STATE, at, LAST, 1):
+            if key[:4] == at[:4] and _decoded(key, raw).first_job <= job:
+                kept = self._last = self._known.get(key) or self._read(key, raw)
+                place = kept.place(job)
+                return (kept, place) if place >= 0 else None
+        return None
+
+    def _read(self, key: bytes, raw: bytes) -> Kept:
+        state = _decoded(key, raw)
+        body = (None if self._recent is None else self._recent.get(key)) or self._stored_body(key)
+        kept = Kept(key, state, body)
+        if body.job(body.count - 1) != key[4:] or not kept.places or body.job(kept.places[0]) != state.first_job:
+            raise Corrupt("a segment's jobs and its state do not fit", key=key)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[key] = kept
+        return kept
+
+    def _fetch(self, keys: Sequence[bytes]) -> None:
+        """These will be asked for: one look for all of them is cheaper."""
+        keys = [key for key in keys if key not in self._known]
+        with suppress(Corrupt):  # then each is looked for by itself
+            self._fetched = dict(zip(keys, self.inner.get_many(SEGMENTS, keys), strict=True))
+
+    def _stored_body(self, key: bytes) -> NewSegment:
+        value = self._fetched.pop(key, None) or self.inner.get(SEGMENTS, key)
+        if value is None:
+            raise Corrupt("the jobs of a segment are missing", key=key)
+        try:
+            return Segment(value)
+        except Corrupt as exc:
+            raise Corrupt(exc.detail, key=key) from None
+
+    def _made(self, space: Space, key: bytes) -> bytes | None:
+        found = self.holding(key if space != READY else key[:4] + key[-16:])
+        if found is None:
+            return None
+        kept, place = found
+        if space == READY and not self._waits_at(kept, key):
+            return None
+        return kept.value(space, place)
+
+    def _waits_at(self, kept: Kept, key: bytes) -> bool:
+        if kept.state.state != WAITING or key[:-16] != kept.ready_place:
+            return False
+        return self.inner.get(SEGMENT_READY, kept.mark) == encode_segment_mark(kept.key[4:])
+
+    def _made_rows(self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        rows: list[Row] = []
+        segments = (
+            self.marked(begin, end, limit, reverse) if space == READY else self._lying(begin, end, limit, reverse)
+        )
+        for kept in segments:
+            if isinstance(kept, Corrupt):
+                raise kept
+            if isinstance(kept, bytes):
+                if begin <= kept < end:
+                    rows.append((kept, b""))
+            else:
+                made = kept.rows(space, begin, end)
+                rows += reversed(made) if reverse else made
+            if len(rows) >= limit:
+                break
+        return rows[:limit]
+
+    def _lying(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> Iterator[Kept | Corrupt]:
+        """Segments with a job between two keys of `jobs` or `state`, in order; damage in the place of what is damaged."""
+        if reverse:
+            over = self.inner.scan(SEGMENT_STATE, end, LAST, 1)
+            for key, raw in over + self.inner.scan(SEGMENT_STATE, begin, end, limit, reverse=True):
+                if not _begins_behind(key, raw, end):
+                    yield self._read_or_damage(key, raw)
+            return
+        while True:
+            found = self.inner.scan(SEGMENT_STATE, begin, LAST, min(limit, _AHEAD))
+            if len(found) == _AHEAD:
+                self._fetch([key for key, _ in found])
+            for key, raw in found:
+                if _begins_behind(key, raw, end):
+                    return
+                yield self._read_or_damage(key, raw)
+            if len(found) < min(limit, _AHEAD):
+                return
+            begin = found[-1][0] + b"\0"
+
+    def _read_or_damage(self, key: bytes, raw: bytes) -> Kept | Corrupt:
+        try:
+            return self._known.get(key) or self._read(key, raw)
+        except Corrupt as exc:
+            return exc
+
+    def marked(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> Iterator[Kept | bytes]:
+        """Segments with a job between two keys of `ready`, in order. A mark that leads nowhere is given as it is."""
+        if reverse:
+            yield from map(self._of_mark, self.inner.scan(SEGMENT_READY, b"", end, limit + 1, reverse=True))
+            return
+        if len(begin) > 5:  # in the midst of a range: a segment may have begun before
+            for row in self.inner.scan(SEGMENT_READY, begin[:5], begin, 1, reverse=True):
+                kept = self._of_mark(row)
+                if isinstance(kept, Kept):
+                    yield kept
+        while True:
+            found = self.inner.scan(SEGMENT_READY, begin, end, min(limit, _AHEAD))
+            yield from map(self._of_mark, found)
+            if len(found) < min(limit, _AHEAD):
+                return
+            begin = found[-1][0] + b"\0"
+
+    def _of_mark(self, row: Row) -> Kept | bytes:
+        mark, value = row
+        try:
+            kept = self.segment(mark[:4] + decode_segment_mark(value))
+        except Corrupt:
+            return mark
+        return mark if kept is None or kept.state.state != WAITING or kept.mark != mark else kept
+
+
+def _begins_behind(key: bytes, raw: bytes, end: bytes) -> bool:
+    """Whether no job of it can be before that key."""
+    if key < end or end <= key[:4]:
+        return key >= end
+    try:
+        return key[:4] + decode_segment_state(raw).first_job >= end
+    except Corrupt:
+        return False
+
+
+def _decoded(key: bytes, raw: bytes) -> SegmentStateRecord:
+    try:
+        return decode_segment_state(raw)
+    except Corrupt as exc:
+        raise Corrupt(exc.detail, key=key) from None

@@ -1,0 +1,93 @@
+"""What a process pool's two ends say to each other: MessagePack frames over a socket pair. Nothing is pickled.
+
+parent → child      Setup, then Assignment after Assignment
+child → parent      Hello, then for each: Progress any number of times, Outcome once
+"""
+
+from __future__ import annotations
+
+import socket
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from tenure.worker.outcomes import Outcome
+
+_LENGTH = Struct(">I")
+
+
+class Setup(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    app: str
+    path: list[str]
+    log_level: str | None = None
+    log_format: str = "auto"
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    pid: int
+    error: str | None = None
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    task: str
+    id: str
+    queue: str
+    tenant: str
+    attempt: int
+    max_attempts: int
+    token: int
+    priority: int
+    headers: dict[str, str]
+    deadline_ms: int | None
+    payload: bytes
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    fraction: float
+    note: str | None
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    outcome: Outcome
+
+
+Message = Setup | Hello | Assignment | Progress | Ended
+_decoder = msgspec.msgpack.Decoder(Message)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Pipe:
+    """One end."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def send(self, message: Message) -> None:
+        """Raises OSError if the other end is gone."""
+        data = _encoder.encode(message)
+        self._socket.sendall(_LENGTH.pack(len(data)) + data)
+
+    def receive(self) -> Any:
+        """The next message; None if the other end is gone."""
+        head = self._exactly(_LENGTH.size)
+        if head is None:
+            return None
+        data = self._exactly(_LENGTH.unpack(head)[0])
+        return None if data is None else _decoder.decode(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, size: int) -> bytes | None:
+        parts: list[bytes] = []
+        while size:
+            try:
+                part = self._socket.recv(min(size, 1 << 20))
+            except OSError:
+                return None
+            if not part:
+                return None
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

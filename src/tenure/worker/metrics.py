@@ -1,0 +1,96 @@
+"""Numbers and lines of a worker: per task, as `telemetry` has them per verb.
+
+    tenure_task_seconds{task}               how long handlers took, as a histogram
+    tenure_tasks_total{task,outcome}        done, retried, dead, released, lost
+    tenure_heartbeats_late_total            heartbeats that came late: something held the interpreter
+
+Tasks are a label, unlike queues: their number is that of functions in a program.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tenure import telemetry
+from tenure.telemetry import BOUNDS, Collected, histogram_buckets
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_standard = logging.getLogger("tenure")
+
+
+class TaskMeter:
+    """The numbers of one task, written by the settler's thread."""
+
+    __slots__ = ("counts", "outcomes", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.seconds = 0.0
+        self.outcomes: dict[str, int] = {}
+
+
+class TaskMeters(Collected):
+    """All tasks of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_task: dict[str, TaskMeter] = {}
+        self.late = 0
+
+    def ran(self, task: str, outcome: str, seconds: float | None) -> None:
+        with self._lock:
+            meter = self._by_task.get(task)
+            if meter is None:
+                meter = self._by_task[task] = TaskMeter()
+            meter.outcomes[outcome] = meter.outcomes.get(outcome, 0) + 1
+            if seconds is not None:
+                meter.counts[bisect_left(BOUNDS, seconds)] += 1
+                meter.seconds += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        seconds, outcomes, late = families = self._families()
+        with self._lock:
+            for task, meter in sorted(self._by_task.items()):
+                seconds.add_metric([task], histogram_buckets(meter.counts), meter.seconds)
+                for outcome, count in sorted(meter.outcomes.items()):
+                    outcomes.add_metric([task, outcome], count)
+            late.add_metric([], self.late)
+        return iter(families)
+
+    @staticmethod
+    def _families() -> tuple[Any, Any, Any]:
+        from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
+
+        return (
+            HistogramMetricFamily("tenure_task_seconds", "How long a task's handler took.", labels=["task"]),
+            CounterMetricFamily("tenure_tasks", "Jobs of a task, by what became of them.", labels=["task", "outcome"]),
+            CounterMetricFamily("tenure_heartbeats_late", "Heartbeats that came late.", labels=[]),
+        )
+
+
+METERS = TaskMeters()
+
+
+def told(level: int) -> bool:
+    """Whether a line of that level is wanted: ask before gathering its facts."""
+    return _standard.isEnabledFor(level)
+
+
+def info(event: str, **facts: object) -> None:
+    if _standard.isEnabledFor(logging.INFO):
+        telemetry._logger().info(event, **facts)
+
+
+def warn(event: str, **facts: object) -> None:
+    if _standard.isEnabledFor(logging.WARNING):
+        telemetry._logger().warning(event, **facts)
+
+
+def error(event: str, **facts: object) -> None:
+    if _standard.isEnabledFor(logging.ERROR):
+        telemetry._logger().error(event, **facts)
