@@ -29,8 +29,6 @@ T = TypeVar("T")
 _CROWD = 4
 _PATIENCE = 0.002
 _PAUSE = 0.00005
-#: Work on commits since the last sync that is worth doing while the next one runs, as a share of what a sync takes.
-_WORTH_OVERLAPPING = 0.5
 
 
 class _Deferred(threading.local):
@@ -60,8 +58,6 @@ class GroupCommit:
         #: Commits that the last sync covered, and how long it took.
         self._crowd = 0
         self._took = 0.0
-        #: Seconds of work on commits since the last sync; added to under the writer's lock.
-        self.worked = 0.0
         self._failed: TenureError | None = None
         self._current = _Sync()
         self._lock = threading.Lock()
@@ -133,9 +129,7 @@ class GroupCommit:
             self._failed = exc
             raise
         took = perf_counter() - began
-        busy, self.worked = self.worked > took * _WORTH_OVERLAPPING, 0.0
-        # Where commits are much work, the next sync does not wait for them: they are made while the disk is busy.
-        self._crowd, self._took = 0 if busy else target - before, took
+        self._crowd, self._took = target - before, took
         self.syncs += 1
         self._durable = max(self._durable, target)
         self._current = _Sync()

@@ -259,41 +259,14 @@ class RocksEngine:
         """
         self._unsure = True
         batch = WriteBatch(raw_mode=True)
-        put, delete, spaces = batch.put, batch.delete, self._spaces
-        handle = None
         try:
-            if changes.ranges:
-                self._delete_ranges(batch, changes)
-            for space, key, value in changes.writes:
-                handle, learn_put, learn_delete = spaces[space]
-                if value is None:
-                    delete(key, handle)
-                    if learn_delete is not None:
-                        learn_delete(key)
-                else:
-                    put(key, value, handle)
-                    if learn_put is not None:
-                        learn_put(key, value)
-            counts, handle = self._memory.counts, self._handles[COUNTERS]
-            for key, delta in changes.adds.items():
-                count = counts.get(key)
-                if count is None:
-                    count = decode_count(self._tables[COUNTERS].get(key))
-                counts[key] = count = count + delta
-                put(key, encode_count(count), handle)
-            number = self._next_commit
-            for row in changes.journal:
-                put(commit(number), row, self._handles[JOURNAL])
-                number += 1
+            number = self._fill(batch, changes)
             self._db.write(batch)
+        except TenureError:
+            raise  # a damaged counter: nothing was written
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
             self._stop(exc)
-            del (
-                batch,
-                put,
-                delete,
-                handle,
-            )  # an exception that is kept keeps this frame, which must not keep the driver's objects
+            del batch  # an exception that is kept keeps this frame, which must not keep the driver's object
             raise Unavailable(str(self._stopped)) from None
         for remember in changes.on_written:
             remember()
@@ -306,10 +279,36 @@ class RocksEngine:
         self._unsure = False
         return self.group_commit.applied(version)
 
-    def _delete_ranges(self, batch: WriteBatch, changes: Changes) -> None:
+    def _fill(self, batch: WriteBatch, changes: Changes) -> int:
+        """Put the changes into a batch, and into the memory beside the database. Returns the journal's next number."""
+        put, delete, spaces = batch.put, batch.delete, self._spaces
         for space, begin, end in changes.ranges:
             self._memory.delete_range(space, begin, end)
             batch.delete_range(begin, end, self._handles[space])
+        for space, key, value in changes.writes:
+            handle, learn_put, learn_delete = spaces[space]
+            if value is None:
+                delete(key, handle)
+                if learn_delete is not None:
+                    learn_delete(key)
+            else:
+                put(key, value, handle)
+                if learn_put is not None:
+                    learn_put(key, value)
+        counts, handle = self._memory.counts, self._handles[COUNTERS]
+        for key, delta in changes.adds.items():
+            count = counts.get(key)
+            if count is None:
+                count = decode_count(self._tables[COUNTERS].get(key))
+            counts[key] = count = count + delta
+            put(key, encode_count(count), handle)
+        number, handle = self._next_commit, self._handles[JOURNAL]
+        for row in changes.journal:
+            key = commit(number)
+            put(key, row, handle)
+            self._memory.heads.put(JOURNAL, key)
+            number += 1
+        return number
 
     def _attend(self) -> None:
         """On entering: refuse if the engine has stopped, and read again what an interrupted commit left unsure."""
