@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 from tenure.errors import SettingsError
 
@@ -31,3 +32,10 @@ def needs(extra: str, what: str) -> Iterator[None]:
         if exc.name is None or exc.name.partition(".")[0] == "tenure":
             raise
         raise SettingsError(missing(what, exc.name.partition(".")[0], extra)) from exc
+
+
+def require(extra: str, what: str, *modules: str) -> None:
+    """Import modules that need an extra, before any work begins. Raises SettingsError, which says what to install."""
+    with needs(extra, what):
+        for module in modules:
+            import_module(module)

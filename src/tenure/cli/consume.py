@@ -12,7 +12,7 @@ from tenure.api.queue import Queue
 from tenure.cli import json_shapes
 from tenure.cli.command import LOST, command, no
 from tenure.cli.output import Output, clean, faint, plural, preview, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, moment, span
 from tenure.errors import InvalidArgument, LeaseLost
@@ -61,12 +61,15 @@ def claim(
     """
     if claim_id is not None and len(queues) > 1:
         raise click.UsageError("--id repeats a claim on one queue: name one.")
-    with session.store() as store, working(f"Waiting up to {span(wait)} for a job") as _:
+    with session.store() as store, progress_bar(f"Waiting up to {span(wait)} for a job") as _:
         handles = [store.queue(name, session.tenant) for name in queues]
         if len(handles) == 1:
             taken = handles[0].claim(limit, lease, wait, worker, max_bytes=max_bytes, id=claim_id)
         else:
             taken = store.claim(handles, limit, lease, wait, worker, max_bytes=max_bytes)
+        if not taken and not session.json:  # programs that poll are spared the listing of all queues
+            for name in queues:
+                session.require_queue(name)
     if not taken or taken.until is None:
         no(session, f"nothing to claim in {', '.join(str(handle.name) for handle in handles)}")
     until_ms = round(taken.until.timestamp() * 1000)
@@ -178,7 +181,7 @@ def _settle(
     given = read_receipts(receipts)
     proofs = [read_proof(receipt) for receipt in given]  # a malformed one refuses them all, before any is settled
     outcomes: list[LeaseLost | None] = []
-    with session.queue(queue) as target, working(f"Settling in {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Settling in {queue}") as progress:
         for count, receipt in enumerate(given, 1):
             try:
                 settle(target, receipt)

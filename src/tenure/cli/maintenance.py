@@ -1,4 +1,4 @@
-"""replay, purge, cancel, pause, resume, configure: a person decides about jobs and queues."""
+"""replay, purge, cancel, pause, resume, configure: commands that change jobs and queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tenure.cli import json_shapes
 from tenure.cli.command import NO, command, no
 from tenure.cli.output import Cell, faint, plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import AGO, DURATION, moment, span
 from tenure.model.job import Where
@@ -66,8 +66,10 @@ def replay(
     if not (ids or filters or everything):
         raise click.UsageError("Say which: job ids, --error, --reason, --since, --before, or --all.")
     where = Where(error=error, reason=reason, since=since, before=before) if filters else None
-    with session.queue(queue) as target, working(f"Replaying in {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Replaying in {queue}") as progress:
         answer = target.replay(list(ids) or None, where, limit, rate, dry_run, progress)
+        if not answer.count:
+            session.require_queue(queue)
     if session.json:
         session.out.emit(json_shapes.replayed(target.name, answer))
     else:
@@ -105,8 +107,10 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
             raise click.UsageError("Nobody is here to ask: say --yes to remove them.")
         if not click.confirm(f"Remove every {which} job of {queue}?", err=True):
             no(session, "nothing was removed")
-    with session.queue(queue) as target, working(f"Purging {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Purging {queue}") as progress:
         count = target.purge(which, progress)
+        if not count:
+            session.require_queue(queue)
     if session.json:
         session.out.emit({**json_shapes.named(target.name), "state": which, "purged": count})
     else:
@@ -122,11 +126,13 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
 @click.argument("ids", metavar="JOB_ID...", nargs=-1, required=True)
 def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
     """Remove jobs that wait or are leased; a holder finds out at its next verb. Ends with 1 if one was not there."""
-    with session.queue(queue) as target, working(f"Cancelling in {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Cancelling in {queue}") as progress:
         outcomes = []
         for job_id in ids:
             outcomes.append(target.cancel(job_id))
             progress(len(outcomes), len(ids))
+        if not any(outcomes):
+            session.require_queue(queue)
     for job_id, cancelled in zip(ids, outcomes, strict=True):
         if session.json:
             session.out.emit({"id": job_id, "cancelled": cancelled})

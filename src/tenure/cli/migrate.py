@@ -9,7 +9,7 @@ import tenure
 from tenure.api import migration
 from tenure.cli.command import NO, command
 from tenure.cli.output import plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.errors import InvalidArgument, OpenError
 from tenure.settings import parse_url
@@ -49,7 +49,7 @@ def migrate(session: Session, source: str, target: str, queue: str | None, no_ve
     with (
         tenure.open(source, sweep=False) as here,
         tenure.open(target, sweep=False) as there,
-        working(f"Moving to {target}") as progress,
+        progress_bar(f"Moving to {target}") as progress,
     ):
         moved = migration.migrate(
             here, there, tenant=session.given_tenant, queue=queue, verify=not no_verify, progress=progress

@@ -15,7 +15,7 @@ import click
 from tenure.cli import json_shapes
 from tenure.cli.command import command
 from tenure.cli.output import plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION, now_ms, span
 from tenure.errors import TenureError
@@ -149,7 +149,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
     with ExitStack() as stack:
         if first is not None:
             target = stack.enter_context(session.queue(queue, create=True))
-            progress = stack.enter_context(working(f"Enqueueing into {target.name}"))
+            progress = stack.enter_context(progress_bar(f"Enqueueing into {target.name}"))
             for batch in chain((first,), pending):
                 try:
                     answers = target.enqueue_many([job(payload) for payload in batch.payloads])

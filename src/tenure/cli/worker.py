@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from tenure.cli import reload
-from tenure.cli.command import BUG, NO, command, no
+from tenure.cli.command import BUG, NO, USAGE, command
 from tenure.cli.output import strong
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION
@@ -105,7 +105,7 @@ def worker(
 
         start_http_server(metrics_port, "127.0.0.1")
     with contextlib.suppress(AttributeError):
-        # What handlers print is seen when it is printed, also in a file or a container's log.
+        # Handlers' prints appear at once, also in a file or a container's log.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with _shown(session, made, log_level):
         code = made.run()
@@ -122,7 +122,7 @@ def worker(
 
 @contextmanager
 def _shown(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
-    """One line for people on a terminal, log lines for everybody else."""
+    """Show a status line on a terminal, log lines elsewhere."""
     for_people = sys.stderr.isatty() and not session.json
     level = "debug" if session.debug else log_level or ("warning" if for_people else "info")
     form = "json" if session.json else session.settings.log.format
@@ -197,7 +197,7 @@ def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> No
     args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
     try:
         result = asyncio.run(task(*args, **kwargs)) if task.is_async else task(*args, **kwargs)
-    except Exception as exc:  # noqa: BLE001 - the task's, not ours: shown as Python shows it
+    except Exception as exc:  # noqa: BLE001 - the task's own exception: shown as Python shows it
         traceback.print_exception(exc)
         raise click.exceptions.Exit(NO) from None
     _print(session, result)
@@ -205,7 +205,7 @@ def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> No
 
 def _print(session: Session, result: Any) -> None:
     if result is not None:
-        session.out.raw(msgspec.json.format(msgspec.json.encode(result), indent=0 if session.json else 2) + b"\n")
+        session.out.content(msgspec.json.format(msgspec.json.encode(result), indent=0 if session.json else 2) + b"\n")
 
 
 def _app(session: Session, name: str) -> App:
@@ -215,7 +215,7 @@ def _app(session: Session, name: str) -> App:
         app = load_app(name)
     except InvalidArgument:
         raise
-    except Exception as exc:  # noqa: BLE001 - whatever the module raised while it was imported
+    except Exception as exc:  # noqa: BLE001 - importing runs the user's module, which may raise anything
         _import_failed(session, name, exc)
     if session.url is not None:
         app.use(session.url)
@@ -241,5 +241,7 @@ def _task(session: Session, name: str) -> Task[Any, Any, Any]:
 
 
 def _import_failed(session: Session, name: str, error: Exception) -> NoReturn:
+    """Show the module's traceback, and end as for any wrong word on the command line."""
     traceback.print_exception(error)
-    no(session, f"{name.partition(':')[0]} could not be imported: see above.")
+    session.out.problem("import", f"{name.rpartition(':')[0] or name} could not be imported: its error is above.")
+    raise click.exceptions.Exit(USAGE)
