@@ -20,7 +20,9 @@ try:
     import pyarrow as _pyarrow
     import pyspark as _pyspark
 except ImportError as exc:  # pragma: no cover - where the extra is not installed
-    raise ImportError(f"tenure.spark needs PySpark, pyarrow and numpy ({exc}): pip install 'tenure[spark]'") from exc
+    from tenure.extras import missing
+
+    raise ImportError(missing("tenure.spark", str(exc.name), "spark")) from exc
 
 from tenure.spark.session import session  # it shares its name with its module: whoever comes last would have it
 
