@@ -1,4 +1,4 @@
-"""check, cleanup, sweep, snapshot, upgrade: the care of a whole store."""
+"""check, cleanup, sweep, snapshot, upgrade: commands that look after a whole store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenure.storage.keyspace import FORMAT
         ("Is everything as it must be?", "tenure check"),
         ("Mend what can be mended, and say how:", "tenure check --repair"),
     ),
-    short_help="Verify every invariant; --repair mends.",
+    short_help="Verify every invariant; --repair mends faults.",
 )
 @click.option("--repair", is_flag=True, help="Mend what can be mended.")
 def check(session: Session, repair: bool) -> None:
@@ -90,7 +90,7 @@ def _repaired(what: str | None, repair: bool) -> Cell | None:
             "tenure cleanup --before 30d --limit 1000000",
         ),
     ),
-    short_help="Remove jobs that ended and need not stay.",
+    short_help="Remove done jobs past their retention.",
 )
 @click.option("--before", type=AGO, help="All done and dead jobs that ended before this moment (30d: 30 days ago).")
 @click.option("--limit", "-n", type=int, default=100_000, show_default=True, help="At most this many.")

@@ -1,4 +1,4 @@
-"""top: queues, rates, ages and workers, refreshed until it is left."""
+"""top: show queues, rates, ages and workers until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class QueueSample:
     name: QueueName
     paused: bool
     counts: Counts
-    #: Since when the job that goes next has been ready.
+    #: When the job that is claimed next became ready.
     oldest_ms: int | None
     workers: Counter[str] = field(default_factory=Counter)
 
@@ -59,7 +59,7 @@ class Sample:
             return None
         seconds = self.at - before.at
         came = queue.counts.enqueued - old.counts.enqueued
-        # A job that is done and not kept is `removed`; a replay takes one out of `dead`: never less than nothing.
+        # A replay takes jobs out of `dead`, so the difference may be negative: show 0 then.
         return max(0, came) / seconds, max(0, queue.ended - old.ended) / seconds
 
 
@@ -73,12 +73,12 @@ class Sample:
     short_help="Watch queues, rates and workers.",
 )
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
-@click.option("--every", type=DURATION, default=1.0, show_default=True, help="Between two looks.")
-@click.option("--once", is_flag=True, help="One look, without rates.")
+@click.option("--every", type=DURATION, default=1.0, show_default=True, help="Time between two refreshes.")
+@click.option("--once", is_flag=True, help="Print once, without rates.")
 def top(session: Session, names: Sequence[str], every: float, once: bool) -> None:
     """Show queues, how fast jobs come and go, how long the next one has waited, and which workers hold jobs.
 
-    Without a terminal it writes a table (with --json a line a queue) every time. The store is opened for each look only.
+    Without a terminal it writes a table (with --json a line a queue) every time. The store is open only during each refresh.
     """
     every = max(every, 0.1)
     sample = take_sample(session, names)

@@ -1,4 +1,4 @@
-"""worker and run: an app's tasks from a shell."""
+"""worker and run: run an app's tasks."""
 
 from __future__ import annotations
 
@@ -47,12 +47,16 @@ if TYPE_CHECKING:
     type=click.Choice(["thread", "process", "async"]),
     default="thread",
     show_default=True,
-    help="What runs handlers: threads; processes, for those that compute; one event loop.",
+    help="Run handlers in threads, in processes (for handlers that compute), or in one event loop.",
 )
 @click.option("--queues", "-q", help="Comma-separated; all that its tasks use, if not given.")
 @click.option("--lease", type=DURATION, help="How long a claim holds without a heartbeat (the queues' policy).")
 @click.option(
-    "--grace", type=DURATION, default=30.0, show_default=True, help="For handlers to finish, when it is stopped."
+    "--grace",
+    type=DURATION,
+    default=30.0,
+    show_default=True,
+    help="Time for handlers to finish when the worker is stopped.",
 )
 @click.option(
     "--patience",
@@ -62,14 +66,14 @@ if TYPE_CHECKING:
     help="Give up when no claim has succeeded for this long.",
 )
 @click.option("--recycle", type=click.IntRange(min=1), help="Renew a process of the pool after so many jobs.")
-@click.option("--name", help="What it is called where its leases are shown (host and process id).")
+@click.option("--name", help="The worker's name, shown with its leases (host and process id, if not given).")
 @click.option("--no-schedule", is_flag=True, help="Leave periodic tasks to other workers.")
 @click.option("--reload", "reloading", is_flag=True, help="Start again when a Python file changes: for development.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve Prometheus metrics there, on localhost.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="info; warning on a terminal, where a line shows what goes on.",
+    help="info if not given; warning on a terminal, which has a status line.",
 )
 def worker(
     session: Session,
@@ -112,7 +116,7 @@ def worker(
     if code == BUG or code > NO:
         session.out.problem("worker", f"{made.reason}.")
     if code == NO and pool == "thread":
-        # Threads that were cut off cannot be ended, and Python would wait for what they may have started.
+        # Threads that were cut off cannot be ended, and the interpreter would wait for them.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
