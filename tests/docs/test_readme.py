@@ -117,7 +117,7 @@ def test_it_is_installed_as_the_readme_says(fresh: Path):
         ROOT, fresh / "tenure",
         ignore=lambda folder, names: {n for n in names if n not in KEPT} if Path(folder) == ROOT else {"__pycache__"},
     )  # fmt: skip
-    for line in lines:
+    for line in (lines[0], *lines[2:]):  # the second differs in its dependencies only
         quiet = line.removeprefix("$ pip ").replace("install", "install --no-deps --target there --upgrade", 1)
         quiet += "" if quiet.endswith(".whl") else " --no-build-isolation"
         done = run("bash", "-c", f"{sys.executable} -m pip --disable-pip-version-check -q {quiet}", where=fresh)
