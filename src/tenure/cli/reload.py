@@ -1,4 +1,4 @@
-"""--reload: run the worker in a child process, and start it again when a Python file under this folder changes."""
+"""--reload: the same command again, in a process of its own, whenever a Python file under this folder changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from types import FrameType
 from tenure.cli.session import Session
 
 _EVERY = 0.5
-#: Folders that hold no source files of the user's.
-_IGNORED = {"node_modules", "__pycache__", "venv", "env"}
-#: Seconds for the worker to end before it is killed.
+#: Folders that are no part of anybody's program.
+_PASSED_OVER = {"node_modules", "__pycache__", "venv", "env"}
+#: A worker that does not end in this time is killed: whoever edits wants to see the change.
 _PATIENCE = 10.0
 
 
 def supervise(session: Session) -> int:
-    """Run and restart the worker until Ctrl-C or SIGTERM; return the last worker's exit code."""
+    """Until it is interrupted; the last worker's exit code."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
     told: list[int] = []
 
@@ -54,7 +54,7 @@ def supervise(session: Session) -> int:
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tenure", *arguments])  # noqa: S603 - this program
+    return subprocess.Popen([sys.executable, "-m", "tenure", *arguments])  # noqa: S603 - ourselves
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -68,13 +68,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[str, int]]:
-    """The Python files below a folder, with their times of change."""
+    """Python files below a folder, and when each was written."""
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _PASSED_OVER]
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
                 try:
                     yield path, os.stat(path).st_mtime_ns
                 except FileNotFoundError:
-                    continue  # an editor's temporary file
+                    continue  # an editor's, gone already

@@ -1,4 +1,4 @@
-"""worker and run: run an app's tasks."""
+"""worker and run: an app's tasks from a shell."""
 
 from __future__ import annotations
 
@@ -47,16 +47,12 @@ if TYPE_CHECKING:
     type=click.Choice(["thread", "process", "async"]),
     default="thread",
     show_default=True,
-    help="Run handlers in threads, in processes (for handlers that compute), or in one event loop.",
+    help="What runs handlers: threads; processes, for those that compute; one event loop.",
 )
 @click.option("--queues", "-q", help="Comma-separated; all that its tasks use, if not given.")
 @click.option("--lease", type=DURATION, help="How long a claim holds without a heartbeat (the queues' policy).")
 @click.option(
-    "--grace",
-    type=DURATION,
-    default=30.0,
-    show_default=True,
-    help="Time for handlers to finish when the worker is stopped.",
+    "--grace", type=DURATION, default=30.0, show_default=True, help="For handlers to finish, when it is stopped."
 )
 @click.option(
     "--patience",
@@ -66,14 +62,14 @@ if TYPE_CHECKING:
     help="Give up when no claim has succeeded for this long.",
 )
 @click.option("--recycle", type=click.IntRange(min=1), help="Renew a process of the pool after so many jobs.")
-@click.option("--name", help="The worker's name, shown with its leases (host and process id, if not given).")
+@click.option("--name", help="What it is called where its leases are shown (host and process id).")
 @click.option("--no-schedule", is_flag=True, help="Leave periodic tasks to other workers.")
 @click.option("--reload", "reloading", is_flag=True, help="Start again when a Python file changes: for development.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve Prometheus metrics there, on localhost.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="info if not given; warning on a terminal, which has a status line.",
+    help="info; warning on a terminal, where a line shows what goes on.",
 )
 def worker(
     session: Session,
@@ -109,14 +105,14 @@ def worker(
 
         start_http_server(metrics_port, "127.0.0.1")
     with contextlib.suppress(AttributeError):
-        # Handlers' prints appear at once, also in a file or a container's log.
+        # What handlers print is seen when it is printed, also in a file or a container's log.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with _shown(session, made, log_level):
         code = made.run()
     if code == BUG or code > NO:
         session.out.problem("worker", f"{made.reason}.")
     if code == NO and pool == "thread":
-        # Threads that were cut off cannot be ended, and the interpreter would wait for them.
+        # Threads that were cut off cannot be ended, and Python would wait for what they may have started.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
@@ -126,7 +122,7 @@ def worker(
 
 @contextmanager
 def _shown(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
-    """Show a status line on a terminal, log lines elsewhere."""
+    """One line for people on a terminal, log lines for everybody else."""
     for_people = sys.stderr.isatty() and not session.json
     level = "debug" if session.debug else log_level or ("warning" if for_people else "info")
     form = "json" if session.json else session.settings.log.format
@@ -201,7 +197,7 @@ def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> No
     args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
     try:
         result = asyncio.run(task(*args, **kwargs)) if task.is_async else task(*args, **kwargs)
-    except Exception as exc:  # noqa: BLE001 - the task's own exception: shown as Python shows it
+    except Exception as exc:  # noqa: BLE001 - the task's, not ours: shown as Python shows it
         traceback.print_exception(exc)
         raise click.exceptions.Exit(NO) from None
     _print(session, result)
@@ -219,7 +215,7 @@ def _app(session: Session, name: str) -> App:
         app = load_app(name)
     except InvalidArgument:
         raise
-    except Exception as exc:  # noqa: BLE001 - importing runs the user's module, which may raise anything
+    except Exception as exc:  # noqa: BLE001 - whatever the module raised while it was imported
         _import_failed(session, name, exc)
     if session.url is not None:
         app.use(session.url)

@@ -1,4 +1,4 @@
-"""The status line below a worker's log on a terminal, refreshed four times a second."""
+"""The line a person sees below a worker's log: what goes on, four times a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenure.worker.runner import Worker
 
 _STYLES = {"retried": "yellow", "dead": "red", "lost": "red"}
-#: Seconds over which the rate is taken.
+#: The rate shown is that of the last so many seconds.
 _WINDOW = 5.0
 
 

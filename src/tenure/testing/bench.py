@@ -1,4 +1,4 @@
-"""A bench for an app's tests: runs its tasks one by one on a store in memory, with a clock that the test moves."""
+"""A bench for an app's tests: its tasks on a store in memory, run one by one, by a clock that moves when it is told to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenure.worker.context import CurrentJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.periodic import Ticker
 
-#: The lease of a handler under test, longer than any test.
+#: No test is waited for: a handler under test has this lease.
 _LEASE = 86_400.0
 
 
@@ -42,7 +42,7 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call that waits in a queue, with its arguments."""
+    """A call that waits in a queue: its arguments by name, or by place where they have none."""
 
     task: str
     args: tuple[Any, ...]
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """`with Bench(app) as bench:` puts the app on a store in memory, and at the end back on its own."""
+    """`with Bench(app) as bench:` puts the app on a store in memory, and back when it ends."""
 
     def __init__(self, app: App, clock: ManualClock | None = None) -> None:
         self.app = app
@@ -80,7 +80,7 @@ class Bench:
     # ── run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run_next(self, *queues: str) -> Ran | None:
-        """Run the next due job of these queues (of all the app's, if none is named) in this thread; None: no job is due."""
+        """Run the next job that is due, in this thread; None if there is none. Of all the app's queues, if none is named."""
         names = queues or tuple(self.app.queues())
         if not names:
             return None
