@@ -19,6 +19,7 @@ from typing import IO
 import msgspec
 
 from tenure.errors import InvalidArgument, Unavailable
+from tenure.extras import missing
 from tenure.protocol.messages import Problem
 from tenure.protocol.problems import error_of
 
@@ -40,7 +41,7 @@ class Readers:
     def ask(self, request: object) -> bytes:
         """Raises what reading raised; Unavailable if the reader died."""
         if importlib.util.find_spec("pyarrow") is None:
-            raise InvalidArgument("this server cannot read tables: it needs pip install 'tenure[spark]'")
+            raise InvalidArgument(missing("this server cannot read tables", "pyarrow", "spark"))
         if os.getpid() != self._owner:  # in a fork they are the parent's
             self.__init__()  # type: ignore[misc]
         with self._places:
