@@ -14,6 +14,7 @@ from tenure.cli.progress import working
 from tenure.cli.session import Session
 from tenure.extras import needs
 from tenure.server_settings import Tls
+from tenure.settings import without_password
 from tenure.telemetry import configure_logging, inform
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def serve(
     # Whatever may be refused is, before a store is made or opened; who connects while it opens waits.
     known_by(served, place, door)
     with listening(place) as sock:
-        with working(f"Opening {url}"):
+        with working(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
         with store:
             if not place.path:
