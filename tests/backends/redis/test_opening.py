@@ -12,6 +12,7 @@ from tenure.backends.redis.address import Address, parse
 from tenure.backends.redis.library import library
 from tenure.backends.redis.opening import _check_version
 from tenure.errors import FormatError, InvalidArgument, OpenError, SettingsError, Unavailable
+from tenure.settings import without_password
 from tests.backends.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -63,6 +64,26 @@ def test_a_password_is_never_shown() -> None:
         tenure.open("redis://u:secret@127.0.0.1:1", sweep=False)
     assert "secret" not in str(refused.value)
     assert isinstance(parse("redis://u:secret@h"), Address)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey+cluster", "redis+sentinel", "redis+unix", "redsi"])
+@pytest.mark.parametrize("password", ["a@secret", "secret@b", "a/secret", "secret/b", "12/secret", "a?secret", "secret#b",
+                                      "a:secret", "[secret", "a/secret@b/secret", "secret?prefix=b"])  # fmt: skip
+def test_no_password_is_shown_whatever_it_holds(scheme: str, password: str) -> None:
+    for login in (f":{password}", f"user:{password}"):
+        url = f"{scheme}://{login}@127.0.0.1:1/main"
+        assert "secret" not in without_password(url)
+        with pytest.raises(OpenError) as refused:
+            tenure.open(url, timeout=0.2, patience=0.2, sweep=False)
+        assert "secret" not in str(refused.value)
+        assert "secret" not in str(refused.value.__cause__ or "")
+
+
+def test_what_is_no_login_is_shown() -> None:
+    for url in ("redis://h:1/2?prefix=x", "redis+unix:///tmp/a@b", "rocksdb:./data@home", "memory:"):
+        assert without_password(url) == url
+    assert without_password("redis://user:p@ss@h/1") == "redis://user:***@h/1"
+    assert parse("redis://user:p@ss@h/1").password == "p@ss"
 
 
 def test_options_are_checked(server: Server) -> None:
