@@ -13,11 +13,11 @@ import redis
 from redis import exceptions as driver
 
 from tenure.backends.redis.library import library
+from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.request_lanes import Lanes
 from tenure.backends.redis.topology import Topology
 from tenure.errors import Corrupt, OpenError, StoreClosed, StoreError, TenureError, Unavailable
 
-Arg = bytes | str | int | float
 #: Whoever is asked may not be the right one, or not ready: ask again, after finding out who is.
 _ELSEWHERE = (
     driver.MovedError, driver.ClusterDownError, driver.TryAgainError, driver.ReadOnlyError, driver.MasterDownError,

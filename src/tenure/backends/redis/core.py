@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tenure.backends.redis.commands import Arg, Wire
+from tenure.backends.redis.commands import Wire
 from tenure.backends.redis.filters import Filters
 from tenure.backends.redis.notifications import Listening
+from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.shards import Shard, Shards
 from tenure.clock import Clock, ManualClock, SystemClock
 from tenure.errors import InvalidArgument

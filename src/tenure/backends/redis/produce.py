@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tenure.backends.redis.commands import Arg
 from tenure.backends.redis.core import Core, OnceCore
+from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules, plain_body
 from tenure.backends.redis.shards import Registered, Shard
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TenureError, TooLarge

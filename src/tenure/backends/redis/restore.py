@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure.backends.redis.commands import Arg
 from tenure.backends.redis.core import Core
+from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.produce import ATOMIC_BYTES, FIRST_RULES, created_text
 from tenure.backends.redis.records import HAS_KEY, State, encode_body, encode_progress, encode_result, encode_state
 from tenure.backends.redis.shards import Shard
