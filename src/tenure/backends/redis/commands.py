@@ -80,7 +80,8 @@ class Wire:
     def _verb(self, base: bytes, verb: str, lane: bytes, number: int, args: Sequence[Arg]) -> list[Any]:
         now: Arg = b"" if self.time is None else self.time()
         if self._scripts:
-            command: list[Arg] = ["EVALSHA", self._library.sha, 1, base, verb, now, lane, number, *args]
+            sha = self._library.script_of(verb).sha
+            command: list[Arg] = ["EVALSHA", sha, 1, base, verb, now, lane, number, *args]
         else:
             command = ["FCALL", self._functions[verb], 1, base, now, lane, number, *args]
         confirm = self._confirm if verb in self._library.verbs else None
@@ -109,7 +110,7 @@ class Wire:
             except driver.AskError as exc:
                 return self._exchange(self._topology.at((exc.host, exc.port)), command, confirm, asking=True)
             except driver.NoScriptError:
-                self._load_script(key)
+                self._load_scripts(key)
                 continue
             except driver.ResponseError as exc:
                 if "Function not found" in str(exc):
@@ -189,13 +190,16 @@ class Wire:
         if self._scripts:
             return
         try:
-            self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
-        except driver.ResponseError as exc:
+            # Asked first: a full server refuses FUNCTION LOAD even of a library that it has.
+            if not self._exchange(node, ("FUNCTION", "LIST", "LIBRARYNAME", self._library.name), None):
+                self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
+        except (redis.RedisError, OSError) as exc:
             if "already exists" not in str(exc):
                 raise self._translated(exc) from exc
 
-    def _load_script(self, key: bytes) -> None:
-        self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", self._library.script), None)
+    def _load_scripts(self, key: bytes) -> None:
+        for script in (self._library.script, self._library.script_when_full):
+            self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", script.source), None)
 
     def everywhere(self, *command: Arg) -> list[Any]:
         """The answers of every primary."""
@@ -234,7 +238,12 @@ class Wire:
                 text = "it asks for a password, which goes into the URL: redis://user:password@host, or redis://:password@host"
             return OpenError(f"the server refuses this user: {text}")
         if isinstance(exc, driver.OutOfMemoryError) or text.startswith("OOM"):
-            return Unavailable(f"the server is out of memory, nothing was written: {text}")
+            return Unavailable(
+                "the server is full (maxmemory), and nothing was written. Claims, settling, cancel, purge, cleanup and sweep "
+                f"still work and make room; or raise its maxmemory. It says: {text}"
+            )
+        if isinstance(exc, driver.BusyLoadingError):
+            return Unavailable("the server is loading its data: try again in a while")
         if "MISCONF" in text:
             return Unavailable(f"the server takes no writes: {text}")
         return Unavailable(text)

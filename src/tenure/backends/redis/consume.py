@@ -15,6 +15,8 @@ from tenure.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, 
 from tenure.model.names import QueueName
 from tenure.storage.keyspace import digest
 
+#: Results of one call that a full server still takes, in bytes; settling itself frees memory.
+LARGE_RESULTS = 64 * 1024
 _VERBS = {"ack": 0, "nack": 1, "fail": 2, "release": 3}
 
 
@@ -211,7 +213,9 @@ def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureErr
                 raw = None if item.result is None else encode_result(item.result)
             delay = -1 if item.delay_ms is None else item.delay_ms
             extras += (index, delay, random.random(), b"0" if raw is None else b"1", raw or b"")
-    return _answers(core.act(shard.base, "settle", b"".join(rows), *extras)[0], items)
+    large = sum(len(item.result) for item in items if item.result is not None) > LARGE_RESULTS
+    verb = "settle_with_large_results" if large else "settle"
+    return _answers(core.act(shard.base, verb, b"".join(rows), *extras)[0], items)
 
 
 def _answers(codes: bytes, items: Sequence[Settle]) -> list[TenureError | None]:

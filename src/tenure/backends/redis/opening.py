@@ -41,13 +41,15 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
             wait_aof=chosen.wait_aof,
             wait_timeout=chosen.timeout,
         )
+    except redis.exceptions.BusyLoadingError as exc:
+        raise Unavailable(f"{address.shown}: the server is loading its data: try again in a while") from exc
     except (redis.RedisError, OSError) as exc:
         raise OpenError(f"{address.shown}: {exc}") from exc
     try:
         durability = _examine(wire, remarks)
         refused = wire.prepare()
         if refused is not None:
-            remarks.append(f"the server has no functions for us, and is sent scripts: {refused}")
+            remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
         core = Core(wire, chosen.prefix, chosen.partitions, clock)
         _claim_format(core, address.shown)
         core.filters = _filters(chosen, clock)
@@ -55,6 +57,8 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         wire.close()
         if address.shown in str(exc):
             raise
+        if isinstance(exc.__cause__, redis.exceptions.BusyLoadingError):
+            raise Unavailable(f"{address.shown}: {exc}") from exc
         raise OpenError(f"{address.shown}: {exc}") from exc
     except TenureError:
         wire.close()

@@ -162,6 +162,9 @@ verbs.settle = function(keys, args)
   return L.finish(b, {concat(codes)})
 end
 
+-- The same for calls that carry large results: a full server refuses those (library.py, WHEN_FULL).
+verbs.settle_with_large_results = verbs.settle
+
 verbs.extend = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
