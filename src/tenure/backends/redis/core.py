@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.backends.redis.commands import Wire
+from tenure.backends.redis.cursor_seal import KEY_BYTES, CursorSeal
 from tenure.backends.redis.filters import Filters
 from tenure.backends.redis.notifications import Listening
 from tenure.backends.redis.packer import Arg
@@ -25,6 +27,7 @@ class Core:
         self.listening = Listening(wire, clock)
         self.ids = IdSource()
         self.filters = Filters()
+        self._seal: CursorSeal | None = None
         if isinstance(clock, ManualClock):
             wire.time = clock.unset_ms  # the server's clock is not the one that tests set
         elif not isinstance(clock, SystemClock):
@@ -41,6 +44,17 @@ class Core:
     def kept(self, decide: Callable[[], bytes]) -> bytes:
         """What a verb that works in chunks decided at its beginning."""
         return decide()
+
+    def cursor_seal(self, *, anew: bool = False) -> CursorSeal:
+        """What seals the journal's cursors; its key is made with the first one. `anew`: read the key again."""
+        if self._seal is None or anew:
+            key = self.shards.registry + b":cursorkey"
+            raw = self.wire.command(key, "GET", key)
+            if raw is None:
+                self.wire.command(key, "SET", key, os.urandom(KEY_BYTES), "NX")
+                raw = self.wire.command(key, "GET", key)
+            self._seal = CursorSeal(raw)
+        return self._seal
 
     def now_ms(self) -> int:
         return int(self.wire.ask(self.shards.registry, "now")[0])

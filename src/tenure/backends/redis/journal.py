@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import heapq
 from typing import Any
 
@@ -32,17 +31,23 @@ _decode_cursor = msgspec.msgpack.Decoder(tuple[int, dict[int, tuple[int, int]]])
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cursor(places: dict[int, Place]) -> str:
-    return base64.urlsafe_b64encode(encode_msgpack((_VERSION, places))).decode().rstrip("=")
+def cursor(core: Core, places: dict[int, Place]) -> str:
+    return core.cursor_seal().seal(encode_msgpack((_VERSION, places)))
 
 
-def split_cursor(text: str) -> dict[int, Place]:
-    try:
-        version, places = _decode_cursor(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, msgspec.MsgspecError) as exc:
-        raise InvalidArgument(f"{text!r} is not a cursor of this journal") from exc
+def split_cursor(core: Core, text: str) -> dict[int, Place]:
+    """The places that a cursor names. Raises InvalidArgument for one that this store did not make."""
+    raw = core.cursor_seal().open(text)
+    if raw is None:
+        raw = core.cursor_seal(anew=True).open(text)  # a failover may have brought another key
+    if raw is None:
+        raise InvalidArgument(
+            f"{text!r} is not a cursor of this journal (those of releases before cursors were sealed are not taken: "
+            "begin again from the oldest event kept, after=None)"
+        )
+    version, places = _decode_cursor(raw)
     if version != _VERSION:
-        raise InvalidArgument(f"{text!r} is not a cursor of this journal")
+        raise InvalidArgument(f"{text!r} is a cursor of another release: begin again from the oldest event kept")
     return places
 
 
@@ -50,7 +55,7 @@ def split_cursor(text: str) -> dict[int, Place]:
 
 
 def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
-    start = None if after is None else split_cursor(after)
+    start = None if after is None else split_cursor(core, after)
     page = _page(core, start, limit, consumer)
     if page.events or not wait_ms:
         return page
@@ -87,7 +92,7 @@ def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str 
         try:
             rows, place = _rows(core, shard, place, min(limit, _ROWS), consumer)
         except _Trimmed as trimmed:
-            raise JournalTrimmed(cursor(_oldest(core, places, trimmed))) from None
+            raise JournalTrimmed(cursor(core, _oldest(core, places, trimmed))) from None
         places[shard.number] = place
         streams.append(_merged(shard, rows, place))
     found: list[Event] = []
@@ -96,7 +101,7 @@ def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str 
         places[number] = next_place
         if len(found) >= limit:
             break
-    return EventPage(found, cursor(places))
+    return EventPage(found, cursor(core, places))
 
 
 class _Trimmed(Exception):

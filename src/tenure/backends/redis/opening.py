@@ -152,6 +152,7 @@ def _claim_format(core: Core, shown: str) -> None:
     raw = core.wire.command(key, "GET", key)
     if raw is None:
         core.wire.command(key, "SET", key, f"tenure {FORMAT}", "NX")
+        core.cursor_seal()  # now, since a server that is full later would not take the key
     elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's name before
         raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")
 

@@ -31,6 +31,7 @@
 -- Beside the shards, under <prefix>:{registry}:
 --
 --   :format     string   "tenure 1"
+--   :cursorkey  string   what the journal's cursors are sealed with (cursor_seal.py)
 --   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
 --   :requests   hash     digest of a request's id -> digest of what it asks for
 --   :requestdue zset     digest of a request's id by when it may be forgotten
