@@ -138,7 +138,7 @@ def _write(
     wanted = [index for index in range(len(requests)) if index not in skip] if skip else range(len(requests))
     for begin, end, ref, _ in ledger.room(len(wanted)):
         for index in wanted[begin:end]:
-            payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = requests[index]
+            payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, _ = requests[index]
             job = ids[index]
             visible = now + delay_ms if at_ms is None else max(now, moments[index])
             if visible > latest:

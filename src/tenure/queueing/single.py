@@ -86,7 +86,7 @@ def _kept_rows(kept: Kept, now_ms: int, answer: bytes) -> tuple[tuple[int, bytes
 
 
 def enqueue(core: Core, name: QueueName, request: JobRequest, kept: Kept | None = None) -> Enqueued | Unusual:
-    payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = request
+    payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, _ = request
     if at_ms is not None or key or ttl_ms is not None or headers:
         return UNUSUAL
     return enqueue_plain(core, name, payload, delay_ms, priority, attempts, kept)
