@@ -162,7 +162,7 @@ def _replay_chunk(
         raw, body = fields[6 * index : 6 * index + 2]
         if raw and decode_state(raw, job).flags & HAS_KEY:
             stored = decode_body(body, job)
-            keyed.append(KEYED.pack(index, digest((stored.key or "").encode()), digest(stored.payload)))
+            keyed.append(KEYED.pack(index, digest((stored.key or "").encode()), digest(stored.payload), 0))
     ids, latest = core.act(
         shard.base, "replay", b"".join(jobs), b"".join(TIME.pack(t) for t in times), b"".join(keyed),
         b"".join(TIME.pack(expected[job]) for job in jobs) if expected else b"",

@@ -69,7 +69,7 @@ def _enqueue(core: Core, name: QueueName, queue: Registered, requests: Sequence[
 
 
 def _known_before(core: Core, queue: Registered, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
-    """Large jobs whose key is held by one with the same payload: found by a look, so that they need not be sent.
+    """Large jobs that are duplicates of a job which holds their key: found by a read, so that they need not be sent.
 
     Only keys that this process may have enqueued before are looked for; the others are sent, and the step tells. Of a
     request that is remembered by its id, every step has to be taken again.
@@ -89,7 +89,7 @@ def _known_before(core: Core, queue: Registered, requests: Sequence[JobRequest])
     for shard, keyed in wanted.items():
         found = core.wire.ask(shard.base, "holders", b"".join(key for _, key, _ in keyed))
         for (index, _, payload), holder in zip(keyed, found, strict=True):
-            if holder[16:] == payload:
+            if holder and (holder[16:] == payload or requests[index].on_conflict == "keep"):
                 known[index] = Enqueued(holder[:16].hex(), True)
     return known
 
@@ -101,7 +101,7 @@ def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: 
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
         return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
     packed: dict[int, _Packed] = {}
-    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers) in enumerate(requests):
+    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict) in enumerate(requests):
         if at_ms is not None:
             delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
         raw_key = key.encode() if key is not None else b""
@@ -115,7 +115,7 @@ def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: 
             places: list[int] = []
             part = packed[shard.partition] = _Packed(shard, places, [], [], [])
         if raw_key:
-            part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload)))
+            part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload), on_conflict == "keep"))
         assert isinstance(part.indexes, list)
         part.indexes.append(index)
         part.wishes.append(WISH.pack(priority, HAS_KEY if raw_key else 0, attempts or 0, delay_ms, ttl_ms or 0))

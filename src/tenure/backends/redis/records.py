@@ -24,7 +24,7 @@ from tenure.storage.records import decode_headers
 HAS_KEY, HAS_ERROR, HAS_PROGRESS, HAS_RESULT = 1, 2, 4, 8
 
 WISH = Struct(">BBIQQ")  # priority, flags, max_attempts (0: the policy's), delay, ttl (0: none)
-KEYED = Struct(">I16s16s")  # index, digest of the key, digest of the payload
+KEYED = Struct(">I16s16sB")  # index, digest of the key, digest of the payload, 1 if another payload is no conflict
 SETTLE = Struct(">B16s16sQ")  # verb, job, lease, token
 DELIVERY = Struct(">16sQIIBQ")  # job, token, attempt, max_attempts, priority, created
 WOKEN = Struct(">IQ")  # waiters to wake, when something is due

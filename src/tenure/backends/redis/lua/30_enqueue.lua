@@ -72,7 +72,7 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
 end
 
 -- text of the queue's creation, its first rules, 4 random bytes, partition, how many,
--- what the jobs ask for (22 bytes each, or once for all), keys (36 bytes each: index, digest, payload's digest), bodies
+-- what the jobs ask for (22 bytes each, or once for all), keys (37 bytes each: index, digest, payload's digest, 1 if another payload is no conflict), bodies
 -- Returns an error, or the ids' prefix, those that were there before, how many were added and how many not.
 function L.enqueue(b, args)
   local base, now = b.base, b.now
@@ -85,10 +85,10 @@ function L.enqueue(b, args)
   local function id_of(index) return prefix .. pack('>I3', index) .. tail end
   if #keyed > 0 then
     local digests = {}
-    for at = 1, #keyed, 36 do digests[#digests + 1] = sub(keyed, at + 4, at + 19) end
+    for at = 1, #keyed, 37 do digests[#digests + 1] = sub(keyed, at + 4, at + 19) end
     local raws = L.hmget(base .. ':dedup', digests)
     for i, digest in ipairs(digests) do
-      local at = (i - 1) * 36
+      local at = (i - 1) * 37
       local index, payload = unpack_('>I4', keyed, at + 1), sub(keyed, at + 21, at + 36)
       local job, there = nil, nil
       if fresh[digest] then
@@ -99,7 +99,7 @@ function L.enqueue(b, args)
       if not job then
         fresh[digest], fresh[digest .. 'p'] = index, payload
         held[#held + 1] = {digest, index, payload}
-      elseif there ~= payload then
+      elseif there ~= payload and byte(keyed, at + 37) == 0 then
         return {'E', 'key', index, type(job) == 'number' and '' or job, type(job) == 'number' and job or -1}
       else
         first[index] = job

@@ -134,7 +134,7 @@ verbs.replay = function(keys, args)
   local ids, times, keyed, tokens = L.split(args[4]), args[5], args[6], args[7]
   local values = L.hmget(b.base .. ':state', ids)
   local rules, done, latest, digests = L.rules(b), {}, 0, {}
-  for at = 1, #keyed, 36 do
+  for at = 1, #keyed, 37 do
     local index, digest, payload = unpack_('>I4c16c16', keyed, at)
     digests[index] = {digest, payload}
   end
