@@ -145,7 +145,7 @@ def _ask(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id
     asked = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
     reply = core.wire.ask(
         shard.base, "claim", lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker,
-        claim_id, asked, random.random(),
+        claim_id, asked, random.random(), core.inspect_limit,
     )  # fmt: skip
     if reply[0] == b"E":
         if reply[1] == b"lost":

@@ -18,10 +18,16 @@ from tenure.errors import InvalidArgument
 from tenure.model.ids import IdSource
 from tenure.storage.keyspace import digest
 
+#: How many expired leases and unusable rows one claim inspects (`storage.inspect_limit`).
+INSPECT_LIMIT = 200
+
 
 class Core:
-    def __init__(self, wire: Wire, prefix: str, partitions: int, clock: Clock) -> None:
+    def __init__(
+        self, wire: Wire, prefix: str, partitions: int, clock: Clock, inspect_limit: int = INSPECT_LIMIT
+    ) -> None:
         self.wire = wire
+        self.inspect_limit = inspect_limit
         self.clock = clock
         self.shards = Shards(wire, prefix, partitions)
         self.listening = Listening(wire, clock)

@@ -11,7 +11,7 @@ import redis
 from tenure.backends.redis.address import parse
 from tenure.backends.redis.backend import RedisBackend
 from tenure.backends.redis.commands import Wire
-from tenure.backends.redis.core import Core
+from tenure.backends.redis.core import INSPECT_LIMIT, Core
 from tenure.backends.redis.filters import Filters, RotatingFilter
 from tenure.backends.redis.produce import ATOMIC_BYTES
 from tenure.backends.redis.shards import MAX_PARTITIONS
@@ -26,8 +26,10 @@ _OLDEST = {"valkey": (8, 0), "redis": (7, 0)}
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
-def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBackend, list[str]]:
-    """The backend, and what its user should be told."""
+def open_redis(
+    url: str, settings: RedisSettings, clock: Clock, inspect_limit: int = INSPECT_LIMIT
+) -> tuple[RedisBackend, list[str]]:
+    """The backend, and what its user should be told. `inspect_limit`: see `storage.inspect_limit`."""
     address = parse(url)
     chosen = settings.with_options(address.options, address.shown)
     if not _PREFIX.match(chosen.prefix):
@@ -50,7 +52,7 @@ def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBa
         refused = wire.prepare()
         if refused is not None:
             remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
-        core = Core(wire, chosen.prefix, chosen.partitions, clock)
+        core = Core(wire, chosen.prefix, chosen.partitions, clock, inspect_limit)
         _claim_format(core, address.shown)
         core.filters = _filters(chosen, clock)
     except (Unavailable, OpenError) as exc:
@@ -90,9 +92,18 @@ def _tls(chosen: RedisSettings, wanted: bool) -> dict[str, Any]:
 
 
 def _filters(chosen: RedisSettings, clock: Clock) -> Filters:
-    wanted = (chosen.bloom_keys, chosen.bloom_ghosts, chosen.bloom_cleanup)
-    size = (chosen.bloom_capacity, chosen.bloom_rate, chosen.bloom_rotation)
-    return Filters(*(RotatingFilter(clock, *size) if on and chosen.bloom_capacity else None for on in wanted))
+    wanted = (
+        (chosen.bloom_keys, chosen.bloom_keys_capacity),
+        (chosen.bloom_ghosts, chosen.bloom_ghosts_capacity),
+        (chosen.bloom_cleanup, chosen.bloom_cleanup_capacity),
+    )
+    made: list[RotatingFilter | None] = []
+    for on, own in wanted:
+        capacity = chosen.bloom_capacity if own is None else own
+        made.append(
+            RotatingFilter(clock, capacity, chosen.bloom_rate, chosen.bloom_rotation) if on and capacity else None
+        )
+    return Filters(*made)
 
 
 def _examine(wire: Wire, remarks: list[str]) -> Durability:

@@ -87,13 +87,14 @@ function L.delete(b, id, s)
 end
 
 -- Take over leases that have run out: their jobs go back, or die if that was their last attempt.
--- Found by their deadline, at most so many a step. Returns leases, jobs back, jobs dead, and whether there are more.
-function L.expire(b, seed)
-  local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now, 'LIMIT', 0, REPAIR_LEASES)
+-- At most `most` leases, and no further lease once `most_jobs` jobs were in them.
+-- Returns leases, jobs back, jobs dead, and whether there are more.
+function L.expire(b, seed, most, most_jobs)
+  local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now, 'LIMIT', 0, most)
   local rules = #due > 0 and L.rules(b)
   local leases, back, dead, roll = 0, 0, 0, seed
   for _, lease in ipairs(due) do
-    if back + dead >= REPAIR_JOBS then break end
+    if back + dead >= most_jobs then break end
     local l = L.lease_of(b.base, lease)
     local found, damaged = L.held(b, lease)
     for _, job in ipairs(found) do
@@ -118,5 +119,5 @@ function L.expire(b, seed)
     L.end_lease(b, lease, l or {lost = 1})
     leases = leases + 1
   end
-  return leases, back, dead, leases > 0 and (leases < #due or #due == REPAIR_LEASES)
+  return leases, back, dead, leases > 0 and (leases < #due or #due == most)
 end

@@ -90,8 +90,8 @@ function L.remove_waiting(b, id, s, change)
 end
 
 -- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is
--- cleared on the way (rows without a job, jobs past their ttl); a job that cannot be read is set aside, and the claim goes on
--- behind it. False: `max_bytes` is reached.
+-- cleared on the way (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is set
+-- aside, and the claim goes on behind it. False: `max_bytes` or t.inspect is reached.
 function L.take_tier(b, t, tier, ids, values)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
@@ -99,6 +99,10 @@ function L.take_tier(b, t, tier, ids, values)
   local sum_of, lease_sum, halves = L.sum_of_halves, L.id_sum(lease), L.HALVES
   local g, rest, full
   for i = 1, #ids do
+    if t.inspect <= 0 then
+      full = true
+      break
+    end
     local id, value = ids[i], values[i] or ''
     local _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1,
       l0, by, kept
@@ -112,12 +116,15 @@ function L.take_tier(b, t, tier, ids, values)
       t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
       if value ~= '' then call('HSET', base .. ':damaged', id, 'w') end
       gone[#gone + 1] = id
+      t.inspect = t.inspect - 1
     else
       local due = d1 * T + d0
       if state ~= WAITING or priority ~= tier then
         gone[#gone + 1] = id
+        t.inspect = t.inspect - 1
       elseif due > 0 and due <= now then
         L.remove_waiting(b, id, L.state_of(id, value), 20)
+        t.inspect = t.inspect - 1
         g = nil
       else
         if t.max_bytes > 0 then
@@ -167,22 +174,19 @@ end
 
 -- The first jobs up to now, highest priority first.
 function L.pick(b, t, limit)
-  local passed = 0
   for tier = 9, 0, -1 do
-    while #t.ids < limit and passed < 10000 and L.has(b.tiers, 2 ^ tier) do
+    while #t.ids < limit and L.has(b.tiers, 2 ^ tier) do
       local wanted = min(limit - #t.ids, 2000)
       local ids = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '-inf', b.now, 'LIMIT', 0, wanted)
       if #ids == 0 then break end
-      local before = #t.ids
       if not L.take_tier(b, t, tier, ids, L.hmget(b.base .. ':state', ids)) then return end
       if #ids < wanted then break end
-      passed = passed + #ids - (#t.ids - before)
     end
   end
 end
 
 -- lease, limit, for how long (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of what it
--- asked for, a number in [0, 1) for jitter
+-- asked for, a number in [0, 1) for jitter, how many expired leases and unusable rows it may inspect
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -197,12 +201,12 @@ verbs.claim = function(keys, args)
   -- The answer to this very claim may have been lost: its lease is the request's number.
   local l = L.lease_of(base, lease)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
-  local expired = L.expire(b, tonumber(args[11]))
-  local limit = tonumber(args[5])
+  local limit, inspect = tonumber(args[5]), tonumber(args[12])
+  local expired = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit))
   if rules.limited then limit = L.room(b, rules, limit) end
   local length = tonumber(args[6])
   local t = {lease = lease, untils = b.now + (length > 0 and length or rules.lease), worker = args[8],
-    max_bytes = tonumber(args[7]), bytes = 0, ids = {}, rows = {}, states = {}}
+    max_bytes = tonumber(args[7]), bytes = 0, inspect = max(1, inspect - expired), ids = {}, rows = {}, states = {}}
   if limit > 0 then L.pick(b, t, limit) end
   local ids, untils = t.ids, t.untils
   if #ids == 0 then

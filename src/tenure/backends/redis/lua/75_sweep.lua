@@ -82,7 +82,7 @@ verbs.sweep = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   if not b.there then return {0, 0, 0, 0, 0, 0, 0, 0, 0} end
-  local leases, back, dead, more = L.expire(b, tonumber(args[4]))
+  local leases, back, dead, more = L.expire(b, tonumber(args[4]), REPAIR_LEASES, REPAIR_JOBS)
   local ttl, ttls = L.pass_ttl(b)
   local retired, retirable = L.retire(b, BATCH)
   local keys_, digests = L.forget_keys(b)
