@@ -11,7 +11,16 @@ from tenure.backends.redis.core import Core, OnceCore
 from tenure.backends.redis.filters import RotatingFilter
 from tenure.backends.redis.produce import FIRST_RULES, created_text
 from tenure.backends.redis.queries import surely_gone
-from tenure.backends.redis.records import HAS_KEY, KEYED, TIME, decode_body, decode_state, encode_msgpack, encode_rules
+from tenure.backends.redis.records import (
+    DISCARD,
+    HAS_KEY,
+    KEYED,
+    TIME,
+    decode_body,
+    decode_state,
+    encode_msgpack,
+    encode_rules,
+)
 from tenure.backends.redis.shards import Registered, Shard
 from tenure.contract.backend import Progress
 from tenure.model.job import Replayed, Swept
@@ -189,7 +198,7 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
         if seen is not None:
             jobs = _without_gone(core, shard, jobs, seen)
         if jobs:
-            rows = b"".join([job + TIME.pack(tokens[job]) for job in jobs])
+            rows = b"".join([DISCARD.pack(job, tokens[job]) for job in jobs])
             ids = core.act(shard.base, "discard", wanted, rows)[0]
             removed += [ids[at : at + 16] for at in range(0, len(ids), 16)]
     if seen is not None:

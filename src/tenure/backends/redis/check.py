@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tenure.backends.redis import journal
+from tenure.backends.redis.constants import PLACE_BITS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import HAS_KEY, State, StoredEvent, decode_body, decode_state, encode_state
 from tenure.backends.redis.shards import Shard
@@ -124,7 +125,7 @@ def _look(core: Core, survey: _Survey, repair: bool) -> bool:
     except Corrupt as exc:
         survey.add("damaged", exc.detail, None, ("books", NO_ID, b""))
         if repair:
-            core.wire.ask(survey.shard.base, "mend_books", _removed(core, survey.shard))
+            core.wire.ask(survey.shard.base, "repair_counters", _removed(core, survey.shard))
             before = _numbers(core, survey.shard)
         else:
             return True
@@ -166,7 +167,7 @@ def _journal(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:
             survey.events += len(row.events)
             for index, event in enumerate(row.events):
                 if event.job != NO_ID:
-                    survey.last[event.job] = (row.commit << 10 | index, event, row.time_ms)
+                    survey.last[event.job] = (row.commit << PLACE_BITS | index, event, row.time_ms)
     except Corrupt as exc:
         survey.add("journal", exc.detail)
     if wanted <= numbers["commit"]:
@@ -309,7 +310,7 @@ def _mend(core: Core, survey: _Survey, found: _Found) -> str | None:
     what, job, argument = found.mend
     if what != "books":
         last = survey.last.get(job)
-        core.act(survey.shard.base, "mend", what, job, last[0] if last else 0, argument)
+        core.act(survey.shard.base, "repair", what, job, last[0] if last else 0, argument)
     return _DONE[what]
 
 

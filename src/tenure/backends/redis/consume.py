@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from tenure.backends.redis.constants import OUTCOMES, VERDICTS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import DELIVERY, SETTLE, decode_body, encode_progress, encode_result
 from tenure.backends.redis.shards import Registered, Shard
@@ -17,7 +18,6 @@ from tenure.storage.keyspace import digest
 
 #: Results of one call that a full server still takes, in bytes; settling itself frees memory.
 LARGE_RESULTS = 64 * 1024
-_VERBS = {"ack": 0, "nack": 1, "fail": 2, "release": 3}
 
 
 # ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,7 +127,9 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, lease: bytes, look:
         while True:
             reply = _ask(core, shard, request, lease, claim_id)
             if not reply[0]:
-                _, due, look.now, aside = reply
+                _, due, look.now, aside, more = reply
+                if more:
+                    continue  # it stopped at `inspect_limit`, with rows left to inspect: a step never takes long
                 damaged = damaged or aside
                 if due >= 0:
                     look.due[name] = min(due, look.due.get(name, due))
@@ -184,7 +186,7 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
     queue = core.shards.known(name)
     if queue is None:
-        return [_outcome(b"g"[0], item.proof) for item in items]
+        return [_outcome(ord(OUTCOMES["gone"]), item.proof) for item in items]
     if len(queue.shards) == 1:
         return _settle(core, queue.shards[0], items)
     outcomes: list[TenureError | None] = [None] * len(items)
@@ -200,12 +202,12 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
 
 def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureError | None]:
     if all(item.verb == "ack" and item.result is None for item in items):
-        packed = b"".join([SETTLE.pack(0, *item.proof) for item in items])
+        packed = b"".join([SETTLE.pack(VERDICTS["ack"], *item.proof) for item in items])
         return _answers(core.act(shard.base, "settle", packed)[0], items)
     rows: list[bytes] = []
     extras: list[bytes | str | int | float] = []
     for index, item in enumerate(items):
-        rows.append(SETTLE.pack(_VERBS[item.verb], *item.proof))
+        rows.append(SETTLE.pack(VERDICTS[item.verb], *item.proof))
         text = item.error
         if item.verb == "nack" or text is not None or item.result is not None:
             raw = text.encode("utf-8", "replace") if text is not None else None
@@ -219,32 +221,27 @@ def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureErr
 
 
 def _answers(codes: bytes, items: Sequence[Settle]) -> list[TenureError | None]:
-    if codes == b"k" * len(items):
+    if codes == _SETTLED * len(items):
         return [None] * len(items)
     return [_outcome(code, item.proof) for code, item in zip(codes, items, strict=True)]
 
 
-_DETAILS = {
-    ord("g"): "it is no longer there",
-    ord("l"): "its lease has ended",
-    ord("x"): "its lease has expired",
-}
+_NAMES = {ord(letter): name for name, letter in OUTCOMES.items()}
+_SETTLED = OUTCOMES["settled"].encode()
+_DETAILS = {"gone": "it is no longer there", "lost": "its lease has ended", "expired": "its lease has expired"}
 
 
 def _outcome(code: int, proof: Proof) -> TenureError | None:
-    job = proof.job.hex()
-    if code == ord("k"):
+    job, name = proof.job.hex(), _NAMES[code]
+    if name == "settled":
         return None
-    if code == ord("s"):
+    if name == "already_settled":
         return AlreadySettled(job, proof.token)
-    if code == ord("c"):
+    if name == "corrupt":
         return Corrupt("its state is damaged", job)
-    if code == ord("n"):
+    if name == "no_lease":
         return Corrupt(f"its lease {proof.lease.hex()} is missing", job)
-    return LeaseLost(job, proof.token, _DETAILS[code])
-
-
-_CODES = {b"gone": "g", b"lost": "l", b"expired": "x", b"settled": "s", b"nolease": "n"}
+    return LeaseLost(job, proof.token, _DETAILS[name])
 
 
 def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
@@ -264,6 +261,6 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
     shard = queue.of(proof.job)
     reply = core.act(shard.base, "progress", *proof, encode_progress(fraction, note))
     if reply[0] == b"E":
-        outcome = _outcome(ord(_CODES[reply[1]]), proof)
+        outcome = _outcome(ord(reply[1]), proof)
         assert outcome is not None
         raise outcome

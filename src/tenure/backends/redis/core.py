@@ -80,7 +80,7 @@ class OnceCore(Core):
         vars(self).update(vars(core))
         self._request = digest(request)
         self._steps = itertools.count()
-        if not self.wire.ask(self.shards.registry, "bind", self._request, asked)[0]:
+        if not self.wire.ask(self.shards.registry, "bind_request", self._request, asked)[0]:
             raise InvalidArgument("a request with this id asked for something else: use another id")
 
     def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
@@ -92,5 +92,5 @@ class OnceCore(Core):
         return shards[self._request[0] % len(shards)]
 
     def kept(self, decide: Callable[[], bytes]) -> bytes:
-        found: bytes = self.act(self.shards.registry, "keep", decide())[0]
+        found: bytes = self.act(self.shards.registry, "remember", decide())[0]
         return found

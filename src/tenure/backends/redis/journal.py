@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.backends.redis.constants import PLACE_BITS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import Row, decode_row, decode_state, encode_msgpack, row_time
 from tenure.backends.redis.shards import Shard
@@ -19,7 +20,6 @@ from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.queueing.core import JOURNAL_LINE
 
-_REF_BITS = 10
 _ROWS = 200
 _VERSION = 1
 Place = tuple[int, int]
@@ -171,7 +171,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
     last = decode_state(raw, job).last_event if raw else _last_event_of(core, shard, job)
     found: list[Event] = []
     while last:
-        commit, index = divmod(last, 1 << _REF_BITS)
+        commit, index = divmod(last, 1 << PLACE_BITS)
         row = read_row(core, shard, commit)
         if row is None:
             break  # trimmed: the rest of the story is no longer kept
@@ -229,5 +229,5 @@ def _last_event_of(core: Core, shard: Shard, job: bytes) -> int:
     for row in rows_from(core, shard, max(low - 1, 1)):
         for index, event in enumerate(row.events):
             if event.job == job and event.state == State.GONE:
-                return int(row.commit << _REF_BITS | index)
+                return int(row.commit << PLACE_BITS | index)
     return 0

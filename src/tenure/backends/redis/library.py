@@ -8,11 +8,12 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
+from tenure.backends.redis.constants import preamble
+
 #: Verbs that a full server (`maxmemory`) still runs: those that free memory, end what is under way, or let workers take
 #: jobs so that they can end them. What they add (a row of the journal, a lease) is small beside what they free.
 WHEN_FULL = frozenset({
-    "bind", "cancel", "claim", "count_chunk", "discard", "events", "extend", "finish_write", "forget_consumer", "keep",
-    "progress", "purge", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
+    "bind_request", "cancel", "claim", "count_chunk", "discard", "events", "extend", "finish_write", "forget_consumer", "progress", "purge", "remember", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
 })  # fmt: skip
 
 
@@ -45,7 +46,7 @@ class Library(NamedTuple):
 def library() -> Library:
     folder = resources.files(__package__).joinpath("lua")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".lua")), key=lambda f: f.name)
-    body = "\n".join(f.read_text("utf-8") for f in files)
+    body = "\n".join([preamble(), *(f.read_text("utf-8") for f in files)])
     verbs = frozenset(re.findall(r"^verbs\.(\w+) =", body, re.MULTILINE))
     readers = frozenset(re.findall(r"^readers\.(\w+) =", body, re.MULTILINE))
     name = "tenure_" + hashlib.sha256((body + ",".join(sorted(WHEN_FULL))).encode()).hexdigest()[:12]

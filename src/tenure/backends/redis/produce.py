@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 from tenure.backends.redis.core import Core, OnceCore
 from tenure.backends.redis.packer import Arg
-from tenure.backends.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules, plain_body
+from tenure.backends.redis.records import (
+    HAS_KEY,
+    KEYED,
+    THERE,
+    WISH,
+    encode_body,
+    encode_msgpack,
+    encode_rules,
+    plain_body,
+)
 from tenure.backends.redis.shards import Registered, Shard
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TenureError, TooLarge
 from tenure.model.job import Enqueued
@@ -148,8 +157,8 @@ def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Pa
     tail = bytes((part.shard.partition,))
     first, last = prefix.hex(), tail.hex()
     added = [Enqueued(f"{first}{n:06x}{last}") for n in range(count)]
-    for at in range(0, len(there), 20):
-        added[int.from_bytes(there[at : at + 4], "big")] = Enqueued(there[at + 4 : at + 20].hex(), True)
+    for index, job in THERE.iter_unpack(there):
+        added[index] = Enqueued(job.hex(), True)
     return added
 
 

@@ -46,14 +46,14 @@ function L.give_back(b, id, s, change, lease, text)
   call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
   b.tiers = L.with(b.tiers, 2 ^ s.priority)
   b.leased, b.waiting = b.leased - 1, b.waiting + 1
-  b.wake = s.visible > b.now and 1000000 or b.wake + 1
+  b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
 
 -- From leased to dead: the one path there.
 function L.kill(b, id, s, reason, text, lease)
   local by = s.lease
   s.state, s.reason, s.ended, s.lease = DEAD, reason, b.now, lease
-  s.last = L.event(b, 15, id, s, {lease = by, text = text})
+  s.last = L.event(b, CHANGE.DIED, id, s, {lease = by, text = text})
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':dead', b.now, id)
   b.leased, b.dead = b.leased - 1, b.dead + 1
@@ -78,7 +78,7 @@ function L.delete_notes(b, id, s)
   if s.flags > HAS_KEY then call('HDEL', b.base .. ':notes', id .. 'e', id .. 'p', id .. 'r') end
 end
 
--- Take a job out of everything it is in; the caller has taken it out of the books.
+-- Take a job out of everything it is in; the caller has changed the counters.
 function L.delete(b, id, s)
   local base = b.base
   call('HDEL', base .. ':jobs', id)
@@ -103,11 +103,11 @@ function L.expire(b, seed, most, most_jobs)
       if s.attempt >= s.max_attempts then
         local text = 'the lease expired (worker ' .. (l and l.worker ~= '' and l.worker or 'unnamed') .. ')'
         L.set_error(b, id, s, text)
-        L.kill(b, id, s, 1, text, NO_ID)
+        L.kill(b, id, s, REASON.MAX_ATTEMPTS, text, NO_ID)
         dead = dead + 1
       else
         s.visible = b.now + (rules.on_expiry and L.backoff(rules, s.attempt, roll) or 0)
-        L.give_back(b, id, s, 17, NO_ID, '')
+        L.give_back(b, id, s, CHANGE.EXPIRED, NO_ID, '')
         back = back + 1
       end
     end
