@@ -18,7 +18,7 @@ def harness(server: Server, monkeypatch: pytest.MonkeyPatch) -> RedisHarness:
 
 
 def _trips(store: tenure.Store) -> int:
-    trips: int = store._backend._core.wire.trips  # type: ignore[attr-defined]
+    trips: int = store._backend._core.commands.trips  # type: ignore[attr-defined]
     return trips
 
 

@@ -45,7 +45,7 @@ def test_a_cursor_shows_no_queue_and_no_count(server: Server) -> None:
 
 
 def test_a_cursor_that_was_made_up_or_changed_is_refused(server: Server) -> None:
-    """Else a holder could find out others' counts by guessing: a place past the end is told apart from one before it."""
+    """Else a holder could guess others' counts: a place past the end is answered differently from one before it."""
     harness = RedisHarness(server.url, [server])
     with harness.open() as store:
         store.queue("mine").enqueue(b"x")

@@ -1,4 +1,4 @@
-"""A server at `maxmemory`, and one that is still loading: clear errors, and everything works again without a restart."""
+"""A server at `maxmemory`, and one that is still loading: clear errors, and all works again without a restart."""
 
 from __future__ import annotations
 

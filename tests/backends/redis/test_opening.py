@@ -67,8 +67,11 @@ def test_a_password_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey+cluster", "redis+sentinel", "redis+unix", "redsi"])
-@pytest.mark.parametrize("password", ["a@secret", "secret@b", "a/secret", "secret/b", "12/secret", "a?secret", "secret#b",
-                                      "a:secret", "[secret", "a/secret@b/secret", "secret?prefix=b"])  # fmt: skip
+@pytest.mark.parametrize(
+    "password",
+    ["a@secret", "secret@b", "a/secret", "secret/b", "12/secret", "a?secret", "secret#b", "a:secret", "[secret",
+     "a/secret@b/secret", "secret?prefix=b"],
+)  # fmt: skip
 def test_no_password_is_shown_whatever_it_holds(scheme: str, password: str) -> None:
     for login in (f":{password}", f"user:{password}"):
         url = f"{scheme}://{login}@127.0.0.1:1/main"
@@ -187,7 +190,7 @@ def test_functions_are_used_and_come_back_when_they_are_lost(server: Server, har
     with harness.open() as store:
         queue = store.queue("work")
         queue.enqueue(b"1")
-        assert not store._backend._core.wire._scripts  # type: ignore[attr-defined]
+        assert not store._backend._core.commands._scripts  # type: ignore[attr-defined]
         assert library().name.encode() in str(client.function_list()).encode()
         client.function_flush()
         queue.enqueue(b"2")
@@ -200,7 +203,7 @@ def test_without_functions_scripts_do(server: Server, harness: RedisHarness) -> 
                        categories=["+@all"], commands=["-function", "-fcall", "-fcall_ro", "-config"])  # fmt: skip
     url = f"redis+unix://plain:pw@{server.socket}?prefix={harness.prefix}"
     with tenure.open(url, sweep=False) as store:
-        assert store._backend._core.wire._scripts  # type: ignore[attr-defined]
+        assert store._backend._core.commands._scripts  # type: ignore[attr-defined]
         queue = store.queue("work")
         made = [e.id for e in queue.enqueue_many([b"%d" % n for n in range(50)])]
         client.script_flush()
@@ -229,7 +232,7 @@ def test_a_server_without_memory_refuses_and_nothing_is_written(harness: RedisHa
 
 def test_the_driver_retries_nothing(harness: RedisHarness) -> None:
     with harness.open() as store:
-        node = store._backend._core.wire._topology.primaries()[0]  # type: ignore[attr-defined]
+        node = store._backend._core.commands._topology.primaries()[0]  # type: ignore[attr-defined]
         connection = node.connection_pool.get_connection()
         try:
             assert connection.retry._retries == 0

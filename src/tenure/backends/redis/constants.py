@@ -1,4 +1,4 @@
-"""What Python and Lua both have to know, written once: this module makes the Lua library's first lines from Python's values.
+"""What Python and Lua both know, written once: this module makes the Lua library's first lines from Python's values.
 
     STATE CHANGE REASON VERDICT OUTCOME BACKOFF JITTER   tables of names, from the enums and lists of Python
     GONE WAITING LEASED DONE DEAD, HAS_KEY …             the same as locals, where speed counts
@@ -72,7 +72,8 @@ def _layouts() -> dict[str, tuple[str, int]]:
     layouts = {
         "LEASE": records.LEASE, "RULES": records.RULES, "BODY": records.BODY, "WISH": records.WISH,
         "KEYED": records.KEYED, "SETTLE": records.SETTLE, "DELIVERY": records.DELIVERY, "WOKEN": records.WOKEN,
-        "DISCARD": records.DISCARD, "TIME": records.TIME, "THERE": records.THERE, "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
+        "DISCARD": records.DISCARD, "TIME": records.TIME, "THERE": records.THERE,
+        "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
         "STATE": Struct(records.STATE.format + "I"), "STATE_HEAD": records.STATE_HEAD,
         "STATE_TAIL": Struct(f">{records.STATE_HEAD.size}sQ16sI"),
     }  # fmt: skip
@@ -127,8 +128,10 @@ def preamble() -> str:
 
 
 def _checksums() -> str:
-    """`L.sum` takes a state's fields, `L.sum_of_halves` what FORMAT.STATE_HALVES unpacks: each is one expression, as fast as
-    Lua can be, since verbs on many jobs spend most of their time there. All sums stay below 2 ^ 53, so they are exact."""
+    """Lua's checksums: `L.sum` takes a state's fields, `L.sum_of_halves` what FORMAT.STATE_HALVES unpacks.
+
+    Each is one expression, since verbs on many jobs spend most of their time there. Sums stay below 2 ^ 53: exact.
+    """
     ids = " + ".join(f"{word} * {weight}" for word, weight in zip("abcd", ID_WEIGHTS, strict=True))
     small = " + ".join(f"{name} * {weight}" for name, weight in SMALL_WEIGHTS.items())
     halves = {name: (f"{name}1", f"{name}0") for name in WIDE_WEIGHTS}

@@ -1,11 +1,13 @@
-"""Cursors of the journal, sealed: a cursor names every queue of the store and how far each was read, and its holder may be a
-tenant, who must learn nothing about other tenants' queues.
+"""Sealed cursors of the journal.
+
+A cursor names every queue of the store and how far each was read. Its holder may be a tenant, who must learn nothing
+about other tenants' queues.
 
     cursor = base64(tag ‖ text ⊕ stream)      tag = BLAKE2b(key, text)[:16]      stream = SHAKE-256(key ‖ tag)
 
-The tag depends on the whole text and is the nonce of the stream, so equal texts give equal cursors and a changed or made-up
-cursor is refused. The text is padded to a power of two: its length tells no more than the number of queues, roughly. The key
-is random, made once for each store, and kept beside the names of its queues.
+The tag depends on the whole text and is the nonce of the stream, so equal texts give equal cursors, and a changed or
+made-up cursor is refused. The text is padded to a power of two, so that its length tells the number of queues only
+roughly. The key is random, made once for each store, and kept beside the names of its queues.
 """
 
 from __future__ import annotations

@@ -60,27 +60,27 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
     if page.events or not wait_ms:
         return page
     deadline = core.clock.steady_ms() + wait_ms
-    listening = core.listening
-    waiter = listening.waiters.join((JOURNAL_LINE,))
+    notifications = core.notifications
+    waiter = notifications.waiters.join((JOURNAL_LINE,))
     try:
         while True:
             waiter.signal.clear()
-            hear_all(core)
+            subscribe_to_all(core)
             page = _page(core, start, limit, consumer)
             left = deadline - core.clock.steady_ms()
             if page.events or left <= 0:
                 return page
-            listening.wait(waiter, left)
-            core.wire.usable()
+            notifications.wait(waiter, left)
+            core.commands.ensure_open()
     finally:
-        listening.waiters.leave(waiter)
+        notifications.waiters.leave(waiter)
 
 
-def hear_all(core: Core) -> None:
-    """Be told of every shard's steps, and of names given out."""
-    core.listening.hear(core.shards.registry, JOURNAL_LINE)
+def subscribe_to_all(core: Core) -> None:
+    """Subscribe to every shard's channel, and to the registry's, which tells of new queues."""
+    core.notifications.subscribe(core.shards.registry, JOURNAL_LINE)
     for shard in core.shards.shards():
-        core.listening.hear(shard.base, shard.name)
+        core.notifications.subscribe(shard.base, shard.name)
 
 
 def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str | None) -> EventPage:
@@ -113,14 +113,14 @@ def _oldest(core: Core, places: dict[int, Place], trimmed: _Trimmed) -> dict[int
     """A cursor to go on from: the oldest kept of every shard that was trimmed past it."""
     oldest = dict(places)
     for shard in core.shards.shards():
-        first = int(core.wire.ask(shard.base, "events", 0, 1, b"")[0])
+        first = int(core.commands.call(shard.base, "events", 0, 1, b"")[0])
         if oldest.get(shard.number, (1, 0))[0] < first:
             oldest[shard.number] = (first, 0)
     return oldest
 
 
 def _rows(core: Core, shard: Shard, place: Place, count: int, consumer: str | None) -> tuple[list[Row], Place]:
-    first, last, commit, *entries = core.wire.ask(shard.base, "events", place[0], count, consumer or b"")
+    first, last, commit, *entries = core.commands.call(shard.base, "events", place[0], count, consumer or b"")
     if place[0] and commit < first:
         raise _Trimmed(shard.number, first)
     if place[0] > last + 1:
@@ -154,7 +154,7 @@ def shown(row: Row, index: int, name: QueueName) -> Event:
 
 
 def forget_consumer(core: Core, consumer: str) -> bool:
-    forgotten = [core.act(shard.base, "forget_consumer", consumer)[0] for shard in core.shards.shards()]
+    forgotten = [core.call_once(shard.base, "forget_consumer", consumer)[0] for shard in core.shards.shards()]
     return any(forgotten)
 
 
@@ -162,12 +162,12 @@ def forget_consumer(core: Core, consumer: str) -> bool:
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """A job's events, oldest first. Of a job that is there, by walking back from its last; of one that is gone, by a search."""
-    queue = core.shards.known(name)
+    """A job's events, oldest first: by walking back from its last one, which is searched for if the job is gone."""
+    queue = core.shards.find(name)
     if queue is None or job == NO_ID:
         return []
-    shard = queue.of(job)
-    raw = core.wire.ask(shard.base, "fetch", job)[1]
+    shard = queue.shard_of(job)
+    raw = core.commands.call(shard.base, "fetch", job)[1]
     last = decode_state(raw, job).last_event if raw else _last_event_of(core, shard, job)
     found: list[Event] = []
     while last:
@@ -184,7 +184,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
 
 def _entries(core: Core, shard: Shard, begin: str, end: str, count: int) -> list[tuple[int, bytes]]:
     key = shard.base + b":journal"
-    rows: list[Any] = core.wire.command(key, "XRANGE", key, begin, end, "COUNT", count)
+    rows: list[Any] = core.commands.plain(key, "XRANGE", key, begin, end, "COUNT", count)
     return [(int(entry[0].split(b"-")[0]), _value(entry[1])) for entry in rows]
 
 
@@ -200,7 +200,7 @@ def read_row(core: Core, shard: Shard, commit: int) -> Row | None:
 
 
 def bounds(core: Core, shard: Shard) -> tuple[int, int]:
-    first, last, *_ = core.wire.ask(shard.base, "events", 0, 1, b"")
+    first, last, *_ = core.commands.call(shard.base, "events", 0, 1, b"")
     return first, last
 
 

@@ -10,7 +10,7 @@ import redis
 
 from tenure.backends.redis.address import parse
 from tenure.backends.redis.backend import RedisBackend
-from tenure.backends.redis.commands import Wire
+from tenure.backends.redis.commands import Commands
 from tenure.backends.redis.core import INSPECT_LIMIT, Core
 from tenure.backends.redis.filters import Filters, RotatingFilter
 from tenure.backends.redis.produce import ATOMIC_BYTES
@@ -36,7 +36,7 @@ def open_redis(
         raise SettingsError(f"storage.redis.prefix = {chosen.prefix!r}: 1 to 64 of letters, digits, '.', '_' and '-'")
     remarks: list[str] = []
     try:
-        wire = Wire(
+        commands = Commands(
             topology(address, chosen.timeout, _tls(chosen, address.tls)),
             patience=chosen.patience,
             wait_replicas=chosen.wait_replicas,
@@ -48,22 +48,22 @@ def open_redis(
     except (redis.RedisError, OSError) as exc:
         raise OpenError(f"{address.shown}: {exc}") from exc
     try:
-        durability = _examine(wire, remarks)
-        refused = wire.prepare()
+        durability = _examine(commands, remarks)
+        refused = commands.prepare()
         if refused is not None:
             remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
-        core = Core(wire, chosen.prefix, chosen.partitions, clock, inspect_limit)
+        core = Core(commands, chosen.prefix, chosen.partitions, clock, inspect_limit)
         _claim_format(core, address.shown)
         core.filters = _filters(chosen, clock)
     except (Unavailable, OpenError) as exc:
-        wire.close()
+        commands.close()
         if address.shown in str(exc):
             raise
         if isinstance(exc.__cause__, redis.exceptions.BusyLoadingError):
             raise Unavailable(f"{address.shown}: {exc}") from exc
         raise OpenError(f"{address.shown}: {exc}") from exc
     except TenureError:
-        wire.close()
+        commands.close()
         raise
     traits = Traits(
         scope="cluster",
@@ -106,12 +106,12 @@ def _filters(chosen: RedisSettings, clock: Clock) -> Filters:
     return Filters(*made)
 
 
-def _examine(wire: Wire, remarks: list[str]) -> Durability:
+def _examine(commands: Commands, remarks: list[str]) -> Durability:
     """The least of what the servers keep; raises OpenError for one that cannot be used."""
     levels: list[Durability] = []
-    for info in wire.everywhere("INFO", "server"):
+    for info in commands.on_primaries("INFO", "server"):
         _check_version(_text(info))
-    for config in _configs(wire, remarks):
+    for config in _configs(commands, remarks):
         policy = config.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
             raise OpenError(
@@ -128,9 +128,9 @@ def _examine(wire: Wire, remarks: list[str]) -> Durability:
     return least
 
 
-def _configs(wire: Wire, remarks: list[str]) -> list[dict[str, str]]:
+def _configs(commands: Commands, remarks: list[str]) -> list[dict[str, str]]:
     try:
-        found = wire.everywhere("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
+        found = commands.on_primaries("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
     except StoreError as exc:
         if not isinstance(exc.__cause__, redis.ResponseError):
             raise
@@ -138,7 +138,9 @@ def _configs(wire: Wire, remarks: list[str]) -> list[dict[str, str]]:
     else:
         return [_pairs(raw) for raw in found]
     configs = []
-    for told, memory in zip(wire.everywhere("INFO", "persistence"), wire.everywhere("INFO", "memory"), strict=True):
+    for told, memory in zip(
+        commands.on_primaries("INFO", "persistence"), commands.on_primaries("INFO", "memory"), strict=True
+    ):
         info = dict(line.split(":", 1) for line in f"{_text(told)}\n{_text(memory)}".splitlines() if ":" in line)
         configs.append({
             "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
@@ -160,9 +162,9 @@ def _check_version(info: str) -> None:
 def _claim_format(core: Core, shown: str) -> None:
     """Under a prefix is a store of our format, or nothing yet."""
     key = core.shards.registry + b":format"
-    raw = core.wire.command(key, "GET", key)
+    raw = core.commands.plain(key, "GET", key)
     if raw is None:
-        core.wire.command(key, "SET", key, f"tenure {FORMAT}", "NX")
+        core.commands.plain(key, "SET", key, f"tenure {FORMAT}", "NX")
         core.cursor_seal()  # now, since a server that is full later would not take the key
     elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's name before
         raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")

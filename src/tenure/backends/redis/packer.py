@@ -1,7 +1,7 @@
 """Requests as bytes (RESP), packed in Python.
 
-`hiredis.pack_command` crashes the process when a signal handler raises inside it (seen with hiredis 3.5). So every connection
-packs its requests with this; answers are still parsed by hiredis.
+`hiredis.pack_command` crashes the process when a signal handler raises inside it (seen with hiredis 3.5). So every
+connection packs its requests with this; answers are still parsed by hiredis.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bytes as the Lua and its clients write them; the Lua's own are described in `lua/10_records.lua`.
 
-A body is sealed by the client that wrote it (CRC-32), a state by a sum over its fields, a lease and a row of the journal by
+A body carries a CRC-32 of the client that wrote it, a state a sum over its fields, a lease and a row of the journal
 the first digits of a SHA-1, the only digest Lua has there. Decoders raise `Corrupt`; they never guess.
 """
 
@@ -114,8 +114,8 @@ def encode_state(state: State, job: bytes) -> bytes:
     return STATE.pack(*state) + _sum(state, job).to_bytes(4, "big")
 
 
-# A state's checksum weighs each field by an odd number, the halves of an 8-byte field apart, so that a change of any one of
-# them shows. `constants` makes the Lua from these weights. Stored: never change them.
+# A state's checksum weighs each field by an odd number, the halves of an 8-byte field apart, so that a change of any
+# one of them shows. `constants` makes the Lua from these weights. Stored: never change them.
 ID_WEIGHTS = (40503, 30011, 20011, 10007)
 LEASE_WEIGHT = 3
 SMALL_WEIGHTS = {

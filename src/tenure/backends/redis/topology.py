@@ -1,7 +1,7 @@
-"""Which server has a key: the one there is, whoever Sentinel says is the primary, or a cluster's node for its slot.
+"""Which server has a key: the only one, the primary that Sentinel names, or the cluster's node for the key's slot.
 
-The driver makes connections and reads answers. What it would do by itself (retry, follow, choose) is turned off: a
-request that is sent twice must be sent by us, who know its number.
+The driver makes connections and parses answers. Its own retries and redirections are turned off: only `commands` knows
+the number under which a request may be sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Topology(Protocol):
     def primaries(self) -> list[redis.Redis]: ...
 
     def refresh(self) -> None:
-        """Find out anew who is who."""
+        """Ask again which server has what."""
 
     def close(self) -> None: ...
 

@@ -3,7 +3,7 @@
 -- A shard is a queue, or one partition of it; all its keys share the hash tag in KEYS[1], the shard's base:
 -- <prefix>:{tenant/queue} or <prefix>:{tenant/queue/partition}. Ids are 16 raw bytes, times milliseconds.
 --
---   :books      string   counters, journal position, last time stored, last id made (20_step.lua), sealed
+--   :books      string   counters, journal position, last time stored, last id made (L.COUNTERS, 20_step.lua), sealed
 --   :rules      string   paused, then the policy in numbers (FORMAT.RULES)
 --   :policy     string   the policy as the client wrote it; none: the default
 --   :jobs       hash     job -> what never changes: key, headers, payload; sealed by the client (CRC-32)

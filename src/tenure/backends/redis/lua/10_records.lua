@@ -1,6 +1,6 @@
 -- ── what is kept, as bytes: fixed width, with a checksum ─────────────────────────────────────────────────────────────
--- A state carries a sum over its job's id and its fields (L.sum), since it is written and read most. The other records carry
--- the first digits of a SHA-1, the only digest that Lua has here.
+-- A state carries a sum over its job's id and its fields (L.sum), since it is written and read most. The other records
+-- carry the first digits of a SHA-1, the only digest that Lua has here.
 
 local SEAL = LIMIT.SEAL_BYTES
 
@@ -8,9 +8,9 @@ local SEAL = LIMIT.SEAL_BYTES
 function L.seal(prefix, row) return sub(sha(prefix .. row), 1, SEAL) end
 
 function L.state_row(id, s)
-  return pack(FORMAT.STATE, LIMIT.VERSION, s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token,
-    s.created, s.visible, s.ended, s.due, s.last, s.lease, L.sum(L.id_sum(id), L.id_sum(s.lease), s.state, s.priority,
-    s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token, s.created, s.visible, s.ended, s.due, s.last))
+  return pack(FORMAT.STATE, LIMIT.VERSION, s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays,
+    s.token, s.created, s.visible, s.ended, s.due, s.last, s.lease, L.sum(L.id_sum(id), L.id_sum(s.lease),
+    s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token, s.created, s.visible, s.ended, s.due, s.last))
 end
 
 -- nil: damaged
@@ -18,8 +18,8 @@ function L.state_of(id, value)
   if #value ~= BYTES.STATE then return nil end
   local v, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
     lease, sum = unpack_(FORMAT.STATE, value)
-  if v ~= LIMIT.VERSION or sum ~= L.sum(L.id_sum(id), L.id_sum(lease), state, priority, reason, flags, attempt, max_attempts,
-    replays, token, created, visible, ended, due, last) then
+  if v ~= LIMIT.VERSION or sum ~= L.sum(L.id_sum(id), L.id_sum(lease), state, priority, reason, flags, attempt,
+    max_attempts, replays, token, created, visible, ended, due, last) then
     return nil
   end
   return {state = state, priority = priority, reason = reason, flags = flags, attempt = attempt,
@@ -56,7 +56,7 @@ end
 function L.backoff(rules, attempt, roll)
   local seconds = rules.base
   if rules.kind == BACKOFF.LINEAR then seconds = rules.base * attempt end
-  if rules.kind == BACKOFF.EXPONENTIAL then seconds = rules.base == 0 and 0 or rules.base * rules.factor ^ (attempt - 1) end
+  if rules.kind == BACKOFF.EXPONENTIAL and rules.base > 0 then seconds = rules.base * rules.factor ^ (attempt - 1) end
   seconds = min(seconds, rules.cap)
   if rules.jitter == JITTER.EQUAL then seconds = seconds / 2 + seconds / 2 * roll end
   if rules.jitter == JITTER.FULL then seconds = seconds * roll end

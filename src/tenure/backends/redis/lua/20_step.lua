@@ -33,7 +33,9 @@ function L.begin(keys, args)
     b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers = 0, 0, 0, 0, 0, 0
     b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed = 0, 0, 0, 0, 0, 0
   end
-  if b.damaged then return nil, {'E', 'corrupt', '', 'the counters of ' .. base .. ' are damaged: run check with repair'} end
+  if b.damaged then
+    return nil, {'E', 'corrupt', '', 'the counters of ' .. base .. ' are damaged: run check with repair'}
+  end
   b.now = L.now(args[1], b.time)
   b.rules_row = found[2]
   b.wake, b.held_before = 0, b.leased

@@ -1,4 +1,4 @@
--- ── jobs in: the whole call, all or none ─────────────────────────────────────────────────────────────────────────────
+-- ── enqueue: the whole call, all or none ─────────────────────────────────────────────────────────────────────────────
 
 -- The first 12 bytes of the ids of one call: UUIDv7 of the server's time; the calls of one millisecond are counted, so
 -- that ids grow in the order of the enqueues, whoever made them. Then 3 bytes that count, and the partition's number.
@@ -42,16 +42,16 @@ readers.holders = function(keys, args)
   return reply
 end
 
--- Jobs that all ask for the same: their states differ in one number, their events in nothing.
+-- Enqueue jobs that all ask for the same: their states differ in the last event only, and their events share one group.
 function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, delay)
   local count, visible = tonumber(args[8]), b.now + delay
-  local head = pack(FORMAT.STATE_HEAD, LIMIT.VERSION, WAITING, priority, REASON.NONE, flags, 0, max_attempts, 0, 0, b.now, visible, 0,
-    0)
+  local head = pack(FORMAT.STATE_HEAD, LIMIT.VERSION, WAITING, priority, REASON.NONE, flags, 0, max_attempts, 0, 0,
+    b.now, visible, 0, 0)
   local g = L.group(b, CHANGE.ENQUEUED, WAITING, priority, REASON.NONE, max_attempts, visible, NO_ID, '')
   local ids, first, partition = g.ids, L.next_ref(b), byte(tail)
-  local zero = L.sum(L.id_sum(prefix .. pack('>I3', 0) .. tail), 0, WAITING, priority, REASON.NONE, flags, 0, max_attempts, 0, 0,
-    b.now, visible, 0, 0, first)
-  -- From one job to the next an id grows by 256 in its last word, and its event's place by 1: so does the sum, by weights.
+  local zero = L.sum(L.id_sum(prefix .. pack('>I3', 0) .. tail), 0, WAITING, priority, REASON.NONE, flags, 0,
+    max_attempts, 0, 0, b.now, visible, 0, 0, first)
+  -- From one job to the next the id's last word grows by 256, the event's place by 1, and the sum by their weights.
   local step = 256 * WEIGHT.LAST_WORD + WEIGHT.LAST_EVENT
   local score = string.format('%.0f', visible)
   local jobs, states, tier, n, at = {}, {}, {}, 0, #ids
@@ -118,14 +118,16 @@ function L.enqueue(b, args)
   b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
   local one = #wishes == BYTES.WISH
   local priority, flags, attempts, delay, ttl = unpack_(FORMAT.WISH, wishes)
-  if one and duplicates == 0 and ttl == 0 and count <= LIMIT.EVENTS_A_ROW - b.events_in_row and L.next_ref(b) % T + count < T then
+  local fits = count <= LIMIT.EVENTS_A_ROW - b.events_in_row and L.next_ref(b) % T + count < T
+  if one and duplicates == 0 and ttl == 0 and fits then
     L.enqueue_alike(b, args, prefix, tail, priority, flags, attempts > 0 and attempts or rules.max_attempts, delay)
     for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
     return nil, prefix, '', added, 0
   end
   local jobs, states, ttls, tiers = {}, {}, {}, {}
   local latest = now
-  local s = {state = WAITING, reason = REASON.NONE, attempt = 0, replays = 0, token = 0, created = now, ended = 0, lease = NO_ID}
+  local s = {state = WAITING, reason = REASON.NONE, attempt = 0, replays = 0, token = 0, created = now, ended = 0,
+    lease = NO_ID}
   local state_row, event = L.state_row, L.event
   for index = 0, count - 1 do
     if not first[index] then

@@ -10,7 +10,7 @@ function L.end_lease(b, id, l)
   if l.lost > 0 then call('HDEL', base .. ':lost', id) end
 end
 
--- `closed` more jobs have left the lease; `lost` names one that did so against its holder's will
+-- `closed` more jobs have left the lease; `lost` names one that was cancelled under it
 function L.close_jobs(b, id, l, closed, lost)
   l.open = l.open - closed
   if l.open <= 0 then return L.end_lease(b, id, l) end

@@ -77,7 +77,7 @@ function L.repeated(b, lease, asked, expired, wanted)
   return L.deliveries(b, lease, l.expires, (L.held(b, lease)))
 end
 
--- Remove a waiting job, with its event; the caller has told why.
+-- Remove a waiting job; `change` is the event that says why.
 function L.remove_waiting(b, id, s, change)
   call('ZREM', b.base .. ':t' .. s.priority, id)
   if s.due > 0 then call('ZREM', b.base .. ':ttl', id) end
@@ -88,14 +88,15 @@ function L.remove_waiting(b, id, s, change)
 end
 
 -- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is
--- cleared on the way (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is set
--- aside, and the claim goes on behind it. False: `max_bytes` or t.inspect is reached.
+-- cleared on the way (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is
+-- set aside, and the claim goes on behind it. False: `max_bytes` or t.inspect is reached.
 function L.take_tier(b, t, tier, ids, values)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
   local taken, rows, states = t.ids, t.rows, t.states
   local sum_of, lease_sum, halves = L.sum_of_halves, L.id_sum(lease), FORMAT.STATE_HALVES
-  local bytes, row_events, deliver, rest_format = BYTES.STATE, LIMIT.EVENTS_A_ROW, FORMAT.DELIVERY_HALVES, FORMAT.REST_HALVES
+  local bytes, row_events, deliver, rest_format = BYTES.STATE, LIMIT.EVENTS_A_ROW, FORMAT.DELIVERY_HALVES,
+    FORMAT.REST_HALVES
   local g, rest, full
   for i = 1, #ids do
     if t.inspect <= 0 then
@@ -111,8 +112,8 @@ function L.take_tier(b, t, tier, ids, values)
         by, kept = unpack_(halves, value)
       if by ~= NO_ID then by_sum = L.id_sum(by) end
     end
-    if not state or kept ~= sum_of(i1, i2, i3, i4, by_sum, state, priority, reason, flags, attempt, max_attempts, replays,
-      t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
+    if not state or kept ~= sum_of(i1, i2, i3, i4, by_sum, state, priority, reason, flags, attempt, max_attempts,
+      replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
       if value ~= '' then call('HSET', base .. ':damaged', id, 'w') end
       gone[#gone + 1] = id
       t.inspect = t.inspect - 1
@@ -154,9 +155,9 @@ function L.take_tier(b, t, tier, ids, values)
         n = #taken + 1
         taken[n] = id
         rows[n] = pack(deliver, id, t1, t0, attempt, max_attempts, tier, c1, c0)
-        states[2 * n - 1], states[2 * n] = id, pack(halves, LIMIT.VERSION, LEASED, tier, reason, flags, attempt, max_attempts, replays,
-          t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0, lease, sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason,
-          flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0))
+        states[2 * n - 1], states[2 * n] = id, pack(halves, LIMIT.VERSION, LEASED, tier, reason, flags, attempt,
+          max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0, lease,
+          sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0))
         gone[#gone + 1] = id
         if due > 0 then unttl[#unttl + 1] = id end
       end
@@ -230,7 +231,7 @@ verbs.claim = function(keys, args)
   return L.delivered(b, lease, untils, ids, t.rows)
 end
 
--- When it is worth another look, and the time: for who waits without claiming.
+-- When something becomes due, and the time: for callers that wait without claiming.
 readers.due = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -241,7 +242,7 @@ end
 -- Whether a claim's id was seen here.
 readers.claimed = function(keys, args) return {call('HEXISTS', keys[1] .. ':claims', args[4])} end
 
--- Jobs of a lease whose bodies the client could not read: out of the lease, and aside, their delivery not counted.
+-- Take jobs whose bodies the client could not read out of their lease, and set them aside; the delivery is not counted.
 verbs.set_aside = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

@@ -1,12 +1,14 @@
 -- ── settling: a job is settled only by the holder of its live lease ──────────────────────────────────────────────────
 
--- Whether this proof holds: the state; or nil and why not.
+-- The job's state if this proof holds; or nil, and the outcome that says why not.
 function L.judge(b, value, id, lease, token, leases)
   if not value then return nil, OUTCOME.GONE end
   local s = L.state_of(id, value)
   if not s then return nil, OUTCOME.CORRUPT end
   if s.state ~= LEASED or s.lease ~= lease or s.token ~= token then
-    if s.state ~= LEASED and s.lease == lease and lease ~= NO_ID and s.token == token then return nil, OUTCOME.ALREADY_SETTLED end
+    if s.state ~= LEASED and s.lease == lease and lease ~= NO_ID and s.token == token then
+      return nil, OUTCOME.ALREADY_SETTLED
+    end
     return nil, OUTCOME.LOST
   end
   local l = leases[lease]
@@ -57,8 +59,8 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
   return L.give_back(b, id, s, CHANGE.RETRIED, lease, extra.text or '')
 end
 
--- All items are plain acks of one live lease, of a queue that keeps nothing: each is judged as `judge` does, and goes.
--- Nil where anything is not so, having written nothing.
+-- Ack many at once, where all items are plain acks of one live lease and the queue keeps no done jobs.
+-- Returns nil, with nothing written, where that is not so: the caller then takes the general way.
 function L.ack_plainly(b, items, count, rules)
   local _, _, lease = unpack_(FORMAT.SETTLE, items)
   local l = L.lease_of(b.base, lease)

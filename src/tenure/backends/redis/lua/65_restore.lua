@@ -1,4 +1,4 @@
--- ── jobs put in as they stood elsewhere ──────────────────────────────────────────────────────────────────────────────
+-- ── restore: jobs as they stood in another store, or in an archive ───────────────────────────────────────────────────
 
 -- Which of the new jobs are to hold their key; those that must and cannot are refused. Jobs that have not ended first.
 function L.restored_keys(b, new, refused)
@@ -65,7 +65,8 @@ verbs.restore = function(keys, args)
           s.flags = L.with(s.flags, flag)
         end
       end
-      s.last = L.event(b, CHANGE.RESTORED, id, s, {at = s.visible, text = job.notes.e ~= '0' and sub(job.notes.e, 2) or ''})
+      local text = job.notes.e ~= '0' and sub(job.notes.e, 2) or ''
+      s.last = L.event(b, CHANGE.RESTORED, id, s, {at = s.visible, text = text})
       call('HSET', b.base .. ':jobs', id, job.body)
       L.put_state(b, id, s)
       L.index(b, id, s)

@@ -49,7 +49,8 @@ verbs.purge = function(keys, args)
     for tier = LIMIT.TOP_PRIORITY, 0, -1 do
       local key = b.base .. ':t' .. tier
       if L.has(b.tiers, 2 ^ tier) then
-        sources[#sources + 1] = state == 'ready' and {key, '-inf', untils} or {key, '(' .. string.format('%.0f', untils), '+inf'}
+        local later = {key, '(' .. string.format('%.0f', untils), '+inf'}
+        sources[#sources + 1] = state == 'ready' and {key, '-inf', untils} or later
       end
     end
   end

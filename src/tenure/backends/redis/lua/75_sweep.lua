@@ -1,4 +1,4 @@
--- ── what time brings ─────────────────────────────────────────────────────────────────────────────────────────────────
+-- ── sweeping: what is due ────────────────────────────────────────────────────────────────────────────────────────────
 
 function L.pass_ttl(b)
   local ids = call('ZRANGEBYSCORE', b.base .. ':ttl', '-inf', b.now, 'LIMIT', 0, LIMIT.BATCH)
@@ -16,7 +16,8 @@ function L.pass_ttl(b)
   return removed, #ids
 end
 
--- What is remembered by a digest until it is due, unless `later` says when to ask again. Forgotten, and looked at.
+-- Forget what is remembered by a digest and due, unless `later` returns when to look again.
+-- Returns how many were forgotten, and how many were inspected.
 function L.forget(b, name, later)
   local rows, due = b.base .. ':' .. name, b.base .. ':' .. L.REMEMBERED[name]
   local digests = call('ZRANGEBYSCORE', due, '-inf', b.now, 'LIMIT', 0, LIMIT.BATCH)

@@ -1,6 +1,6 @@
 -- ── queues: their rules, and the registry of their names ─────────────────────────────────────────────────────────────
 
--- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, as an event tells it
+-- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, the default policy
 verbs.configure = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

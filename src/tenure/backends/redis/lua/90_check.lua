@@ -106,7 +106,8 @@ end
 
 -- dedup or claims, cursor: (next cursor, then of each that is wrong: digest, what)
 readers.check_remembered = function(keys, args)
-  local rows, due, bytes = keys[1] .. ':' .. args[4], keys[1] .. ':' .. L.REMEMBERED[args[4]], ({dedup = 40, claims = 33})[args[4]]
+  local rows, due = keys[1] .. ':' .. args[4], keys[1] .. ':' .. L.REMEMBERED[args[4]]
+  local bytes = ({dedup = 40, claims = 33})[args[4]]
   local page = call('HSCAN', rows, args[5], 'COUNT', 200)
   local reply = {page[1]}
   for i = 1, #page[2], 2 do

@@ -1,8 +1,8 @@
 -- ── requests that are sent again act once ────────────────────────────────────────────────────────────────────────────
 
--- A request has a lane and a number in it, or an id of its own in the lane's place and the number 0. What it answered is
+-- A request has a lane and a number in it, or an id of its own in the lane's place and the number 0. Its answer is
 -- kept beside what it wrote, in the same step. One that comes again is answered from there; one that comes late, after
--- its lane's next, is refused: its sender has long had its answer.
+-- a later number of its lane, is refused: its sender has its answer already.
 function L.remembered(verb)
   return function(keys, args)
     local lane = args[2]
