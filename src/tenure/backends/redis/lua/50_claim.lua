@@ -157,7 +157,8 @@ function L.take_tier(b, t, tier, ids, values)
         rows[n] = pack(deliver, id, t1, t0, attempt, max_attempts, tier, c1, c0)
         states[2 * n - 1], states[2 * n] = id, pack(halves, LIMIT.VERSION, LEASED, tier, reason, flags, attempt,
           max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0, lease,
-          sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0))
+          sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0,
+            v1, v0, e1, e0, 0, 0, l1, l0))
         gone[#gone + 1] = id
         if due > 0 then unttl[#unttl + 1] = id end
       end
