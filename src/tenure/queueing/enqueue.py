@@ -53,7 +53,7 @@ def planned(
     size = JOB_OVERHEAD * len(requests) + sum(sizes)
     plain = max(sizes, default=0) <= records.PART_BYTES and all_plain(requests)
     if not plain:
-        for index, (payload, _, at_ms, _, key, _, _, _) in enumerate(requests):
+        for index, (payload, _, at_ms, _, key, *_) in enumerate(requests):
             if key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
                 keyed.append((index, keyspace.digest(key.encode()), keyspace.digest(payload)))
