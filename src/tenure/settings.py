@@ -250,8 +250,9 @@ def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _G
             given[name] = _Given(value, "given to the call")
     if url is not None:
         engine, path = parse_url(url)
-        given["storage.engine"] = _Given(engine, f"from the URL {url!r}")
-        given["storage.path"] = _Given(path, f"from the URL {url!r}")
+        source = f"from the URL {without_password(str(url))!r}"
+        given["storage.engine"] = _Given(engine, source)
+        given["storage.path"] = _Given(path, source)
     return given
 
 
@@ -436,6 +437,20 @@ URL_FORMS = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
 
+def without_password(url: str) -> str:
+    """The URL for people, logs and metrics: everything between `://` and the last `@` is hidden, but for the user's name.
+
+    A password may itself hold `@`, `/`, `?` or `:`, so nothing up to the last `@` is taken for anything else. A URL that
+    names no host (`redis+unix:///path`) has no login.
+    """
+    scheme, found, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    if not found or not at or rest.startswith("/"):
+        return url
+    user, colon, _ = login.partition(":")
+    return f"{scheme}://{user if colon else ''}{':' if colon else ''}***@{place}"
+
+
 def parse_url(url: object) -> tuple[str, str | None]:
     """Engine and path of `rocksdb:./data`, `rocksdb:///var/data`, `lmdb:~/data`, `memory:`."""
     if isinstance(url, os.PathLike):
@@ -443,17 +458,18 @@ def parse_url(url: object) -> tuple[str, str | None]:
     if not isinstance(url, str):
         raise UnknownEngine(f"{url!r} is not a store's URL: write {_known()}")
     match = _SCHEME.fullmatch(url)
+    shown = without_password(url)
     if match is None:
-        raise UnknownEngine(f"{url!r} does not say which engine: {_meant(url)}")
+        raise UnknownEngine(f"{shown!r} does not say which engine: {_meant(shown)}")
     engine, rest = match[1].lower(), match[2]
     if _REDIS.match(engine):
         return "redis", url  # the redis backend parses the rest
     if engine in ("http", "https", "http+unix"):
         return "http", url
     if engine in _LATER:
-        raise UnknownEngine(f"{url!r}: this release does not have {engine} yet. It has {_known()}")
+        raise UnknownEngine(f"{shown!r}: this release does not have {engine} yet. It has {_known()}")
     if engine not in ENGINES:
-        raise UnknownEngine(f"{url!r}: no engine is called {engine!r}. There are {_known()}")
+        raise UnknownEngine(f"{shown!r}: no engine is called {engine!r}. There are {_known()}")
     return engine, _path_of(url, engine, rest)
 
 

@@ -15,6 +15,7 @@ from tenure.cli.session import Session
 from tenure.errors import SettingsError
 from tenure.extras import require
 from tenure.server_settings import Tls
+from tenure.settings import without_password
 from tenure.telemetry import configure_logging, inform
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def serve(
     # Refuse what can be refused before a store is made or opened. Callers that connect while it opens wait.
     known_by(served, place, door)
     with listening(place) as sock:
-        with progress_bar(f"Opening {url}"):
+        with progress_bar(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
         with store:
             if not place.path:
