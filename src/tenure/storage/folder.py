@@ -7,6 +7,7 @@ data/
   DURABLE    the marks of `marks.py`
   SOCKET     where the owner lets other processes in
   db/        the engine's own files
+  lost/      logs of the database that a power cut left without the ones before them (`rocksdb.log_continuity`)
   staging/   what is being written, until it is committed
   snapshots/ named snapshots, each a folder of its own (`backends.named_snapshots`)
 """
@@ -26,9 +27,11 @@ from tenure.storage.keyspace import FORMAT
 
 #: Where the owner of the store lets others in.
 SOCKET = "SOCKET"
+#: Where logs go that cannot be used.
+LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
 _NAMES = ("tenure", "leasehold")
-_OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "staging", "snapshots"}
+_OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "db.tables", LOST, "staging", "snapshots"}
 
 
 def expand(path: str) -> Path:

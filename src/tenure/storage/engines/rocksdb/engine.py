@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 
 from rocksdict import Checkpoint
 
-from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
+from tenure.errors import StoreClosed, TenureError, Unavailable
 from tenure.storage.durable_watermark import Marks
 from tenure.storage.engine import Durability, Snapshot, Space, Traits
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
-from tenure.storage.engines.rocksdb.opening import Mode, open_db, translated
+from tenure.storage.engines.rocksdb.log_rotation import LogRotation
+from tenure.storage.engines.rocksdb.opening import Mode, translated
+from tenure.storage.engines.rocksdb.recovery import recover
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
 from tenure.storage.engines.rocksdb.straight import RocksStraight
 from tenure.storage.engines.rocksdb.transaction import RECENT_SPACES, Reader, RocksTransaction
@@ -78,24 +80,18 @@ class RocksEngine:
         existed = folder.check()
         folder.lock(listens=listens)
         try:
-            self._db = open_db(folder.db, cache_capacity, mode)
+            found = recover(folder, boot_id, cache_capacity, mode)
+            self._db, self._marks, self._sequence = found.db, found.marks, found.sequence
             self._tables = [self._db.get_column_family(name) for name in NAMES]
             self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
             if not existed:
                 folder.write_format()
-            self._marks = Marks(folder.path / "DURABLE", boot_id)
-            self._sequence = self._db.latest_sequence_number()
-            if self._sequence < self._marks.required:
-                raise Corrupt(
-                    f"the newest commits of {folder.path} are lost: the log ends at {self._sequence}, and reached "
-                    f"{self._marks.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
-                )
         except BaseException:
             self._let_go()
             folder.unlock()
             raise
         self.retried: Callable[[str], None] = lambda why: None
-        self.remarks = self._marks.remarks()
+        self.remarks = found.remarks
         self._folder = folder
         self.home = folder.path
         last = self._last_append(JOURNAL)
@@ -120,6 +116,7 @@ class RocksEngine:
         )
         #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
+        self._log = LogRotation(self._tables, self._sync, mode)
         self.straight = RocksStraight(self)
         self.loader = RocksLoader(self)
         _open_engines.add(self)
@@ -244,6 +241,7 @@ class RocksEngine:
             changed[key] = value = value + delta
             batch.put(key, encode_count(value), self._handles[COUNTERS])
         self._remember(transaction)
+        size = batch.size_in_bytes()
         try:
             self._db.write(batch)
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
@@ -254,15 +252,27 @@ class RocksEngine:
         if transaction.appended:
             self._next_append.update(transaction.appended)
             self._written = self._next_append[JOURNAL] - 1
-        return self._written_out()
+        return self._written_out(size)
 
-    def _written_out(self) -> int:
-        """A batch is in the log: note how far that reaches; returns the version to wait for."""
+    def _written_out(self, size: int) -> int:
+        """A batch of that size is in the log: note how far that reaches; returns the version to wait for."""
         self._sequence = self._db.latest_sequence_number()
         if self._note_writes:
             self._marks.note_written(self._sequence)
         self._version += 1
-        return self._syncer.applied(self._version)
+        version = self._syncer.applied(self._version)
+        self._count(size)
+        return version
+
+    def _count(self, size: int) -> None:
+        """Start a new log if this one is long. A failure stops the engine, as that of any write."""
+        try:
+            self._log.wrote(size)
+        except TenureError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
+            self._stop(exc)
+            raise Unavailable(str(self._stopped)) from None
 
     def _remember(self, transaction: RocksTransaction) -> None:
         """What is about to be written, for the memory kept beside the database."""

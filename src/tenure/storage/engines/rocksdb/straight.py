@@ -301,6 +301,7 @@ class RocksStraight:
             if key < front.head:
                 front.head = key
         engine = self._engine
+        size = batch.size_in_bytes()
         try:
             engine._db.write(batch)
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
@@ -312,7 +313,7 @@ class RocksStraight:
         # As `RocksEngine._written_out`.
         engine._sequence = sequence = engine._db.latest_sequence_number()
         engine._version = self._syncer.applied_to = version = engine._version + 1
-        if self._grouped:
-            return version
-        self._words[WORD] = sequence << 16 | sequence * 40_503 + 12_345 & 0xFFFF  # as `Marks.note_written`
-        return 0
+        if not self._grouped:
+            self._words[WORD] = sequence << 16 | sequence * 40_503 + 12_345 & 0xFFFF  # as `Marks.note_written`
+        engine._count(size)
+        return version if self._grouped else 0

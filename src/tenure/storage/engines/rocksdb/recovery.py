@@ -1,0 +1,62 @@
+"""Opening a database that may have been through a crash: it holds a prefix of its history, or it is refused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rocksdict import Rdict
+
+from tenure.errors import Corrupt
+from tenure.storage.durable_watermark import Marks
+from tenure.storage.engines.rocksdb.log_continuity import find_hole, set_aside
+from tenure.storage.engines.rocksdb.opening import Mode, open_db
+from tenure.storage.folder import LOST, Folder
+
+
+class Recovered(NamedTuple):
+    db: Rdict
+    marks: Marks
+    #: The log's last sequence number.
+    sequence: int
+    #: What was found, for the user.
+    remarks: tuple[str, ...]
+
+
+def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Recovered:
+    """Open the folder's database. The caller holds the folder's lock.
+
+    Logs behind a hole (see `log_continuity`) are moved to the folder `lost`, and the remarks say so.
+
+    Raises Corrupt if a commit is missing that is known to have been durable, or written since the machine was started: then
+    nothing was changed. Raises OpenError if RocksDB cannot open the database.
+    """
+    marks = Marks(folder.path / "DURABLE", boot_id)
+    db = None
+    try:
+        remarks = list(marks.remarks())
+        hole = find_hole(folder.db)
+        if hole is not None:
+            _refuse_loss(folder, hole.reaches, marks.required)
+            set_aside(hole, folder.path / LOST)
+            remarks.append(
+                f"a power cut took the end of one log and left a newer one: rows {hole.reaches + 1} to {hole.goes_on - 1} "
+                f"are missing, so those from {hole.goes_on} on were set aside, in {folder.path / LOST}. None of them was "
+                "known to be durable"
+            )
+        db = open_db(folder.db, cache_capacity, mode)
+        sequence = db.latest_sequence_number()
+        _refuse_loss(folder, sequence, marks.required)
+        return Recovered(db, marks, sequence, tuple(remarks))
+    except BaseException:
+        marks.close()
+        if db is not None:
+            db.close()
+        raise
+
+
+def _refuse_loss(folder: Folder, reaches: int, required: int) -> None:
+    if reaches < required:
+        raise Corrupt(
+            f"the newest commits of {folder.path} are lost: the log ends at {reaches}, and reached {required} before. "
+            f"Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
+        )
