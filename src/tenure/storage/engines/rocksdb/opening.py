@@ -9,6 +9,7 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 
 from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
 from tenure.storage.engine import Space
+from tenure.storage.engines.rocksdb import fork_exit
 from tenure.storage.engines.rocksdb.log_rotation import BUFFER_BYTES, BUFFERS
 from tenure.storage.keyspace import DEDUP, JOBS, NAMES, REQUESTS, STATE
 
@@ -19,6 +20,7 @@ _POINT_SPACES = (JOBS, STATE, DEDUP, REQUESTS)
 
 
 def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
+    """Open the database, and make it if it is not there. Raises Corrupt, OpenError."""
     roomy = mode == "high_throughput"
     cache = Cache(cache_capacity)
 
@@ -46,6 +48,7 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
     whole.set_max_background_jobs(2)
     whole.set_keep_log_file_num(2)
     whole.set_paranoid_checks(True)
+    fork_exit.arm()
     try:
         return Rdict(str(path), whole, {name: options(space) for space, name in enumerate(NAMES)})
     except Exception as exc:
