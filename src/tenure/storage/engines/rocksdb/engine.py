@@ -199,6 +199,11 @@ class RocksEngine:
             self._stopped = StoreClosed("this store was closed")
         self._syncer.stop()
         try:
+            # Nothing more is written. Threads that wait for a sync, or lead one, are inside the driver: let them finish.
+            with contextlib.suppress(TenureError):
+                self._syncer.wait(self._syncer.applied_to)
+            for snapshot in list(self._snapshots):
+                snapshot.close()
             if failed is None:
                 self._sync()
         finally:
