@@ -203,13 +203,10 @@ class LmdbEngine:
             steps = [self._step(txn, request, own, last) for request in pending]  # all of them, before any is asked
             wrote = any(steps)
             number = txn.id()
-            if wrote:
-                txn.commit()
-            else:
-                txn.abort()
+            txn.commit()  # also if nobody wrote: then it writes nothing, and does not wait for readers as `abort` does
         except BaseException as exc:
             if isinstance(exc, (lmdb.Error, _Spoiled)) or _open_still(txn):
-                txn.abort()
+                self._abort(txn)
                 raise
             # Interrupted between the commit and the next line: it is done, and must not be done again.
             _settle(pending)
@@ -220,6 +217,12 @@ class LmdbEngine:
             self._marks.reach(number)
         _settle(pending)
         self._give_way()
+
+    def _abort(self, txn: Txn) -> None:
+        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock held:
+        where a few threads read all the time that moment never comes by itself."""
+        with self._gate.quiet():
+            txn.abort()
 
     def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
         """Run one function and apply what it wrote; says whether it wrote."""
