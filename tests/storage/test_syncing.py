@@ -252,3 +252,33 @@ def test_what_is_deferred_and_fails_is_told_of_too():
     with pytest.raises(Unavailable):
         syncer.wait(1)
     syncer.stop()
+
+
+def test_the_background_sync_outlives_errors_that_may_pass():
+    syncs = threading.Semaphore(0)
+    tries = 0
+
+    def sync() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError(24, "Too many open files")
+        syncs.release()
+
+    syncer = Syncer(sync, grouped=False, interval=0.001)
+    syncer.applied(1)
+    assert syncs.acquire(timeout=10), "its thread has ended"
+    syncer.stop()
+
+
+def test_one_who_fails_when_told_keeps_nobody_else_from_being_told():
+    syncer = Syncer(lambda: None, grouped=True, interval=1)
+    told = threading.Event()
+
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    syncer.then(syncer.applied(1), fail)
+    syncer.then(syncer.applied(2), told.set)
+    assert told.wait(10)
+    syncer.stop()

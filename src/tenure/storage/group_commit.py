@@ -105,9 +105,10 @@ class Syncer:
     def _tell(self) -> None:
         while (waiting := self._after.get()) is not None:
             version, told = waiting
-            with suppress(TenureError):
+            with suppress(Exception):  # `told` finds out how it ended; and whatever it raises, others wait to be told
                 self.wait(version)
-            told()
+            with suppress(Exception):
+                told()
 
     def wait(self, version: int) -> None:
         """Return once that commit is durable."""
@@ -204,7 +205,10 @@ class Syncer:
                 self._sync()
             except TenureError:
                 return  # the engine has stopped, and tells every caller
-            self.syncs += 1
+            except Exception:  # noqa: BLE001 - anything else may pass, and nobody else would sync: it is tried again
+                target = synced
+            else:
+                self.syncs += 1
             synced = target
 
     def stop(self) -> None:
