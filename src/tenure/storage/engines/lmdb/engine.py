@@ -20,7 +20,7 @@ from tenure.storage.engines.lmdb.map_gate import Gate
 from tenure.storage.engines.lmdb.opening import SharedMarks, databases, open_env, take
 from tenure.storage.engines.lmdb.reader import KEY_BYTES, Rows, translated
 from tenure.storage.engines.lmdb.transaction import Writes
-from tenure.storage.folder import Folder, sync_folder
+from tenure.storage.folder import Folder, make_private, sync_folder
 from tenure.storage.keyspace import EVERYWHERE
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class LmdbEngine:
         """Cheap housekeeping, for the sweeper: slots of readers that died, and room in the map before it is needed."""
         if os.getpid() != self._owner:
             raise _forked()
+        self._folder.verify()
         self._free_slots()
         self._make_room()
 
@@ -132,7 +133,8 @@ class LmdbEngine:
         target = Folder(path, "lmdb")
         if target.path.exists():
             raise OpenError(f"{target.path} exists already: a copy is written into a new folder")
-        target.db.mkdir(parents=True, mode=0o700)
+        make_private(target.path)
+        make_private(target.db)
         try:
             self._copy(target)
         except BaseException:
@@ -197,6 +199,7 @@ class LmdbEngine:
 
     def _attempt(self, pending: list[Request], own: Request) -> None:
         """Run them one after another in one LMDB transaction. Raises before anything is committed, or not at all."""
+        self._folder.verify()
         txn = self._begin(write=True)
         last: dict[Space, int] = {}
         try:
@@ -329,6 +332,7 @@ class LmdbEngine:
                 raise translated(exc) from exc
         with (target.db / "data.mdb").open("rb+") as data:
             os.fsync(data.fileno())
+        target.tighten()
         sync_folder(target.db)
         with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(EVERYWHERE)) as copy:
             last = copy.info()["last_txnid"]

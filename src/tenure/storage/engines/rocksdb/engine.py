@@ -25,7 +25,7 @@ from tenure.storage.engines.rocksdb.recovery import recover
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
 from tenure.storage.engines.rocksdb.straight import RocksStraight
 from tenure.storage.engines.rocksdb.transaction import RECENT_SPACES, Reader, RocksTransaction
-from tenure.storage.folder import Folder
+from tenure.storage.folder import Folder, make_private
 from tenure.storage.group_commit import Syncer
 from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, split_commit
 from tenure.storage.recent_rows import RecentRows
@@ -86,6 +86,7 @@ class RocksEngine:
             self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
             if not existed:
                 folder.write_format()
+            folder.tighten()
         except BaseException:
             self._let_go()
             folder.unlock()
@@ -170,20 +171,29 @@ class RocksEngine:
         pass  # one process owns it
 
     def tend(self) -> None:
-        pass
+        try:
+            self._folder.verify()
+        except Unavailable as exc:
+            with self._lock:
+                if self._stopped is None:
+                    self._stop(exc)
+            raise
+        self._folder.tighten()
 
     def export(self, path: str) -> None:
         target = Folder(path, "rocksdb")
         with self._lock:
             if self._stopped is not None:
                 self._refuse()
-            target.path.mkdir(parents=True)
+            make_private(target.path)
             last = self._db.latest_sequence_number()
             try:
                 self._db.flush_wal(True)
                 Checkpoint(self._db).create_checkpoint(str(target.db))
             except Exception as exc:
                 raise translated(exc) from exc
+        make_private(target.db)
+        target.tighten()
         target.write_format()
         marks = Marks(target.path / "DURABLE", "")
         marks.note(last, last)
@@ -302,6 +312,7 @@ class RocksEngine:
         """Make everything written so far durable. Runs outside the lock, one at a time."""
         written, sequence = self._written, self._sequence
         try:
+            self._folder.verify()
             self._db.flush_wal(True)
         except Exception as exc:  # noqa: BLE001
             # What the disk did not take once it may never take: going on would promise what cannot be kept.
