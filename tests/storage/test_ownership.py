@@ -86,7 +86,7 @@ def test_who_unlocks_leaves_no_record(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "rocksdb")
     folder.lock()
     folder.unlock()
-    assert (tmp_path / "OWNER").read_bytes() == b""
+    assert (tmp_path / "OWNER").read_bytes().strip() == b""
 
 
 @pytest.mark.parametrize("written", [b"", b"{", b"[]", b"1", b'{"pid": "x"}', b'{"pid": 1, "since": "y", "host": "h"}'])

@@ -54,7 +54,13 @@ class Core:
         self.segmented = engine if isinstance(engine, SegmentedEngine) else None
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
+        engine.reopened = self._forget
         _cores.add(self)
+
+    def _forget(self) -> None:
+        """The engine has opened its database anew: what was learnt in a transaction that failed may not be there."""
+        self.registry.forget()
+        self.tail = Tail(-1, 0, 0)
 
     def write(
         self,

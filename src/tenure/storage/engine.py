@@ -242,6 +242,9 @@ class Engine(Protocol):
     remarks: tuple[str, ...]
     #: Told why, each time a transaction has to run again ("conflict", "map_full", …). Set by the store.
     retried: Callable[[str], None]
+    #: Called under the writer's lock when the engine has opened its database anew after a failed write: what was learnt from
+    #: a commit that did not happen must be forgotten. Set by the store.
+    reopened: Callable[[], None]
 
     @property
     def home(self) -> Path | None:

@@ -26,6 +26,7 @@ from tenure.storage.keyspace import FORMAT
 
 #: Where the owner of the store lets others in.
 SOCKET = "SOCKET"
+_OWNER_BYTES = 1024
 #: Where logs go that cannot be used.
 LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
@@ -125,12 +126,15 @@ class Folder:
                 os.close(fd)
                 raise
             os.close(fd)  # removed between opening and locking it
-        if alone:
-            self._record, written = ownership.record(listens=listens)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, written, 0)
         self._fd = fd
-        make_private(self.db)
+        try:
+            if alone:
+                self._record, written = ownership.record(listens=listens)
+                _overwrite(fd, written)
+            make_private(self.db)
+        except OSError as exc:
+            self.unlock()
+            raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
         self._db_identity = _identity(self.db)
         _locked.add(self)
         return alone
@@ -157,7 +161,7 @@ class Folder:
                 # So that nobody who comes next takes this process for the owner while the next one writes its record.
                 with contextlib.suppress(OSError):
                     if ownership.lets_in(os.pread(self._fd, 4096, 0)) is False:
-                        os.ftruncate(self._fd, 0)
+                        _overwrite(self._fd, b"")
                 self._withdraw()
             os.close(self._fd)
             self._fd = None
@@ -199,6 +203,12 @@ class Folder:
                         if file.stat(follow_symlinks=False).st_mode & 0o077:
                             os.chmod(file.path, 0o600, follow_symlinks=False)
             self._tightened = changed
+
+
+def _overwrite(fd: int, record: bytes) -> None:
+    """Replace what OWNER says. Always of one size: once it has its place, a full disk does not matter."""
+    os.pwrite(fd, record.ljust(_OWNER_BYTES), 0)
+    os.ftruncate(fd, _OWNER_BYTES)
 
 
 def _private(path: str, flags: int) -> int:

@@ -192,6 +192,12 @@ class Syncer:
         if served:
             served[0].lock.release()
 
+    def renew(self) -> None:
+        """All that was applied is durable, and syncs may be tried again: the engine has opened its database anew."""
+        with self._lock:
+            self._failed = None
+            self._durable = max(self._durable, self.applied_to)
+
     def _refuse(self) -> None:
         raise Unavailable(f"the commit is not known to be durable: {self._failed}")
 
@@ -203,9 +209,7 @@ class Syncer:
                 continue
             try:
                 self._sync()
-            except TenureError:
-                return  # the engine has stopped, and tells every caller
-            except Exception:  # noqa: BLE001 - anything else may pass, and nobody else would sync: it is tried again
+            except Exception:  # noqa: BLE001 - nobody else would sync: it is tried again, unless the engine has stopped
                 target = synced
             else:
                 self.syncs += 1

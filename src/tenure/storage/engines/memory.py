@@ -178,6 +178,7 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self.retried: Callable[[str], None] = lambda why: None
+        self.reopened: Callable[[], None] = lambda: None
         self._tables = [SortedDict() for _ in NAMES]
         self._lock = threading.Lock()
         self._version = 0

@@ -40,6 +40,14 @@ class SegmentedEngine:
         self.inner.retried = told
 
     @property
+    def reopened(self) -> Callable[[], None]:
+        return self.inner.reopened
+
+    @reopened.setter
+    def reopened(self, told: Callable[[], None]) -> None:
+        self.inner.reopened = told
+
+    @property
     def home(self) -> Path | None:
         return self.inner.home
 

@@ -55,6 +55,7 @@ class LmdbEngine:
         self.alone, existed = take(folder)
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None
+        self.reopened: Callable[[], None] = lambda: None
         self.straight = None  # others write too
         self.loader = None
         self._rested = time.monotonic()

@@ -9,19 +9,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
 from rocksdict import Checkpoint
 
-from tenure.errors import StoreClosed, TenureError, Unavailable
+from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
 from tenure.storage.durable_watermark import Marks
 from tenure.storage.engine import Durability, Snapshot, Space, Traits
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
 from tenure.storage.engines.rocksdb.log_rotation import LogRotation
 from tenure.storage.engines.rocksdb.opening import Mode, translated
-from tenure.storage.engines.rocksdb.recovery import recover
+from tenure.storage.engines.rocksdb.recovery import Recovered, may_pass, recover
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
 from tenure.storage.engines.rocksdb.straight import RocksStraight
 from tenure.storage.engines.rocksdb.transaction import RECENT_SPACES, Reader, RocksTransaction
@@ -34,6 +34,9 @@ from tenure.storage.scan_heads import Heads
 
 T = TypeVar("T")
 
+#: Seconds between two tries to open the database anew after a failed write.
+_BETWEEN_TRIES = 1.0
+
 #: Engines to close when the interpreter ends: a thread of ours that is inside the driver by then would abort the process.
 _open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
 
@@ -42,6 +45,7 @@ def _disown_in_child() -> None:
     """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
     for engine in list(_open_engines):
         engine._lock = engine.straight.lock = threading.Lock()
+        engine._sync_lock = threading.Lock()
         # Taken down in the child, the driver would wait for threads that a fork does not have: there they are never.
         for held in engine._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
@@ -80,10 +84,9 @@ class RocksEngine:
         existed = folder.check()
         folder.lock(listens=listens)
         try:
-            found = recover(folder, boot_id, cache_capacity, mode)
-            self._db, self._marks, self._sequence = found.db, found.marks, found.sequence
-            self._tables = [self._db.get_column_family(name) for name in NAMES]
-            self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
+            self._recovery = (boot_id, cache_capacity, mode)
+            found = recover(folder, *self._recovery)
+            self._attach(found)
             if not existed:
                 folder.write_format()
             folder.tighten()
@@ -95,13 +98,13 @@ class RocksEngine:
         self.remarks = found.remarks
         self._folder = folder
         self.home = folder.path
-        last = self._last_append(JOURNAL)
-        self._next_append: dict[Space, int] = {JOURNAL: last + 1}
-        self._counts: dict[bytes, int] = {}
-        self._heads = Heads()
+        self.reopened: Callable[[], None] = lambda: None
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
-        self._recent = {space: RecentRows() for space in RECENT_SPACES}
         self._lock = threading.Lock()
+        #: Held while the log is synced, and while the database is opened anew. Taken after `_lock`, if both are.
+        self._sync_lock = threading.Lock()
+        #: When to try to open the database anew after a failed write; None: it must not be.
+        self._try_again: float | None = None
         self._version = 0
         self._owner = os.getpid()
         self._stopped: TenureError | None = None
@@ -115,14 +118,25 @@ class RocksEngine:
             key_bytes=2**16,
             value_bytes=2**30,
         )
-        #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
-        self._durable = self._written = last
-        self._log = LogRotation(self._tables, self._sync, mode)
         self.straight = RocksStraight(self)
         self.loader = RocksLoader(self)
         _open_engines.add(self)
-        self._marks_durable = self._sequence
         self._note_writes = durability != "disk"
+
+    def _attach(self, found: Recovered) -> None:
+        """Take a database that was just opened, and learn from it all that is kept in memory beside it."""
+        self._db, self._marks, self._sequence = found.db, found.marks, found.sequence
+        self._tables = [self._db.get_column_family(name) for name in NAMES]
+        self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
+        self._log = LogRotation(self._tables, self._sync, self._recovery[2])
+        last = self._last_append(JOURNAL)
+        #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
+        self._durable = self._written = last
+        self._marks_durable = self._sequence
+        self._next_append: dict[Space, int] = {JOURNAL: last + 1}
+        self._counts: dict[bytes, int] = {}
+        self._heads = Heads()
+        self._recent = {space: RecentRows() for space in RECENT_SPACES}
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -260,7 +274,7 @@ class RocksEngine:
         try:
             self._db.write(batch)
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
-            self._stop(exc)
+            self._stop(exc, again=may_pass(exc))
             transaction.forget()
             raise Unavailable(str(self._stopped)) from None
         counts.update(changed)
@@ -286,7 +300,7 @@ class RocksEngine:
         except TenureError:
             raise
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
-            self._stop(exc)
+            self._stop(exc, again=may_pass(exc))
             raise Unavailable(str(self._stopped)) from None
 
     def _remember(self, transaction: RocksTransaction) -> None:
@@ -309,22 +323,30 @@ class RocksEngine:
                 self._heads.deleted(space, keys)
 
     def _sync(self) -> None:
-        """Make everything written so far durable. Runs outside the lock, one at a time."""
-        written, sequence = self._written, self._sequence
-        try:
-            self._folder.verify()
-            self._db.flush_wal(True)
-        except Exception as exc:  # noqa: BLE001
-            # What the disk did not take once it may never take: going on would promise what cannot be kept.
-            self._stop(exc)
-            raise Unavailable(str(self._stopped)) from None
-        self._durable = max(self._durable, written)
-        self._marks_durable = max(self._marks_durable, sequence)
-        self._marks.note(max(self._sequence, self._marks_durable) if self._note_writes else 0, self._marks_durable)
+        """Make everything written so far durable. Runs outside the writer's lock, or inside it; one at a time."""
+        with self._sync_lock:
+            if "_db" not in self.__dict__ or (self._stopped and not isinstance(self._stopped, StoreClosed)):
+                raise Unavailable(str(self._stopped))
+            written, sequence = self._written, self._sequence
+            try:
+                self._folder.verify()
+                self._db.flush_wal(True)
+            except Exception as exc:  # noqa: BLE001
+                # What the disk did not take once it may never take: going on would promise what cannot be kept.
+                self._stop(exc, again=may_pass(exc))
+                raise Unavailable(str(self._stopped)) from None
+            self._durable = max(self._durable, written)
+            self._marks_durable = max(self._marks_durable, sequence)
+            self._marks.note(max(self._sequence, self._marks_durable) if self._note_writes else 0, self._marks_durable)
 
-    def _stop(self, exc: Exception) -> None:
-        """After a failed write. The error is kept without the frames it came through, which hold the driver's objects."""
+    def _stop(self, exc: Exception, *, again: bool = False) -> None:
+        """After a failed write. The error is kept without the frames it came through, which hold the driver's objects.
+
+        `again`: the database may be opened anew once the cause has gone.
+        """
         error = translated(exc)
+        if self._stopped is None or self._try_again is not None:  # the worst that happened counts
+            self._try_again = 0.0 if again else None
         self._stopped = error.with_traceback(None)
         exc.__traceback__ = None
 
@@ -337,6 +359,44 @@ class RocksEngine:
         return 0
 
     def _refuse(self) -> None:
+        """Called by every verb that finds the engine stopped, with the writer's lock held. Returns if it could be started again."""
         if isinstance(self._stopped, StoreClosed):
             raise StoreClosed(str(self._stopped))
+        if self._try_again is not None:
+            if self._reopened():
+                return
+            raise Unavailable(f"the store waits for room, and goes on by itself once there is some: {self._stopped}")
         raise Unavailable(f"the store stopped after a failed write, and must be opened again: {self._stopped}")
+
+    def _reopened(self) -> bool:
+        """Open the database anew, if it is time to try. Needs the writer's lock held; snapshots end.
+
+        All that was written before the failed write must be there again. Then it is durable, too: recovery has put it into
+        tables. The failed write itself is there or not, as after a crash.
+        """
+        now = monotonic()
+        with self._sync_lock:
+            if self._try_again is None or now < self._try_again:
+                return False
+            self._try_again = now + _BETWEEN_TRIES
+            try:
+                self._folder.verify()
+                reached = self._sequence
+                for snapshot in list(self._snapshots):
+                    snapshot.close()
+                self._let_go()
+                self._attach(recover(self._folder, *self._recovery))
+                if self._sequence < reached:
+                    raise Corrupt(
+                        f"the log of {self._folder.path} ends at {self._sequence}, and reached {reached} before"
+                    )
+            except TenureError as exc:
+                self._stop(exc, again=not isinstance(exc, Corrupt))
+                if self._try_again is not None:
+                    self._try_again = now + _BETWEEN_TRIES
+                return False
+            self._stopped = self._try_again = None
+        self.straight.__init__(self)  # type: ignore[misc]  # the one object that others hold, with what it keeps at hand
+        self.reopened()
+        self._syncer.renew()
+        return True

@@ -66,7 +66,7 @@ def translated(exc: Exception) -> TenureError:
     if "orruption" in text or "hecksum" in text or "bad block" in text or "Bad table" in text:
         return Corrupt(f"RocksDB met damaged bytes: {text}")
     if "No space left" in text or "NoSpace" in text:
-        return Unavailable(f"the disk is full: make room, then open the store again ({text})")
+        return Unavailable(f"the disk is full: make room ({text})")
     if "closed" in text:
         return StoreClosed("this store was closed")
     return Unavailable(f"RocksDB failed: {text}")

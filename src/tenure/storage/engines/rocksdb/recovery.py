@@ -1,4 +1,9 @@
-"""Opening a database that may have been through a crash: it holds a prefix of its history, or it is refused."""
+"""Opening a database that may have been through a crash: it holds a prefix of its history, or it is refused.
+
+The engine also opens its database anew while it is in use, after a write that failed for want of space or of file handles:
+RocksDB takes no more writes then. That is as safe as ending the process and opening the store in the next one: what was
+written to the log is read again and put into tables, which are synced, before anything new is written to a new log.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ from tenure.storage.durable_watermark import Marks
 from tenure.storage.engines.rocksdb.log_continuity import find_hole, set_aside
 from tenure.storage.engines.rocksdb.opening import Mode, open_db
 from tenure.storage.folder import LOST, Folder
+
+_MAY_PASS = ("No space left", "NoSpace", "Too many open files", "Disk quota exceeded", "previous error")
 
 
 class Recovered(NamedTuple):
@@ -52,6 +59,12 @@ def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Re
         if db is not None:
             db.close()
         raise
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether a write or sync failed for want of space or file handles, which may be had again, or because one before it did."""
+    text = str(error)
+    return any(sign in text for sign in _MAY_PASS)
 
 
 def _refuse_loss(folder: Folder, reaches: int, required: int) -> None:

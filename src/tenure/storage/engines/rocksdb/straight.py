@@ -21,6 +21,7 @@ from tenure.storage.durable_watermark import WORD
 from tenure.storage.engine import Space
 from tenure.storage.engines.rocksdb.iterators import check_status, until
 from tenure.storage.engines.rocksdb.opening import translated
+from tenure.storage.engines.rocksdb.recovery import may_pass
 from tenure.storage.keyspace import (
     COUNTERS,
     DUE,
@@ -74,11 +75,11 @@ class RocksStraight:
         self._until: dict[bytes, ReadOptions] = {}
 
     def let_go(self) -> None:
-        """Of the driver's objects, which keep its lock for as long as they live."""
+        """Of the driver's objects, which keep its lock for as long as they live. Letting go twice is fine."""
         self._table.clear()
-        del self._jobs, self._state, self._ready, self._leases, self._lease_jobs, self._due
-        del self._counters, self._journal, self._tables
         self._until.clear()
+        for name in ("jobs", "state", "ready", "leases", "lease_jobs", "due", "counters", "journal", "tables"):
+            self.__dict__.pop(f"_{name}", None)
 
     def wait(self, version: int) -> None:
         self._syncer.wait(version)
@@ -305,7 +306,7 @@ class RocksStraight:
         try:
             engine._db.write(batch)
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
-            engine._stop(exc)
+            engine._stop(exc, again=may_pass(exc))
             del batch, put
             raise Unavailable(str(engine._stopped)) from None
         self._next_append[JOURNAL] = number + 1
