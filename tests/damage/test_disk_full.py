@@ -87,14 +87,12 @@ def test_rocksdb_goes_on_by_itself_once_there_is_room(small_disk: Path, durabili
         queue = store.queue("work")
         kept = [queue.enqueue(b"first").id]
         for number in range(3):
-            ballast.write_bytes(bytes(12 << 20))
+            with contextlib.suppress(OSError):  # as much of it as there is room for
+                ballast.write_bytes(bytes(12 << 20))
             made, refusals = work_until_full(store, number)
             kept += made
-            assert all("disk is full" in str(error) or "goes on by itself" in str(error) for error in refusals), (
-                refusals
-            )
-            with pytest.raises(Unavailable, match=r"goes on by itself|disk is full"):
-                queue.enqueue(b"x" * 2_000_000)
+            assert {type(error) for error in refusals} == {Unavailable}
+            assert any("space" in str(error) for error in refusals), refusals
             ballast.unlink()
             assert eventually(lambda: works(store)), "it did not go on"
             assert_sound(store)
