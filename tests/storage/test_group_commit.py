@@ -181,3 +181,33 @@ def test_what_is_deferred_and_fails_is_told_of_too():
     with pytest.raises(Unavailable):
         commits.wait(1)
     commits.stop()
+
+
+def test_the_background_sync_outlives_errors_that_may_pass():
+    syncs = threading.Semaphore(0)
+    tries = 0
+
+    def sync() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError(24, "Too many open files")
+        syncs.release()
+
+    commits = GroupCommit(sync, grouped=False, interval=0.001)
+    commits.applied(1)
+    assert syncs.acquire(timeout=10), "its thread has ended"
+    commits.stop()
+
+
+def test_one_who_fails_when_told_keeps_nobody_else_from_being_told():
+    commits = GroupCommit(lambda: None, grouped=True, interval=1)
+    told = threading.Event()
+
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    commits.call_when_durable(commits.applied(1), fail)
+    commits.call_when_durable(commits.applied(2), told.set)
+    assert told.wait(10)
+    commits.stop()

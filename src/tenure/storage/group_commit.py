@@ -96,9 +96,12 @@ class GroupCommit:
     def _call(self) -> None:
         while (waiting := self._callbacks.get()) is not None:
             version, callback = waiting
-            with suppress(TenureError):
+            with suppress(
+                Exception
+            ):  # the callback finds out how it ended; whatever it raises, others wait to be called
                 self.wait(version)
-            callback()
+            with suppress(Exception):
+                callback()
 
     def wait(self, version: int) -> None:
         """Return once that commit is durable. Raises Unavailable if a sync failed before it was."""
@@ -149,10 +152,16 @@ class GroupCommit:
                 continue
             try:
                 self._sync()
-            except TenureError:
-                return  # the engine has stopped, and tells every caller
-            self.syncs += 1
+            except Exception:  # noqa: BLE001 - nobody else would sync: it is tried again, unless the engine has stopped
+                target = synced
+            else:
+                self.syncs += 1
             synced = target
+
+    def renew(self) -> None:
+        """All that was applied is durable, and syncs may be tried again: the engine has opened its database anew."""
+        self._failed = None
+        self._durable = max(self._durable, self.applied_to)
 
     def stop(self) -> None:
         """End the threads. Requires: no more commits come."""

@@ -47,7 +47,7 @@ class OwnerBackend(KvBackend):
             return
         self._listener = Listener(listening, Host(self, local=True, limits=_LIMITS))
         self._traits = replace(engine.traits, scope="host")
-        _owners.add(self)
+        _stop_at_exit(self)
 
     @property
     def traits(self) -> Traits:
@@ -83,9 +83,18 @@ def _bound(path: Path) -> socket.socket:
 _owners: weakref.WeakSet[OwnerBackend] = weakref.WeakSet()
 
 
-@atexit.register
+def _stop_at_exit(owner: OwnerBackend) -> None:
+    """Stop listening when the interpreter ends, before the engine is closed.
+
+    What was registered last runs first, and the engine registered itself when its module was imported: before this call.
+    """
+    if not _owners:
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+    _owners.add(owner)
+
+
 def _stop_all() -> None:
-    """Before the engines are closed: who is inside gets an answer, or none, but no error of ours."""
     for owner in list(_owners):
         if owner._listener is not None and owner._listener.owner == os.getpid():
             owner._stop()

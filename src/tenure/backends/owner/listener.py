@@ -14,6 +14,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from struct import Struct
 from urllib.parse import parse_qsl
 
 from tenure import telemetry
@@ -27,6 +28,8 @@ from tenure.protocol.identity import LOCAL, Identity
 Identify = Callable[[Mapping[str, str]], Identity]
 
 
+#: Process, user and group at the other end of a Unix socket.
+_PEER = Struct("3i")
 #: A request with one of these takes more than one look.
 _UNUSUAL = frozenset({"transfer-encoding", "expect", "connection", "upgrade"})
 #: A larger one than this may take a while.
@@ -75,6 +78,9 @@ class Listener:
                 return
             if accepted.family != socket.AF_UNIX:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            elif not may_connect(accepted):
+                accepted.close()
+                continue
             connection = _Connection(self, accepted)
             with self._lock:
                 self._connections[connection] = None
@@ -386,6 +392,20 @@ class _Connection:
 
     def _send(self, reply: Reply, keep: bool) -> None:
         self.sock.sendall(written(reply, keep))
+
+
+def may_connect(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket runs as this process's user, or as root.
+
+    The socket's file mode says the same, but not on every file system, nor for a handle that was passed on.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    try:
+        _, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    except OSError:
+        return False
+    return user in (os.geteuid(), 0)
 
 
 def answer_lost(sock: socket.socket) -> bool:
