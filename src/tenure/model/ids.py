@@ -39,7 +39,7 @@ class IdSource:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self._pool = b""
         self._at = 0
         self._high = 0
@@ -74,7 +74,7 @@ class IdSource:
 
     def renew(self) -> None:
         """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self._pool = b""
         self._strides = iter(())
         self._ahead = _NONE_AHEAD

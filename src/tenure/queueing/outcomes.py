@@ -116,7 +116,6 @@ class RememberingCore(Core):
         self.registry, self.waiters, self.tiers, self.only_writer = (
             core.registry, core.waiters, core.priorities, core.only_writer,
         )  # fmt: skip
-        self.straight = None  # no verb goes past `write`
         self._core, self._request, self._arguments = core, request, arguments
 
     def write(

@@ -34,7 +34,7 @@ class Waiter(Generic[S]):
 
 class Waiters:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         #: Who waits, by topic. Without the lock it tells whether there is anyone: whoever joins now looks at the store after.
         self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
@@ -45,7 +45,7 @@ class Waiters:
 
     def renew(self) -> None:
         """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self.lines = {}
 
     def join(self, topics: Sequence[Hashable]) -> Waiter[threading.Event]:

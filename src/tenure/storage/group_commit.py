@@ -39,12 +39,12 @@ class _Deferred(threading.local):
 class _Sync:
     """One sync. Its gate is locked while it runs: those who come meanwhile sleep there, and pass one after another."""
 
-    __slots__ = ("gate", "leader")
+    __slots__ = ("gate", "holder")
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
-        #: The thread that leads it; 0 before it began.
-        self.leader = 0
+        #: The thread that passed the gate last.
+        self.holder = 0
 
 
 class GroupCommit:
@@ -112,16 +112,16 @@ class GroupCommit:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")
             current = self._current
-            if current.gate.locked() and current.leader == get_ident():
+            if current.gate.locked() and current.holder == get_ident():
                 current.gate.release()  # this thread left it locked: a tracing function raised as it was to be released
             with current.gate:
+                current.holder = get_ident()
                 # Of those who slept here while another led, each finds that this sync is over, and looks again.
                 if current is self._current and self._durable < version and self._failed is None:
                     self._lead(current)
 
     def _lead(self, current: _Sync) -> None:
         """Sync, and let the next one begin. Requires: the gate of `current` is held."""
-        current.leader = get_ident()
         if self._crowd >= _CROWD:
             self._gather()
         before, target = self._durable, self.applied_to  # all commits up to here were written before this sync begins

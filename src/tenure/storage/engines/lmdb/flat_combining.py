@@ -47,7 +47,7 @@ class Combiner:
         """`run(group, own)` settles the group, of which `own` is the leader's; what it leaves is run again."""
         self._run = run
         self._bound = bound
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self._idle = threading.Condition(self._lock)
         self._queue: deque[Request] = deque()
         self._leader: Request | None = None

@@ -1,0 +1,208 @@
+"""Exceptions raised anywhere inside a verb (Ctrl-C, SIGALRM, a tracing function) leave the store whole.
+
+Each verb is interrupted again and again: by a signal handler at a random moment, and by a tracing function at a line of
+ours. Afterwards nothing hangs, `check` finds nothing, and every job that was enqueued can be claimed. INTERRUPTS says how
+many for each engine and way (the long run: 3,000).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure import ManualClock, Policy, Queue, Store
+
+#: The tests use SIGALRM themselves, and so must not be timed by it.
+pytestmark = pytest.mark.timeout(600, method="thread")
+COUNT = int(os.environ.get("INTERRUPTS", "120"))
+OURS = str(Path(tenure.__file__).parent)
+STORES = [("memory", "memory"), ("rocksdb", "os"), ("rocksdb", "disk"), ("lmdb", "disk")]
+
+
+class Interrupted(BaseException):
+    """Raised where nobody expects it."""
+
+
+@pytest.fixture(params=STORES, ids=[f"{engine}-{durability}" for engine, durability in STORES])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, ManualClock]]:
+    engine, durability = request.param
+    clock = ManualClock()
+    url = "memory:" if engine == "memory" else f"{engine}:{tmp_path / 'data'}"
+    options: dict[str, Any] = {"listen": False} if engine == "rocksdb" else {}
+    with tenure.open(url, durability=durability, clock=clock, sweep=False, **options) as opened:
+        opened.queue("kept").configure(Policy(retention=3600, max_waiting=10**6))
+        yield opened, clock
+
+
+def verbs(queue: Queue, kept: Queue) -> list[Callable[[], object]]:
+    """One of each, on whatever is there."""
+
+    def claim_and(settle: Callable[[Queue, Any], object], limit: int = 1, of: Queue = queue) -> object:
+        claim = of.claim(limit=limit, worker="w")
+        return settle(of, claim) if claim else None
+
+    return [
+        lambda: queue.enqueue(b"one"),
+        lambda: queue.enqueue(b"two", priority=5, headers={"a": "b"}, ttl=10**6),
+        lambda: queue.enqueue(b"keyed", key=str(random.random())),
+        lambda: queue.enqueue_many([b"%d" % n for n in range(20)]),
+        lambda: claim_and(lambda q, c: [q.ack(d) for d in c]),
+        lambda: claim_and(lambda q, c: [q.ack(d) for d in c], 4),
+        lambda: claim_and(lambda q, c: q.ack_many(c), 20),
+        lambda: claim_and(lambda q, c: q.release_many(c), 20),
+        lambda: claim_and(lambda q, c: [q.nack(d, error="later", delay=0) for d in c], 3),
+        lambda: claim_and(lambda q, c: [q.fail(d, error="never") for d in c]),
+        lambda: claim_and(lambda q, c: (q.extend(c, 60), [q.progress(d, 0.5) for d in c], q.release_many(c)), 2),
+        lambda: kept.enqueue(b"kept"),
+        lambda: claim_and(lambda q, c: [q.ack(d, result=b"result") for d in c], 2, kept),
+        lambda: queue.replay(limit=3),
+        lambda: queue.counts(),
+        lambda: queue.list("ready", limit=5),
+    ]
+
+
+def settle_down(store: Store, clock: ManualClock) -> None:
+    """Whatever was interrupted, the store is whole, and each job that waits or was leased can be had."""
+    report = store.check()
+    assert report.ok, report.findings[:5]
+    clock.advance(120)  # leases of claims whose caller was interrupted
+    for name in ("work", "kept"):
+        queue = store.queue(name)
+        left = queue.counts()
+        held = left.waiting + left.leased
+        seen: set[str] = set()
+        while claim := queue.claim(limit=50):
+            seen.update(d.id for d in claim)
+            queue.ack_many(claim)
+        after = queue.counts()
+        assert (after.waiting, after.leased) == (0, 0)
+        # A job whose last delivery was the interrupted one is dead; none is lost.
+        assert len(seen) + after.dead - left.dead == held
+    assert store.check().ok
+
+
+def test_a_signal_handler_raises_at_any_moment(store: tuple[Store, ManualClock]) -> None:
+    opened, clock = store
+    queue, kept = opened.queue("work"), opened.queue("kept")
+    chance = random.Random(20261116)
+    hits = 0
+    armed = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(4 * COUNT):
+            verb = chance.choice(verbs(queue, kept))
+            delay = chance.choice([0.00002, 0.00005, 0.0002, 0.001]) * (0.5 + chance.random())
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                verb()
+            except Interrupted:
+                hits += 1
+            finally:
+                armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            if hits >= COUNT:
+                break
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    print(f"{hits} signals raised inside verbs")
+    assert hits > COUNT // 4
+    settle_down(opened, clock)
+
+
+class RaiseAtLine:
+    """Raises once, at the n-th line of ours that is run."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.raised: str | None = None
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> RaiseAtLine | None:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line" and self.raised is None:
+            self.left -= 1
+            if self.left < 0:
+                self.raised = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise Interrupted
+        return self
+
+
+def test_a_tracing_function_raises_at_any_line(store: tuple[Store, ManualClock]) -> None:
+    opened, clock = store
+    queue, kept = opened.queue("work"), opened.queue("kept")
+    chance = random.Random(20261116)
+    hits = 0
+    lines = [200] * len(verbs(queue, kept))
+    for turn in range(COUNT):
+        number = turn % len(lines)
+        trace = RaiseAtLine(chance.randrange(lines[number]))
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            verbs(queue, kept)[number]()
+            lines[number] = max(20, lines[number] - trace.left)  # as many as it has
+        except Interrupted:
+            hits += 1
+            lines[number] += 10
+        finally:
+            sys.settrace(before)
+        if turn % 40 == 39:
+            report = opened.check()
+            assert report.ok, (trace.raised, report.findings[:3])
+    print(f"{hits} exceptions raised at lines of ours")
+    assert hits > COUNT // 2
+    settle_down(opened, clock)
+
+
+LOOP = """
+import sys, tenure
+with tenure.open("rocksdb:" + sys.argv[1]) as store:
+    queue = store.queue("emails")
+    print("ready", flush=True)
+    while True:
+        queue.enqueue(b"to ada", priority=5, headers={"lang": "en"})
+        with queue.claim(limit=10, lease=30, wait=5) as claim:
+            for delivery in claim:
+                queue.ack(delivery)
+"""
+
+
+def test_ctrl_c_ends_the_loop_of_the_readme(tmp_path: Path) -> None:
+    chance = random.Random(20261116)
+    rounds = max(3, COUNT // 15)
+    for _ in range(rounds):
+        with subprocess.Popen(
+            [sys.executable, "-c", LOOP, str(tmp_path / "data")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.random() * 0.2)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode in (1, 130, -signal.SIGINT), errors
+        assert "KeyboardInterrupt" in errors, errors
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as store:
+        assert store.check().ok
+    print(f"{rounds} loops ended by Ctrl-C")
