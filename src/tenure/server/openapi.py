@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from tenure import __version__
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Operation
 from tenure.protocol.formats import ARROW
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import FAULTS
+from tenure.version import __version__
 
 _PATTERNS = {
     "queue": r"^[a-z0-9][a-z0-9._-]{0,63}$",
@@ -120,7 +120,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
             "schema": {"type": "string", "pattern": _PATTERNS["queue"]},
         }
     ]
-    if operation.writes:
+    if operation.remembered:
         named.append(
             {
                 "name": "Tenure-Request",
