@@ -29,6 +29,9 @@ from tenure.protocol.routes import ROUTES
 
 T = TypeVar("T")
 
+#: The operations whose heads are worth caching (`head_cache`), and whose paths name nothing but a queue.
+CACHED = frozenset({"enqueue", "claim", "settle"})
+
 
 class Abandoned(Exception):
     """Raised by an exchange to leave the path without a reply: the caller is gone, or it was answered already."""
@@ -190,6 +193,13 @@ class InlineExchange(Exchange):
         if request.waiting is not None:
             raise NotInline
         return self._dispatcher.run(request)
+
+    def cacheable_head(self, reply: Reply) -> RequestHead | None:
+        """The head with its queue, for `head_cache`; None unless the request was answered and heads like it are cached."""
+        head, request = self.head, self.request
+        if head is None or request is None or reply.status != 200 or head.operation.name not in CACHED:
+            return None
+        return head._replace(queue=request.call.name)
 
     def answer(self) -> Reply | None:
         """None: it takes a thread or a wait; nothing was carried out."""

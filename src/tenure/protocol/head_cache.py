@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from tenure.protocol.dispatcher import RequestHead
 
-#: The operations whose heads are worth caching, and whose paths name nothing but a queue.
-CACHED = frozenset({"enqueue", "claim", "settle"})
 _END = b"\r\n\r\n"
 _NAME = b"\r\nTenure-Request: "
 _LENGTH = b"\r\nContent-Length: "

@@ -21,7 +21,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from tenure.errors import InvalidArgument, TenureError, TooLarge
 from tenure.protocol.answer import InlineExchange
 from tenure.protocol.dispatcher import Dispatcher, Reply
-from tenure.protocol.head_cache import CACHED
 from tenure.protocol.tracing import server_span, tracing
 from tenure.server.asgi import OperationsApp
 from tenure.server.request_log import LogEntry, checked_request_id, describe, log, plain_headers, request_id
@@ -179,9 +178,9 @@ class GuardedHttp(HttpToolsProtocol):
         if reply is None:
             return False
         keep = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        head, request = exchange.head, exchange.request
-        if head is not None and request is not None and head.operation.name in CACHED and keep and self._data:
-            operations.heads.store(self._data, head._replace(queue=request.call.name), headers)
+        head = exchange.cacheable_head(reply) if keep and self._data else None
+        if head is not None:
+            operations.heads.store(self._data, head, headers)
         self._send(exchange, reply, entry, len(body), began, keep=keep)
         return True
 

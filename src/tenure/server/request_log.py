@@ -12,12 +12,14 @@ up new ones.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from time import perf_counter
 from typing import Any
 
+from tenure.errors import TenureError
 from tenure.protocol.answer import Exchange
 from tenure.protocol.tracing import server_span, tracing
 from tenure.server.metrics import NUMBERS
@@ -68,7 +70,8 @@ class LogEntry:
             if call.tenant is not None:
                 self.tenant = call.tenant
             if "queue" in call.path:
-                self.queue = call.name.queue
+                with contextlib.suppress(TenureError):  # a name that was refused: what a caller wrote is not logged
+                    self.queue = call.name.queue
         self.code = exchange.error
 
 

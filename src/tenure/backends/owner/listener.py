@@ -21,7 +21,7 @@ from tenure.errors import InvalidArgument, TenureError, TooLarge
 from tenure.process import Layer, renewed_after_fork
 from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer, run_now
 from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
-from tenure.protocol.head_cache import CACHED, HeadCache, Match
+from tenure.protocol.head_cache import HeadCache, Match
 from tenure.protocol.http_heads import parse, render
 from tenure.protocol.identity import LOCAL, Identity
 
@@ -214,9 +214,9 @@ class _Connection:
             reply = exchange.answer()
             if reply is None:
                 return False
-            head, request = exchange.head, exchange.request
-            if listener.trusting and head is not None and request is not None and head.operation.name in CACHED:
-                listener.heads.store(data, head._replace(queue=request.call.name), headers)
+            head = exchange.cacheable_head(reply) if listener.trusting else None
+            if head is not None:
+                listener.heads.store(data, head, headers)
             del self._buffer[:whole]
             return self._sent_at_once(reply)
         finally:
