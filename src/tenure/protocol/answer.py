@@ -42,20 +42,17 @@ class NotInline(Abandoned):
 
 
 class Exchange:
-    """One request, and what becomes known of it on its way to the reply."""
+    """One request, and what becomes known of it on its way to the reply. What is known before need not be asked for."""
 
-    __slots__ = (
-        "error",
-        "head",
-        "headers",
-        "identity",
-        "method",
-        "operation",
-        "path",
-        "query",
-        "request",
-        "request_id",
-    )
+    #: The caller.
+    identity: Identity | None = None
+    #: The whole body, decompressed.
+    content: bytes | None = None
+    operation: Operation | None = None
+    head: RequestHead | None = None
+    request: DecodedRequest | None = None
+    #: The code of the error that was replied; None: there was none.
+    error: str | None = None
 
     def __init__(self, method: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> None:
         """`headers` by their names in lower case."""
@@ -64,12 +61,6 @@ class Exchange:
         self.query = query
         self.headers = headers
         self.request_id: str | None = headers.get(REQUEST_ID)
-        self.identity: Identity | None = None
-        self.operation: Operation | None = None
-        self.head: RequestHead | None = None
-        self.request: DecodedRequest | None = None
-        #: The code of the error that was replied; None: there was none.
-        self.error: str | None = None
 
     def find(self) -> tuple[Operation, dict[str, str]]:
         """The operation, and what its path names. Raises NotFound, WrongMethod."""
@@ -79,7 +70,7 @@ class Exchange:
         """The caller, whose request counts against its quota. Raises Unauthenticated, RateLimited."""
         raise NotImplementedError
 
-    async def body(self) -> bytes | bytearray:
+    async def body(self) -> bytes:
         """The whole body, decompressed. Raises TooLarge, InvalidArgument, Abandoned."""
         raise NotImplementedError
 
@@ -90,13 +81,17 @@ class Exchange:
 
 async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
     """The answer to a request, not encoded. Raises TenureError, Abandoned."""
-    identity = exchange.identity = await exchange.identify()
+    identity = exchange.identity
+    if identity is None:
+        identity = exchange.identity = await exchange.identify()
     head = exchange.head
     if head is None:
         operation, words = exchange.find()
         exchange.operation = operation
         head = exchange.head = dispatcher.head(operation, words, exchange.headers, identity)
-    body = b"" if head.operation.in_query else await exchange.body()
+    body = exchange.content
+    if body is None:
+        body = b"" if head.operation.in_query else await exchange.body()
     request = exchange.request = dispatcher.request(head, exchange.query, exchange.request_id, body)
     return await exchange.carry_out(request)
 
@@ -142,37 +137,27 @@ class InlineExchange(Exchange):
     For servers whose backend waits for nothing (`Backend.waits_on`): a change of threads takes longer than the verb.
     """
 
-    __slots__ = ("_body", "_dispatcher", "_identify")
-
     def __init__(
         self,
         dispatcher: Dispatcher,
-        identify: Callable[[Mapping[str, str]], Identity | None],
         method: str,
         path: str,
         headers: Mapping[str, str],
-        body: bytes,
+        content: bytes,
+        *,
+        identity: Identity | None = None,
+        identify: Callable[[Mapping[str, str]], Identity | None] | None = None,
     ) -> None:
-        """`identify` returns None where it takes longer than a look into memory."""
+        """`identity` or `identify` tells the caller. `identify` returns None where that takes a thread."""
         super().__init__(method, path, {}, headers)
         self._dispatcher = dispatcher
         self._identify = identify
-        self._body = body
+        self.identity = identity
+        self.content = content
 
-    @classmethod
-    def with_head(
-        cls,
-        dispatcher: Dispatcher,
-        identify: Callable[[Mapping[str, str]], Identity | None],
-        head: RequestHead,
-        headers: Mapping[str, str],
-        request_id: str,
-        body: bytes,
-    ) -> InlineExchange:
-        """A request whose head was checked before (`head_cache`)."""
-        made = cls(dispatcher, identify, head.operation.method, "", headers, body)
-        made.operation, made.head, made.request_id = head.operation, head, request_id
-        return made
+    def use_head(self, head: RequestHead, request_id: str) -> None:
+        """The head was checked before (`head_cache`): neither route nor scope is looked up."""
+        self.operation, self.head, self.request_id = head.operation, head, request_id
 
     def find(self) -> tuple[Operation, dict[str, str]]:
         operation, words = super().find()
@@ -181,13 +166,10 @@ class InlineExchange(Exchange):
         return operation, words
 
     async def identify(self) -> Identity:
-        identity = self._identify(self.headers)
+        identity = None if self._identify is None else self._identify(self.headers)
         if identity is None or (self.head is not None and identity != self.head.identity):
             raise NotInline
         return identity
-
-    async def body(self) -> bytes:
-        return self._body
 
     async def carry_out(self, request: DecodedRequest) -> object:
         if request.waiting is not None:

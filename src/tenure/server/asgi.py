@@ -52,14 +52,16 @@ class OperationsApp:
         """
         if not self.runner.inline or "content-encoding" in headers:
             return None
-        return InlineExchange(self.dispatcher, self._identify_inline, method, path, headers, body)
+        return InlineExchange(self.dispatcher, method, path, headers, body, identify=self._identify_inline)
 
     def inline_match(self, match: Match, body: bytes) -> InlineExchange | None:
         """The same, of a request whose head is in the cache."""
         if len(body) > SMALL_BYTES:
             return None
         head, headers = match.cached
-        return InlineExchange.with_head(self.dispatcher, self._identify_inline, head, headers, match.request_id, body)
+        made = InlineExchange(self.dispatcher, head.operation.method, "", headers, body, identify=self._identify_inline)
+        made.use_head(head, match.request_id)
+        return made
 
     async def identify(self, headers: Mapping[str, str]) -> Identity:
         """Raises Unauthenticated."""
@@ -74,8 +76,6 @@ class OperationsApp:
 
 class _AsgiExchange(Exchange):
     """A request as ASGI hands it over."""
-
-    __slots__ = ("_app", "_receive", "_send")
 
     def __init__(self, app: OperationsApp, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
