@@ -449,21 +449,16 @@ def claim_request(
     )
 
 
-def claim_from(
-    backend: Backend,
-    telemetry: Telemetry,
-    queues: Sequence[Queue],
-    request: ClaimRequest,
-    cancel: threading.Event | None = None,
-) -> Claim:
-    """The same from several queues, or so that it can be cancelled."""
+def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading.Event | None = None) -> Claim:
+    """A claim from the first of these queues of one store that has jobs; `cancel`, once set, ends its waiting."""
+    first = queues[0]
     began = perf_counter()
     try:
-        leased = backend.claim([queue.name for queue in queues], request, cancel)
+        leased = first._backend.claim([queue.name for queue in queues], request, cancel)
     except BaseException as error:
-        queues[0]._claims.ended(began, type(error))
+        first._claims.ended(began, type(error))
         raise
-    return claimed(telemetry, queues, leased, began)
+    return claimed(first._telemetry, queues, leased, began)
 
 
 def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
