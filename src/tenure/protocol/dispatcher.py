@@ -8,7 +8,8 @@
     wait       for an operation that waits: a look whenever the backend notifies (`Wait`)
     reply      the answer encoded in the caller's format
 
-Nothing here knows sockets. A request that waits is known by its id: it can be called off, and a repeat shares its outcome.
+Nothing here knows sockets. A request that waits is known by its id: it can be called off, and a repeat shares its
+outcome.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ class Dispatcher:
     def head(
         self, operation: Operation, path: dict[str, str], headers: Mapping[str, str], identity: Identity
     ) -> RequestHead:
-        """Check scope and tenant, and find the formats. `headers` by their names in lower case. Raises Forbidden, InvalidArgument."""
+        """Check scope and tenant, and find the formats. `headers` by their names in lower case.
+
+        Raises Forbidden, InvalidArgument.
+        """
         if operation.local and not self.local:
             raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
         if not identity.may(operation.scope):
@@ -264,7 +268,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def outcome_id(tenant: str, request_id: str) -> bytes:
-    """The id under which the store remembers an outcome: the caller's, and no other tenant's. An operator's has no tenant."""
+    """The id under which the store remembers an outcome: the caller's, and no other tenant's.
+
+    An operator's has no tenant.
+    """
     if not _REQUEST_ID.fullmatch(request_id):
         raise InvalidArgument(f"Tenure-Request is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not {request_id[:40]!r}")
     return hashlib.blake2b(f"{tenant}\0{request_id}".encode(), digest_size=16).digest()

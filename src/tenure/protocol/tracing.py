@@ -3,7 +3,8 @@
     client   span "tenure enqueue" (CLIENT) ──▶ header traceparent ──▶ span "enqueue" (SERVER)   server
 
 A program that traces has imported the API, so this looks for it among the loaded modules and imports nothing: without
-it a span is one lookup. A span has the operation, the queue, the tenant and the outcome, never a payload, a token or a receipt.
+it a span is one lookup. A span has the operation, the queue, the tenant and the outcome, never a payload, a token or a
+receipt.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """uvicorn's HTTP protocol, guarded against heads without end, and with a short way for small verbs.
 
-uvicorn hands a request on once its head is complete, and keeps what arrives before that, however much and however slowly.
-So the head is counted and timed here; a refused one gets a reply of our own shape, and the connection is closed.
+uvicorn hands a request on once its head is complete, and keeps what arrives before that, however much and however
+slowly. So the head is counted and timed here; a refused one gets a reply of our own shape, and the connection is
+closed.
 
 A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
-(`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the verb.
-Every other request goes uvicorn's way, and so does this one where a reply is under way before it, or the caller does not read.
+(`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the
+verb. Every other request goes uvicorn's way, and so does this one where a reply is under way before it, or the caller
+does not read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tenure.server.request_log import LogEntry, checked_request_id, describe, lo
 from tenure.server.verb_runner import SMALL_BYTES
 
 CLOSE = "connection: close\r\n"
-#: A head takes a packet or two; who takes longer than this is not about to ask for anything.
+#: A head takes a packet or two: a caller that takes longer than this is not about to send a request.
 HEAD_SECONDS = 30.0
 
 

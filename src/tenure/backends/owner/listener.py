@@ -1,8 +1,9 @@
 """A small HTTP/1.1 server for the operations, inside any process, with nothing to install.
 
 It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `tenure serve`.
-Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices at
-once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections (`event_loop`).
+Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices
+at once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections
+(`event_loop`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Listener:
             self._connections.pop(connection, None)
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """Accept no more, end all waits, let requests under way finish. False: stopped before, or of another process."""
+        """Accept no more, end all waits, let requests under way finish. False: it was stopped before, or forked."""
         if os.getpid() != self.owner or self.dispatcher.stopping:
             return False
         self.dispatcher.stop()

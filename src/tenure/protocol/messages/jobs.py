@@ -206,7 +206,7 @@ def _cut(ids: bytes) -> list[bytes]:
 
 
 class ClaimReply(Struct, frozen=True, omit_defaults=True):
-    """One lease over these jobs; without a lease there was nothing, and `left_ms` of the wait are left to be asked for again."""
+    """One lease over these jobs. Without a lease there were none; `left_ms` are left of the wait: ask again."""
 
     jobs: list[DeliveryBody]
     lease: str | None = None
@@ -214,7 +214,7 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     queue: str = ""
     left_ms: int = 0
-    #: The jobs, where they were asked for so.
+    #: The jobs, where the request wanted columns.
     columns: Columns | None = None
 
     @classmethod
