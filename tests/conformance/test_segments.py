@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tenure.storage.segments import SegmentUse, SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction, SegmentUse
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness
 

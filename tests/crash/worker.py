@@ -29,7 +29,7 @@ from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.errors import LeaseLost
 from tenure.model.lease import Delivery
-from tenure.storage.segments import SegmentUse, SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction, SegmentUse
 
 THREADS = 4
 QUEUES = ("plain", "kept")

@@ -34,7 +34,7 @@ from tenure.model.lease import Delivery as RealDelivery
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
 from tenure.storage.engines.memory import MemoryEngine
-from tenure.storage.segments import SegmentUse, SegmentedTransaction
+from tenure.storage.segments import SegmentedTransaction, SegmentUse
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish

@@ -44,7 +44,7 @@ def client_span(operation: str, headers: MutableMapping[str, str], attributes: A
 def server_span(
     operation: str, headers: Mapping[str, str], attributes: Attributes, *, ends: bool = True
 ) -> Iterator[Span | None]:
-    """Around a request's work: the child of whatever its headers name. Not `ends`: the caller ends it, or it never was."""
+    """Around a request's work: a child of the span that its headers name. `ends=False`: the caller ends it."""
     if not tracing():
         yield None
         return
