@@ -279,9 +279,10 @@ assert not {"rocksdict", "lmdb"} & set(sys.modules)
 
 def test_options_are_the_engines_settings():
     assert sorted(opening.OPTIONS) == [
-        "bloom_capacity", "bloom_cleanup", "bloom_ghosts", "bloom_keys", "bloom_rate", "bloom_rotation", "ca_file", "cache_capacity", "cert_file", "encoding", "key_file", "listen", "map_size",
-        "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token", "token_file", "wait_aof",
-        "wait_replicas",
+        "bloom_capacity", "bloom_cleanup", "bloom_cleanup_capacity", "bloom_ghosts", "bloom_ghosts_capacity", "bloom_keys",
+        "bloom_keys_capacity", "bloom_rate", "bloom_rotation", "ca_file", "cache_capacity", "cert_file", "encoding",
+        "key_file", "listen", "map_size", "mode", "partitions", "patience", "prefix", "sync_interval", "timeout", "token",
+        "token_file", "wait_aof", "wait_replicas",
     ]  # fmt: skip
 
 

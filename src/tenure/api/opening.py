@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.api.store import Store
 from tenure.api.sweeper import Sweeper
@@ -20,6 +20,9 @@ from tenure.storage.engine import DURABILITIES, Durability, Engine
 from tenure.storage.folder import expand, lets_in
 from tenure.storage.keyspace import FORMAT
 
+if TYPE_CHECKING:
+    from tenure.backends.joined import JoinedBackend
+
 #: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
 OPTIONS: dict[str, tuple[str, ...]] = {}
 for _name in SETTINGS:
@@ -28,6 +31,14 @@ for _name in SETTINGS:
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class _Opened(NamedTuple):
+    backend: Backend
+    #: What the log says about the opened store.
+    remarks: Sequence[str] = ()
+    #: The same backend, where another process owns the store.
+    joined: JoinedBackend | None = None
 
 
 def open(
@@ -44,12 +55,13 @@ def open(
     Or one that a server keeps: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
 
     What is not said here comes from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
-    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
-    how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
+    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or
+    says how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
     listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), token, encoding,
     timeout, ca_file (http).
 
-    Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
+    Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk;
+    Corrupt.
     """
     overrides: dict[str, object] = {"storage.durability": durability, **_options(options)}
     if isinstance(sweep, bool):
@@ -57,15 +69,18 @@ def open(
     elif sweep is not None:
         overrides |= {"sweep.enabled": True, "sweep.interval": sweep}
     settings = Settings.load(url, config, overrides=overrides)
-    return open_with(settings, clock, asked=frozenset(options), sweep=sweep not in (None, False))
+    return open_with(settings, clock, given=frozenset(options), sweep=sweep not in (None, False))
 
 
 def open_with(
-    settings: Settings, clock: Clock | None = None, *, asked: frozenset[str] = frozenset(), sweep: bool = False
+    settings: Settings, clock: Clock | None = None, *, given: frozenset[str] = frozenset(), sweep: bool = False
 ) -> Store:
-    """Open what the settings say. `sweep`: it was asked for, and not only left on."""
+    """Open what the settings say. `given`: options of the caller, which the engine must have.
+
+    `sweep`: the caller wants a sweeper.
+    """
     storage = settings.storage
-    for option in asked:
+    for option in given:
         engines = [name.split(".")[1] for name in OPTIONS[option]]
         if storage.engine not in engines:
             raise SettingsError(
@@ -73,14 +88,13 @@ def open_with(
             )
     clock = SystemClock() if clock is None else clock
     opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
-    backend, remarks = opened(storage, clock)
+    backend, remarks, joined = opened(storage, clock)
     sweeping = settings.sweep
-    # A server and an owner sweep what they keep; who reaches them does so only if asked to.
-    joined = hasattr(backend, "on_owner")
-    wanted = sweeping.enabled and not joined and (sweep or storage.engine != "http")
+    # A server and an owner sweep their stores; a client of theirs sweeps only on demand.
+    wanted = sweeping.enabled and joined is None and (sweep or storage.engine != "http")
     store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
-    if joined and sweeping.enabled:
-        _sweep_once_owned(backend, store, clock, sweeping.interval)
+    if joined is not None and sweeping.enabled:
+        _sweep_once_owned(joined, store, clock, sweeping.interval)
     _stores.add(store)
     for remark in remarks:
         store._telemetry.warning("opened_with_a_remark", remark=remark)
@@ -114,20 +128,23 @@ def _options(options: dict[str, object]) -> dict[str, object]:
     return overrides
 
 
-def _embedded(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _embedded(storage: Storage, clock: Clock) -> _Opened:
     from tenure.backends.embedded import KvBackend  # here, so that `import tenure` does not load what it may never use
 
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
         _refuse_less(engine.traits.durability, storage.promised, url)
-        return KvBackend(engine, url, clock), engine.remarks
+        return _Opened(KvBackend(engine, url, clock), engine.remarks)
     except BaseException:
         engine.close()
         raise
 
 
-def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
-    """A store that one process owns: this one, if no other does; else the owner is asked, and its heir in time."""
+def _owned(storage: Storage, clock: Clock) -> _Opened:
+    """A store that one process owns: this one, if no other does.
+
+    Otherwise the owner carries verbs out, and its successor later.
+    """
     if not storage.rocksdb.listen:
         return _embedded(storage, clock)
     from tenure.backends.owner.backend import OwnerBackend
@@ -147,11 +164,11 @@ def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
             raise
 
     try:
-        return own(), remarks
+        return _Opened(own(), remarks)
     except StoreLocked as locked:
         if not lets_in(Path(path)):
             raise
-        from tenure.backends.joined import joined
+        from tenure.backends.joined import JoinedBackend, joined
 
         backend = joined(url, own, Path(path), storage.http.timeout, locked)
     if storage.durability is not None:
@@ -160,22 +177,22 @@ def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
         except OpenError:
             backend.close()
             raise
-    return backend, remarks
+    return _Opened(backend, remarks, backend if isinstance(backend, JoinedBackend) else None)
 
 
-def _sweep_once_owned(joined: Any, store: Store, clock: Clock, interval: float) -> None:
-    """The owner sweeps; who inherits the store goes on with it."""
+def _sweep_once_owned(joined: JoinedBackend, store: Store, clock: Clock, interval: float) -> None:
+    """The owner sweeps: begin once this process owns the store."""
     found = weakref.ref(store)
 
     def begin() -> None:
-        heir = found()
-        if heir is not None:
-            heir._begin_sweeping(Sweeper(clock, interval))
+        owned = found()
+        if owned is not None:
+            owned._begin_sweeping(Sweeper(clock, interval))
 
-    joined.on_owner = begin
+    joined.on_owner(begin)
 
 
-def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _redis(storage: Storage, clock: Clock) -> _Opened:
     if storage.path is None:
         raise SettingsError(
             f"no server is named: give open a URL ('redis://<host>'), or set {variable('storage.path')}"
@@ -188,10 +205,10 @@ def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
     except BaseException:
         backend.close()
         raise
-    return backend, remarks
+    return _Opened(backend, remarks)
 
 
-def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _behind_a_server(storage: Storage, clock: Clock) -> _Opened:
     if storage.path is None:
         raise SettingsError(
             f"no server is named: give open a URL ('http://<host>:<port>'), or set {variable('storage.path')}"
@@ -213,10 +230,10 @@ def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[
     except BaseException:
         backend.close()
         raise
-    return backend, ()
+    return _Opened(backend)
 
 
-# ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────
+# ── the engines: each is imported at its first use ───────────────────────────────────────────────────────────────
 
 
 def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:
@@ -232,7 +249,7 @@ def _rocksdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
 
     engine = RocksEngine(
         path,
-        # It has a log in any case: whoever asks for nothing still gets what survives a killed process.
+        # It has a log in any case: without a wish the store still survives a killed process.
         durability="disk" if storage.promised == "disk" else "os",
         cache_capacity=storage.rocksdb.cache_capacity,
         mode=storage.rocksdb.mode,
@@ -271,6 +288,6 @@ def _path(storage: Storage) -> str:
     return str(expand(storage.path))
 
 
-def _refuse_less(has: Durability, asked: Durability, url: str) -> None:
-    if DURABILITIES.index(has) < DURABILITIES.index(asked):
-        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {asked!r} was asked for")
+def _refuse_less(has: Durability, wanted: Durability, url: str) -> None:
+    if DURABILITIES.index(has) < DURABILITIES.index(wanted):
+        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {wanted!r} was asked for")

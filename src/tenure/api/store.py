@@ -1,7 +1,7 @@
 """`Store`: what users open, and the verbs on all of it.
 
-Telemetry is here and in `queue`, and nowhere below: one span a verb (`telemetry.Telemetry.span`), one line of log for what
-happened.
+Telemetry is here and in `queue`, and nowhere below: one span a verb (`telemetry.Telemetry.span`), one line of log for
+what happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Traits
 from tenure.telemetry import Telemetry
 
-#: A change of the calendar that is told of as a step.
+#: A change of the calendar of this size is logged as a step.
 _STEP_MS = 1000
 
 
@@ -45,6 +45,11 @@ class Store:
         backend.on_retry(self._telemetry.retried)
         if sweeper is not None:
             sweeper.start(self.sweep)
+
+    @property
+    def backend(self) -> Backend:
+        """What carries this store's verbs out: for servers, bulk readers and tests, which need more than users do."""
+        return self._backend
 
     @property
     def url(self) -> str:
@@ -85,9 +90,7 @@ class Store:
         first = self._turn % len(handles)
         self._turn = first + 1
         handles = handles[first:] + handles[:first]
-        return claim_from(
-            self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None)
-        )
+        return claim_from(handles, claim_request(limit, lease, wait, worker, max_bytes, None))
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
         """A write in several transactions that is published exactly once under its id, however often it is repeated.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-from tenure.backends.named_snapshots import shelf_of
-from tenure.backends.remembered import OnceVerbs
+from tenure.backends.named_snapshots import named_snapshots_of
+from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
     Events,
     JobIds,
     Jobs,
+    PendingSync,
     Progress,
     QueueInfos,
     QuotaInfos,
     SnapshotInfos,
     Topic,
+    WaitsOn,
     Watch,
 )
 from tenure.errors import OpenError, TenureError
@@ -54,6 +57,8 @@ from tenure.storage.group_commit import GroupCommit
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
+T = TypeVar("T")
+
 
 class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
@@ -69,25 +74,38 @@ class KvBackend:
         engine.share()
         self.url = url
         self._clock = clock
-        self._shelf = shelf_of(engine)
+        self._named_snapshots = named_snapshots_of(engine)
         self._pieces = Pieces(engine.home)
-        self._shelf.expire(clock.wall_ms())
+        self._named_snapshots.expire(clock.wall_ms())
 
-    def on_retry(self, told: Callable[[str], None]) -> None:
-        self._engine.retried = told
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        self._engine.retried = notify
 
     @property
     def traits(self) -> Traits:
         return self._engine.traits
 
     @property
-    def syncer(self) -> GroupCommit | None:
-        """By which a server need not wait for the disk in the thread that does the verb; None: there is no such wait, or no other way."""
+    def waits_on(self) -> WaitsOn:
+        if self.traits.durability != "disk":
+            return "nothing"
+        return "io" if self._group_commit is None else "sync"
+
+    def deferring(self, verb: Callable[[], T]) -> tuple[T, PendingSync | None]:
+        group_commit = self._group_commit
+        if group_commit is None:
+            return verb(), None
+        result, commit = group_commit.deferring(verb)
+        return result, _PendingCommit(group_commit, commit) if commit else None
+
+    @property
+    def _group_commit(self) -> GroupCommit | None:
+        """The engine's; None where commits are not synced together."""
         found = self._engine.group_commit
         return found if found is not None and found.grouped else None
 
     def once(self, request: bytes) -> KvBackend:
-        return KvOnce(self, request)
+        return EmbeddedRequestView(self, request)
 
     def now_ms(self) -> int:
         return self._core.time.now_ms()
@@ -130,8 +148,8 @@ class KvBackend:
     ) -> Leased | None:
         return claim.claim(self._core, names, request, cancel)
 
-    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        return self._attendant.watch(topics, wait_ms, told)
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        return self._attendant.watch(topics, wait_ms, notify)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return settle.settle(self._core, name, items)
@@ -199,7 +217,7 @@ class KvBackend:
     def sweep(self) -> Swept:
         self._engine.tend()
         self._pieces.tend()
-        self._shelf.expire(self._clock.wall_ms())
+        self._named_snapshots.expire(self._clock.wall_ms())
         return sweep.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
@@ -221,20 +239,23 @@ class KvBackend:
         self._engine.export(str(target))
 
     def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
-        return self._shelf.take(name, ttl_ms, self._clock.wall_ms(), self.now_ms())
+        return self._named_snapshots.take(name, ttl_ms, self._clock.wall_ms(), self.now_ms())
 
     def renew_snapshot(self, id: str) -> SnapshotInfo:
-        return self._shelf.renew(id, self._clock.wall_ms())
+        return self._named_snapshots.renew(id, self._clock.wall_ms())
 
     def drop_snapshot(self, id: str) -> bool:
-        return self._shelf.drop(id)
+        return self._named_snapshots.drop(id)
 
     def snapshots(self) -> SnapshotInfos:
-        return self._shelf.all(self._clock.wall_ms())
+        return self._named_snapshots.all(self._clock.wall_ms())
 
     def open_snapshot(self, id: str) -> Snapshot:
-        """The moment itself. Not part of the contract: readers elsewhere open its folder, or ask a server for its tables."""
-        return self._shelf.open(id, self._clock.wall_ms())
+        """The moment itself.
+
+        Not part of the contract: readers elsewhere open its folder, or ask a server for its tables.
+        """
+        return self._named_snapshots.open(id, self._clock.wall_ms())
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
         return journal.slice_of(self._core, begin, end, max_bytes)
@@ -252,8 +273,21 @@ class KvBackend:
         self._attendant.stop()
 
 
-class KvOnce(OnceVerbs, KvBackend):
-    """The same store, for one request."""
+class _PendingCommit(NamedTuple):
+    """`contract.backend.PendingSync` of a commit by its number."""
+
+    group_commit: GroupCommit
+    commit: int
+
+    def then(self, notify: Callable[[], None]) -> None:
+        self.group_commit.call_when_durable(self.commit, notify)
+
+    def wait(self) -> None:
+        self.group_commit.wait(self.commit)
+
+
+class EmbeddedRequestView(RememberedVerbs, KvBackend):
+    """The same store, for one request (`Backend.once`)."""
 
     _plain = KvBackend
     _remembering = RememberingCore

@@ -1,4 +1,4 @@
-"""How jobs are produced, consumed and looked at: operations on a backend, in the order of `operations`."""
+"""Operations that produce, consume and show jobs, each carried out on a backend."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tenure.model.names import JobName, QueueName, checked
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
+from tenure.version import __version__
 
 # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -120,8 +121,8 @@ def wait_for_waits(call: Call) -> Waiting | None:
 
 def _ended(call: Call, last: Job) -> Job:
     """A job that is gone was done and not kept, or removed: its last event tells which."""
-    told = call.backend.timeline(call.name, call.job)
-    gone = told[-1] if told and told[-1].state == "gone" else None
+    events = call.backend.timeline(call.name, call.job)
+    gone = events[-1] if events and events[-1].state == "gone" else None
     state = "done" if gone is not None and gone.type == "done" else "removed"
     return ended_as(last, state, call.backend.now_ms() if gone is None else gone.time_ms)
 
@@ -202,8 +203,12 @@ def events_waits(call: Call) -> Waiting | None:
     return Waiting((None,), query.wait_ms, look, lambda left_ms: page)
 
 
-def store(call: Call) -> m.StoreInfo:
-    from tenure import __version__
+def call_off(call: Call) -> m.Done:
+    if not call.in_flight.call_off((call.tenant, call.path["request"])):
+        raise NotFound("no request of that id waits")
+    return m.Done()
 
+
+def store(call: Call) -> m.StoreInfo:
     backend = call.backend
     return m.StoreInfo(backend.traits, backend.now_ms(), backend.clock_drift_ms(), __version__)

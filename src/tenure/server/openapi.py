@@ -7,18 +7,19 @@ from typing import Any
 
 import msgspec
 
-from tenure import __version__
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Operation
 from tenure.protocol.formats import ARROW
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import FAULTS
+from tenure.version import __version__
 
 _PATTERNS = {
     "queue": r"^[a-z0-9][a-z0-9._-]{0,63}$",
     "consumer": r"^[a-z0-9][a-z0-9._-]{0,63}$",
     "job": "^[0-9a-f]{32}$",
     "lease": "^[0-9a-f]{32}$",
+    "request": r"^[A-Za-z0-9._-]{1,128}$",
     "chunk": "^[0-9]{1,9}$",
     "write": r"^[A-Za-z0-9._-]{1,200}$",
     "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",
@@ -62,7 +63,7 @@ def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
         "tags": [_TAGS[operation.scope]],
         "parameters": [*_path_parameters(operation), *_query_parameters(operation), *_headers(operation)],
         "responses": {
-            "200": {"description": "As asked.", "content": _content(answers)},
+            "200": {"description": "Done.", "content": _content(answers)},
             **_refusals(),
         },
     }
@@ -120,13 +121,13 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
             "schema": {"type": "string", "pattern": _PATTERNS["queue"]},
         }
     ]
-    if operation.writes:
+    if operation.remembered:
         named.append(
             {
                 "name": "Tenure-Request",
                 "in": "header",
                 "required": False,
-                "description": "An id of the caller's: asked again under it within ten minutes, the first answer is given again.",
+                "description": "The caller's id of the request: a repeat within ten minutes gets the first answer.",
                 "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
             }
         )

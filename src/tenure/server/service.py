@@ -1,6 +1,7 @@
 """Listening: an address, a socket, and the ASGI server (uvicorn: docs/adr tells why) that runs the application on it.
 
-On SIGTERM or SIGINT it takes no more connections, answers those who wait with nothing, lets every request under way finish, and ends.
+On SIGTERM or SIGINT it takes no more connections, answers waiting requests with nothing, lets every request under way
+finish, and ends.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from tenure.api.store import Store
 from tenure.backends.remote.address import reachable
 from tenure.errors import OpenError, SettingsError
 from tenure.extras import needs
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.limits import Limits
 from tenure.server.auth import Authenticator, LoopbackAuthenticator
 from tenure.server.auth.configuration import authenticator
 from tenure.server_settings import Server, Tls
 
 if TYPE_CHECKING:
-    from tenure.server.capnp.service import DoorService
+    from tenure.server.capnp.service import CapnpService
 
 #: Connections that the kernel keeps until they are taken.
 _BACKLOG = 1024
-#: For requests under way, once the server is told to end.
+#: Seconds for requests under way, once the server stops.
 _FINISH_S = 30
 
 
@@ -78,7 +79,8 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
         else:
             family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
             made = socket.create_server((bind.host, bind.port), family=family, backlog=_BACKLOG)
-            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol; without
+            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol;
+            # without
             # it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
@@ -119,7 +121,10 @@ def _unix(path: str) -> socket.socket:
 
 
 def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
-    """Who tells callers apart; None: nobody. Raises SettingsError: what would be open to everyone is refused, and broken keys are."""
+    """The authenticator; None: callers need no token.
+
+    Raises SettingsError for keys that are broken, and for a server that would be open to everyone.
+    """
     known = authenticator(settings.auth)
     for place in places:
         if place is not None and known is None and not place.loopback:
@@ -145,31 +150,31 @@ def check_tls(tls: Tls) -> None:
 
 
 class Service:
-    """A store behind an application, behind uvicorn. `run` serves until it is told to stop."""
+    """A store behind an application, behind uvicorn. `run` serves until `stop`."""
 
     def __init__(
         self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
     ) -> None:
-        """`capnp`: where to open a second door. Raises SettingsError: what would be open to everyone is refused."""
+        """`capnp`: where to serve Cap'n Proto as well. Raises SettingsError for a server open to everyone."""
         known = known_by(settings, bind, capnp)
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
         limits = settings.limits
-        self.host = Host(store._backend, limits=Limits.of(limits))
+        self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits))
         with needs("server", "The server"):
             import uvicorn
 
-            from tenure.server.application import PLAIN, build
+            from tenure.server.application import Application
             from tenure.server.http_protocol import guarded
-            from tenure.server.request_log import Watch
+            from tenure.server.request_log import RequestLogger
             from tenure.server.shutdown import Stopping
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
-        app = build(self.host, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
-        self.door = app.door
+        app = Application(self.dispatcher, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
+        self.operations = app.operations
         config = uvicorn.Config(
-            Watch(app, PLAIN),
-            http=guarded(limits.head, door=app.door),
+            RequestLogger(app, app.paths),
+            http=guarded(limits.head, operations=app.operations),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -180,16 +185,16 @@ class Service:
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
-        self._server = Stopping(config, self.host)
-        self.capnp = None if capnp is None else self._second_door(capnp)
+        self._server = Stopping(config, self.dispatcher)
+        self.capnp = None if capnp is None else self._capnp_service(capnp)
 
-    def _second_door(self, place: Bind) -> DoorService:
+    def _capnp_service(self, place: Bind) -> CapnpService:
         if place.path:
             raise SettingsError("--capnp takes HOST:PORT")
-        with needs("capnp", "The Cap'n Proto door"):
-            from tenure.server.capnp.service import DoorService
+        with needs("capnp", "The Cap'n Proto service"):
+            from tenure.server.capnp.service import CapnpService
 
-        return DoorService(self.host, self.authenticator, (place.host, place.port))
+        return CapnpService(self.dispatcher, self.authenticator, (place.host, place.port))
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""

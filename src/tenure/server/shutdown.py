@@ -1,7 +1,7 @@
 """uvicorn's server, and how it ends.
 
-uvicorn waits for requests to finish; those that wait for jobs would take as long as they have to live. So they are told
-first, and answered with what there is.
+uvicorn waits for requests to finish; those that wait for jobs would take as long as their callers allow. So the waits
+are ended first, and answered with what there is.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 
 
 class Stopping(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, host: Host) -> None:
+    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher) -> None:
         super().__init__(config)
-        self._host = host
+        self._dispatcher = dispatcher
 
     def stop_soon(self) -> None:
         self.should_exit = True
         with contextlib.suppress(AttributeError, RuntimeError):  # not begun, or ended
-            self._loop.call_soon_threadsafe(self._told.set)
+            self._loop.call_soon_threadsafe(self._stop_asked.set)
 
     async def main_loop(self) -> None:
-        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop_asked = asyncio.get_running_loop(), asyncio.Event()
         counter = 0
         while not await self.on_tick(counter):
             counter = (counter + 1) % 864_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 0.1)
+                await asyncio.wait_for(self._stop_asked.wait(), 0.1)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but the signal ends with the serving: it would otherwise end the process before the store is closed."""
+        """As uvicorn's, but the signal is not raised again afterwards: the store has to be closed first."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -50,21 +50,21 @@ class Stopping(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, but those who wait are answered first, and it is over when all are gone, not a tenth of a second later."""
-        self._host.stop()
+        """As uvicorn's, but waiting requests are answered first, and it ends at once with the last connection."""
+        self._dispatcher.stop()
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         try:
-            await asyncio.wait_for(self._gone(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._all_closed(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             for task in self.server_state.tasks:
                 task.cancel()
         if not self.force_exit:
             await self.lifespan.shutdown()
 
-    async def _gone(self) -> None:
+    async def _all_closed(self) -> None:
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
             await asyncio.sleep(0.005)

@@ -17,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import weakref
 from pathlib import Path
 
 from tenure.errors import FormatError, OpenError, StoreLocked, Unavailable
+from tenure.process import Layer, renewed_after_fork
 from tenure.storage import ownership
 from tenure.storage.keyspace import FORMAT
 
@@ -136,7 +136,7 @@ class Folder:
             self.unlock()
             raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
         self._db_identity = _identity(self.db)
-        _locked.add(self)
+        renewed_after_fork(self, Layer.STORAGE)
         return alone
 
     def _lock(self, fd: int, shared: bool) -> bool:
@@ -166,8 +166,8 @@ class Folder:
             os.close(self._fd)
             self._fd = None
 
-    def disown(self) -> None:
-        """In a forked child: drop the copy of the handle, so that the lock ends with its owner. Writes nothing."""
+    def renew_after_fork(self) -> None:
+        """The child drops its copy of the handle, so that the lock ends with its owner. Writes nothing."""
         self._withdraw()
         if self._fd is not None:
             os.close(self._fd)
@@ -251,18 +251,6 @@ def lets_in(path: Path) -> bool:
         return ownership.lets_in((path / "OWNER").read_bytes())
     except OSError:
         return True  # it has only just taken the folder: look again
-
-
-#: Folders locked by this process. A forked child drops its copies of the handles, so that each lock ends with its owner.
-_locked: weakref.WeakSet[Folder] = weakref.WeakSet()
-
-
-def _unlock_in_child() -> None:
-    for folder in list(_locked):
-        folder.disown()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def sync_folder(path: Path) -> None:

@@ -14,7 +14,7 @@ from tenure.model.request import JobImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
 from tenure.model.write import CHUNK, LoadPart
-from tenure.protocol.messages.base import Number, Request, Small, SomeSpan, Span, checked_text
+from tenure.protocol.messages.base import DurationMs, Number, PositiveMs, Request, Small, checked_text
 from tenure.protocol.messages.jobs import Jobs
 
 
@@ -77,7 +77,7 @@ class JobIdList(Struct, frozen=True):
 
 class WriteBody(Request):
     manifest: bytes
-    keep_ms: Span
+    keep_ms: DurationMs
 
 
 class ChunkBody(Request):
@@ -96,11 +96,11 @@ class PieceBody(Request):
 class LoadBody(Request):
     manifest: bytes
     parts: list[LoadPart]
-    keep_ms: Span
+    keep_ms: DurationMs
 
 
 class TakeBody(Request):
-    ttl_ms: SomeSpan
+    ttl_ms: PositiveMs
     name: str = "snapshot"
 
 
