@@ -43,11 +43,11 @@ class Secret:
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How callers are known. At most one of `secret`, `secret_file`, `key_file` and `jwks_url`; none: loopback only."""
 
-    #: HS256, at least 32 bytes.
+    #: HS256, at least 32 bytes. Several, one a line: the first signs, all verify.
     secret: Secret = Secret()
-    #: The same, out of a file.
+    #: The same, from a file.
     secret_file: Text | None = None
-    #: A public key in PEM: RSA is RS256, Ed25519 is EdDSA.
+    #: Public keys in PEM: RSA is RS256, Ed25519 is EdDSA.
     key_file: Text | None = None
     #: An identity provider's keys, by https.
     jwks_url: Text | None = None

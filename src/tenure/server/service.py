@@ -193,6 +193,7 @@ class Service:
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""
+        self.authenticator.prepare()
         with self.capnp or contextlib.nullcontext():
             self._server.run(sockets=[sock])
 

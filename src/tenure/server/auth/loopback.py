@@ -41,6 +41,9 @@ class LoopbackAuthenticator:
 
     identify_at_once = identify
 
+    def prepare(self) -> None:
+        pass
+
 
 def _from_a_page(headers: Mapping[str, str]) -> bool:
     """By what browsers say of themselves: the one header is older, the other also goes with GET."""
