@@ -80,8 +80,12 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     claim: Number = 10_000
     #: The longest lease.
     lease: Seconds = 86_400.0
-    #: The longest wait; who asks for more is answered then, and may ask again.
+    #: The longest wait; a caller that asks for more is answered then, and may ask again.
     wait: Seconds = 60.0
+    #: Seconds in which a connection must send a request's head, and may stand still in a body or an answer.
+    idle: Seconds = 30.0
+    #: Connections at once; 0, and at most: three quarters of the process's limit of handles.
+    connections: Annotated[int, Meta(ge=0, le=1_000_000, extra={"number": True})] = 0
 
 
 class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,5 +101,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls: Tls = Tls()
     #: A line of log for every request, which says who asked for what and how it ended.
     log_requests: bool = True
-    #: Show /metrics to whoever asks, not only to operators.
+    #: Show /metrics to everyone, not only to operators.
     open_metrics: bool = False
+    #: Where else to serve /metrics, to everyone who gets there: HOST:PORT.
+    metrics_bind: Text | None = None

@@ -169,7 +169,7 @@ class Service:
         self.door = app.door
         config = uvicorn.Config(
             Watch(app, PLAIN),
-            http=guarded(limits.head, door=app.door),
+            http=guarded(limits.head, limits.idle, app.door),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -180,7 +180,7 @@ class Service:
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
-        self._server = Stopping(config, self.host)
+        self._server = Stopping(config, self.host, limits.connections)
         self.capnp = None if capnp is None else self._second_door(capnp)
 
     def _second_door(self, place: Bind) -> DoorService:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -390,3 +391,26 @@ def test_a_page_that_resolves_its_name_to_loopback_is_refused(host: str):
     with pytest.raises(Forbidden, match="localhost"):
         LoopbackAuthenticator().identify({"host": host})
     assert LoopbackAuthenticator(check_host=False).identify({"host": host}).operator
+
+
+@pytest.mark.parametrize(
+    ("headers", "taken"),
+    [
+        ({}, True),
+        ({"origin": "http://localhost:8400"}, True),
+        ({"origin": "http://LOCALHOST:8400"}, True),
+        ({"origin": "http://localhost:3000"}, False),
+        ({"origin": "http://localhost"}, False),
+        ({"origin": "http://127.0.0.1:8400"}, False),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "file://localhost:8400"}, False),
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+    ],
+)
+def test_only_its_own_pages_are_answered_without_tokens(headers: dict[str, str], taken: bool):
+    """The page of another server on this machine is another origin, too."""
+    with contextlib.nullcontext() if taken else pytest.raises(Forbidden):
+        LoopbackAuthenticator().identify({"host": "localhost:8400", **headers})
