@@ -61,13 +61,12 @@ from tenure.model.lease import Delivery
 from tenure.model.quota import Quota
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
+from tenure.version import __version__
 
 if _typing.TYPE_CHECKING:
     from tenure.worker.app import App
     from tenure.worker.context import current_job
     from tenure.worker.outcomes import Dead, Retry
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AlreadySettled",

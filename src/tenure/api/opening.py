@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.api.store import Store
 from tenure.api.sweeper import Sweeper
@@ -20,6 +20,9 @@ from tenure.storage.engine import DURABILITIES, Durability, Engine
 from tenure.storage.folder import expand, lets_in
 from tenure.storage.keyspace import FORMAT
 
+if TYPE_CHECKING:
+    from tenure.backends.joined import JoinedBackend
+
 #: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
 OPTIONS: dict[str, tuple[str, ...]] = {}
 for _name in SETTINGS:
@@ -28,6 +31,14 @@ for _name in SETTINGS:
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class _Opened(NamedTuple):
+    backend: Backend
+    #: What the log says about the opened store.
+    remarks: Sequence[str] = ()
+    #: The same backend, where another process owns the store.
+    joined: JoinedBackend | None = None
 
 
 def open(
@@ -73,14 +84,13 @@ def open_with(
             )
     clock = SystemClock() if clock is None else clock
     opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
-    backend, remarks = opened(storage, clock)
+    backend, remarks, joined = opened(storage, clock)
     sweeping = settings.sweep
-    # A server and an owner sweep what they keep; who reaches them does so only if asked to.
-    joined = hasattr(backend, "on_owner")
-    wanted = sweeping.enabled and not joined and (sweep or storage.engine != "http")
+    # A server and an owner sweep their stores; a client of theirs sweeps only where it was asked to.
+    wanted = sweeping.enabled and joined is None and (sweep or storage.engine != "http")
     store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
-    if joined and sweeping.enabled:
-        _sweep_once_owned(backend, store, clock, sweeping.interval)
+    if joined is not None and sweeping.enabled:
+        _sweep_once_owned(joined, store, clock, sweeping.interval)
     _stores.add(store)
     for remark in remarks:
         store._telemetry.warning("opened_with_a_remark", remark=remark)
@@ -114,19 +124,19 @@ def _options(options: dict[str, object]) -> dict[str, object]:
     return overrides
 
 
-def _embedded(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _embedded(storage: Storage, clock: Clock) -> _Opened:
     from tenure.backends.embedded import KvBackend  # here, so that `import tenure` does not load what it may never use
 
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
         _refuse_less(engine.traits.durability, storage.promised, url)
-        return KvBackend(engine, url, clock), engine.remarks
+        return _Opened(KvBackend(engine, url, clock), engine.remarks)
     except BaseException:
         engine.close()
         raise
 
 
-def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _owned(storage: Storage, clock: Clock) -> _Opened:
     """A store that one process owns: this one, if no other does; else the owner is asked, and its heir in time."""
     if not storage.rocksdb.listen:
         return _embedded(storage, clock)
@@ -147,11 +157,11 @@ def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
             raise
 
     try:
-        return own(), remarks
+        return _Opened(own(), remarks)
     except StoreLocked as locked:
         if not lets_in(Path(path)):
             raise
-        from tenure.backends.joined import joined
+        from tenure.backends.joined import JoinedBackend, joined
 
         backend = joined(url, own, Path(path), storage.http.timeout, locked)
     if storage.durability is not None:
@@ -160,10 +170,10 @@ def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
         except OpenError:
             backend.close()
             raise
-    return backend, remarks
+    return _Opened(backend, remarks, backend if isinstance(backend, JoinedBackend) else None)
 
 
-def _sweep_once_owned(joined: Any, store: Store, clock: Clock, interval: float) -> None:
+def _sweep_once_owned(joined: JoinedBackend, store: Store, clock: Clock, interval: float) -> None:
     """The owner sweeps; who inherits the store goes on with it."""
     found = weakref.ref(store)
 
@@ -172,10 +182,10 @@ def _sweep_once_owned(joined: Any, store: Store, clock: Clock, interval: float) 
         if heir is not None:
             heir._begin_sweeping(Sweeper(clock, interval))
 
-    joined.on_owner = begin
+    joined.on_owner(begin)
 
 
-def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _redis(storage: Storage, clock: Clock) -> _Opened:
     if storage.path is None:
         raise SettingsError(
             f"no server is named: give open a URL ('redis://<host>'), or set {variable('storage.path')}"
@@ -188,10 +198,10 @@ def _redis(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
     except BaseException:
         backend.close()
         raise
-    return backend, remarks
+    return _Opened(backend, remarks)
 
 
-def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
+def _behind_a_server(storage: Storage, clock: Clock) -> _Opened:
     if storage.path is None:
         raise SettingsError(
             f"no server is named: give open a URL ('http://<host>:<port>'), or set {variable('storage.path')}"
@@ -213,7 +223,7 @@ def _behind_a_server(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[
     except BaseException:
         backend.close()
         raise
-    return backend, ()
+    return _Opened(backend)
 
 
 # ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────

@@ -17,14 +17,23 @@ from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
-from tenure.model.lease import AlikeSettles, ClaimRequest, Delivery, Extended, Leased, Settle, Settled, proof_of
+from tenure.model.lease import (
+    MAX_CLAIM,
+    AlikeSettles,
+    ClaimRequest,
+    Delivery,
+    Extended,
+    Leased,
+    Settle,
+    Settled,
+    proof_of,
+)
 from tenure.model.lifecycle import SHOWN, checked_shown
 from tenure.model.names import MAX_WORKER_BYTES, QueueName, short_text
 from tenure.model.request import checked_bytes, job_image, job_request, job_requests, number, replay_request
 from tenure.model.retry import Policy, whole_number
 from tenure.telemetry import NOTED, Meter, Telemetry, wanted
 
-MAX_CLAIM = 10_000
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
 _ONE = ClaimRequest(1)

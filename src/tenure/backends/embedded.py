@@ -5,20 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
+from typing import NamedTuple, TypeVar
 
 from tenure.backends.named_snapshots import shelf_of
-from tenure.backends.remembered import OnceVerbs
+from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
     Brief,
     Events,
     JobIds,
     Jobs,
+    PendingSync,
     Progress,
     QueueInfos,
     QuotaInfos,
     SnapshotInfos,
     Topic,
+    WaitsOn,
     Watch,
 )
 from tenure.errors import OpenError, TenureError
@@ -57,6 +60,8 @@ from tenure.storage.group_commit import Syncer
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
+T = TypeVar("T")
+
 
 class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
@@ -84,13 +89,26 @@ class KvBackend:
         return self._engine.traits
 
     @property
-    def syncer(self) -> Syncer | None:
-        """By which a server need not wait for the disk in the thread that does the verb; None: there is no such wait, or no other way."""
+    def waits_on(self) -> WaitsOn:
+        if self.traits.durability != "disk":
+            return "nothing"
+        return "io" if self._syncer is None else "sync"
+
+    def deferring(self, verb: Callable[[], T]) -> tuple[T, PendingSync | None]:
+        syncer = self._syncer
+        if syncer is None:
+            return verb(), None
+        result, commit = syncer.deferring(verb)
+        return result, _PendingCommit(syncer, commit) if commit else None
+
+    @property
+    def _syncer(self) -> Syncer | None:
+        """The engine's group commit; None where commits are not synced together."""
         found: Syncer | None = getattr(self._engine, "_syncer", None)
         return found if found is not None and found.grouped else None
 
     def once(self, request: bytes) -> KvBackend:
-        return KvOnce(self, request)
+        return EmbeddedRequestView(self, request)
 
     def now_ms(self) -> int:
         return self._core.time.now_ms()
@@ -264,8 +282,21 @@ class KvBackend:
         self._attendant.stop()
 
 
-class KvOnce(OnceVerbs, KvBackend):
-    """The same store, for one request."""
+class _PendingCommit(NamedTuple):
+    """`contract.backend.PendingSync` of a commit by its number."""
+
+    syncer: Syncer
+    commit: int
+
+    def then(self, notify: Callable[[], None]) -> None:
+        self.syncer.then(self.commit, notify)
+
+    def wait(self) -> None:
+        self.syncer.wait(self.commit)
+
+
+class EmbeddedRequestView(RememberedVerbs, KvBackend):
+    """The same store, for one request (`Backend.once`)."""
 
     _plain = KvBackend
     _remembering = OnceCore

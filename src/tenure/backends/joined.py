@@ -1,138 +1,115 @@
-"""A store that another process owns, used through its socket; taken over when that process ends.
+"""A store that another process owns, used through its socket, and taken over when that process ends.
 
-    open ──▶ OWNER is free ──▶ own it, and listen (`owner`)
+    open ──▶ OWNER is free ──▶ this process owns it, and listens (`owner`)
       │
-      └────▶ OWNER is held ──▶ join by the socket ── the owner is gone ──▶ one of us owns it, the others join that one
+      └────▶ OWNER is held ──▶ requests to the owner's socket ── the owner ends ──▶ one process owns it, the others
+                                                                                    send their requests to that one
 
-A verb that was under way when the owner went is asked for again under the id of its request, of whoever has the store
-then: what was committed is told again, what was not is done now. So each verb acts once, whoever carries it out.
+A verb that was under way when the owner ended is repeated under the id of its request, by the new owner or here: an
+outcome that was committed is returned again, otherwise the verb is carried out now. So each verb takes effect once.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeVar
 
 import msgspec
 
 from tenure.backends.remote.address import Address
 from tenure.backends.remote.backend import RemoteBackend
 from tenure.backends.remote.transport import Unreachable
-from tenure.contract.backend import Backend
-from tenure.errors import OpenError, StoreClosed, StoreLocked, Unavailable
-from tenure.model.lease import ClaimRequest, Leased
+from tenure.contract.backend import (
+    Backend,
+    Events,
+    JobIds,
+    Jobs,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    SnapshotInfos,
+    Topic,
+    Watch,
+)
+from tenure.contract.network import NetworkServing
+from tenure.contract.verbs import REMEMBERED
+from tenure.errors import OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
+from tenure.model.event import EventPage
+from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
+from tenure.model.quota import Quota
+from tenure.model.report import Report
+from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.retry import Policy
+from tenure.model.snapshot import JournalSlice, SnapshotInfo
+from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.process import Layer, renewed_after_fork
 from tenure.protocol.dispatcher import outcome_id
 from tenure.storage.engine import Traits
 from tenure.storage.folder import SOCKET, lets_in
 
-#: For an owner that recovers a large log, or comes to an end with much under way.
+T = TypeVar("T")
+
+#: Seconds for an owner that recovers a large log, or that ends with much under way.
 PATIENCE = 60.0
 _PAUSE = 0.02
 
-#: Verbs that act once under a request's id (`Backend.once`); the others may be repeated.
-_ONCE = frozenset({
-    "enqueue", "settle", "extend", "progress", "replay", "restore", "discard", "cancel", "purge", "set_paused", "configure",
-    "cleanup", "forget_consumer",
-})  # fmt: skip
 
-
-class JoinedBackend:
-    """`contract.Backend`, carried out by whoever owns the store: another process, or from some moment on this one."""
+class _Link:
+    """Who carries verbs out at present: the owner's socket, or the store in this process. Thread-safe."""
 
     def __init__(self, url: str, own: Callable[[], Backend], join: Callable[[], RemoteBackend], first: Backend) -> None:
-        """`own` opens the store here, or raises StoreLocked; `join` reaches its owner, or raises OpenError."""
         self.url = url
+        self.current = first
         self._own = own
         self._join = join
-        self._current = first
         self._lock = threading.Lock()
         self._closed = False
-        self._told: Callable[[str], None] = lambda reason: None
+        self._notify: Callable[[str], None] = lambda reason: None
         #: Called once this process owns the store.
         self.on_owner: Callable[[], None] = lambda: None
-        _joined.add(self)
+        renewed_after_fork(self, Layer.BACKEND)
+
+    def renew_after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     @property
     def owns(self) -> bool:
-        return not isinstance(self._current, RemoteBackend)
+        return not isinstance(self.current, RemoteBackend)
 
-    @property
-    def traits(self) -> Traits:
-        return self._current.traits
-
-    def on_retry(self, told: Callable[[str], None]) -> None:
-        self._told = told
-        self._current.on_retry(told)
-
-    def once(self, request: bytes) -> Backend:
-        view: Any = _Once.__new__(_Once)
-        view._of, view._request = self, request
-        made: Backend = view
-        return made
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
+        self.current.on_retry(notify)
 
     def close(self) -> None:
         self._closed = True
-        self._current.close()
+        self.current.close()
 
-    def __getattr__(self, verb: str) -> Any:
-        if verb.startswith("_"):
-            raise AttributeError(verb)
-        return functools.partial(self._ask, verb, None)
-
-    def claim(
-        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
-    ) -> Leased | None:
-        return self._claim(None, names, request, cancel)
-
-    def _claim(
-        self, asked: bytes | None, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None
-    ) -> Leased | None:
-        name = asked or os.urandom(16)
-        until = time.monotonic() + request.wait_ms / 1000
+    def carried_out(self, verb: Callable[[Backend], T], request: bytes | None) -> T:
+        """Call `verb` with the backend for this request, again after each change of owner."""
         while True:
-            current = self._current
+            current = self.current
             try:
-                return self._for(current, name).claim(names, request, cancel)
+                return verb(_for_request(current, request))
             except Unreachable as exc:
                 self._recover(current, exc)
-            left = max(0, round((until - time.monotonic()) * 1000))
-            request = msgspec.structs.replace(request, wait_ms=min(request.wait_ms, left))
-
-    def _ask(self, verb: str, asked: bytes | None, *args: Any, **kwargs: Any) -> Any:
-        name = asked or (os.urandom(16) if verb in _ONCE else b"")
-        while True:
-            current = self._current
-            try:
-                return getattr(self._for(current, name), verb)(*args, **kwargs)
-            except Unreachable as exc:
-                self._recover(current, exc)
-
-    def _for(self, current: Backend, name: bytes) -> Backend:
-        """The backend for this request: the same id, whether it is told to the owner or carried out here."""
-        if not name:
-            return current
-        return current.once(name) if isinstance(current, RemoteBackend) else current.once(outcome_id("", name.hex()))
-
-    # ── when the owner is gone ───────────────────────────────────────────────────────────────────────────────────────
 
     def _recover(self, lost: Backend, reason: Unreachable) -> None:
-        """Own the store, or find who does. Returns once there is someone to ask; raises Unavailable, StoreClosed."""
+        """Own the store, or find who does. Raises Unavailable, StoreClosed."""
         until = time.monotonic() + PATIENCE
         with self._lock:
-            while self._current is lost:
+            while self.current is lost:
                 self._refuse_closed()
                 found = self._next()
                 if found is not None:
-                    self._current = found
-                    found.on_retry(self._told)
-                    self._told("owner")
+                    self.current = found
+                    found.on_retry(self._notify)
+                    self._notify("owner")
                     lost.close()
                     if self._closed:
                         found.close()
@@ -152,15 +129,236 @@ class JoinedBackend:
         try:
             return self._join()
         except OpenError:
-            return None  # it recovers, or is on its way out
+            return None  # the owner recovers its store, or is about to end
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreClosed("this store was closed")
 
 
+def _for_request(current: Backend, request: bytes | None) -> Backend:
+    """The id under which an outcome is stored is the same, whether the owner is sent the request or this process is the owner."""
+    if request is None:
+        return current
+    if isinstance(current, RemoteBackend):
+        return current.once(request)
+    return current.once(outcome_id("", request.hex()))
+
+
+class JoinedRequestView(NetworkServing):
+    """`contract.Backend` on a joined store, for one request whose id was chosen before (`Backend.once`)."""
+
+    def __init__(self, link: _Link, request: bytes | None) -> None:
+        self._link = link
+        self._request = request
+
+    def _ask(self, name: str, verb: Callable[[Backend], T]) -> T:
+        """Carry out one verb. One that is remembered needs an id, so that a change of owner does not do it twice."""
+        request = self._request or os.urandom(16) if name in REMEMBERED else None
+        return self._link.carried_out(verb, request)
+
+    # ── lifecycle and serving ────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def url(self) -> str:
+        return self._link.url
+
+    @property
+    def traits(self) -> Traits:
+        return self._link.current.traits
+
+    def now_ms(self) -> int:
+        return self._ask("now_ms", lambda to: to.now_ms())
+
+    def clock_drift_ms(self) -> int:
+        return self._ask("clock_drift_ms", lambda to: to.clock_drift_ms())
+
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        self._link.on_retry(notify)
+
+    def close(self) -> None:
+        """The store is not the view's to close."""
+
+    def once(self, request: bytes) -> Backend:
+        return JoinedRequestView(self._link, request)
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        return self._ask("watch", lambda to: to.watch(topics, wait_ms, notify))
+
+    # ── produce and consume ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
+        return self._ask("enqueue", lambda to: to.enqueue(name, jobs))
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        until = time.monotonic() + request.wait_ms / 1000
+
+        def claim(to: Backend) -> Leased | None:
+            left = max(0, round((until - time.monotonic()) * 1000))
+            return to.claim(names, msgspec.structs.replace(request, wait_ms=min(request.wait_ms, left)), cancel)
+
+        return self._ask("claim", claim)
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+        return self._ask("settle", lambda to: to.settle(name, items))
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        return self._ask("extend", lambda to: to.extend(name, lease, lease_ms))
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        self._ask("progress", lambda to: to.progress(name, proof, fraction, note))
+
+    # ── queries ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, name: QueueName, job: bytes) -> Job | None:
+        return self._ask("get", lambda to: to.get(name, job))
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        return self._ask("wait_for", lambda to: to.wait_for(name, job, timeout_ms))
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+        return self._ask("list", lambda to: to.list(name, state, limit, cursor))
+
+    def counts(self, name: QueueName) -> Counts:
+        return self._ask("counts", lambda to: to.counts(name))
+
+    def timeline(self, name: QueueName, job: bytes) -> Events:
+        return self._ask("timeline", lambda to: to.timeline(name, job))
+
+    def queues(self, tenant: str | None) -> QueueInfos:
+        return self._ask("queues", lambda to: to.queues(tenant))
+
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+        return self._ask("upcoming", lambda to: to.upcoming(before_ms, limit))
+
+    # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        return self._ask("replay", lambda to: to.replay(name, request, progress))
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        return self._ask("restore", lambda to: to.restore(name, jobs))
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        return self._ask("discard", lambda to: to.discard(name, state, tokens))
+
+    def cancel(self, name: QueueName, job: bytes) -> bool:
+        return self._ask("cancel", lambda to: to.cancel(name, job))
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        return self._ask("purge", lambda to: to.purge(name, state, progress))
+
+    def sweep(self) -> Swept:
+        return self._ask("sweep", lambda to: to.sweep())
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        return self._ask("cleanup", lambda to: to.cleanup(before_ms, limit, progress))
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report:
+        return self._ask("check", lambda to: to.check(repair, progress))
+
+    # ── administration ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def set_paused(self, name: QueueName, paused: bool) -> None:
+        self._ask("set_paused", lambda to: to.set_paused(name, paused))
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        self._ask("configure", lambda to: to.configure(policies))
+
+    def policy(self, name: QueueName) -> Policy:
+        return self._ask("policy", lambda to: to.policy(name))
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        self._ask("set_quota", lambda to: to.set_quota(tenant, quota))
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        return self._ask("quotas", lambda to: to.quotas(tenant))
+
+    def draw(self, tenant: str, requests: int) -> int:
+        return self._ask("draw", lambda to: to.draw(tenant, requests))
+
+    # ── journal ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        return self._ask("events", lambda to: to.events(after, limit, wait_ms, consumer))
+
+    def forget_consumer(self, consumer: str) -> bool:
+        return self._ask("forget_consumer", lambda to: to.forget_consumer(consumer))
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        return self._ask("journal_slice", lambda to: to.journal_slice(begin, end, max_bytes))
+
+    # ── staged writes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+        return self._ask("begin_write", lambda to: to.begin_write(write_id, manifest, keep_ms))
+
+    def write_state(self, write_id: str) -> WriteState | None:
+        return self._ask("write_state", lambda to: to.write_state(write_id))
+
+    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+        return self._ask("publish", lambda to: to.publish(write_id, chunk, name, jobs))
+
+    def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
+        return self._ask("finish_write", lambda to: to.finish_write(write_id, forget))
+
+    def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        self._ask("put_piece", lambda to: to.put_piece(write_id, part, piece, data))
+
+    def piece(self, write_id: str, part: str, piece: int) -> bytes | None:
+        return self._ask("piece", lambda to: to.piece(write_id, part, piece))
+
+    def drop_pieces(self, write_id: str) -> None:
+        self._ask("drop_pieces", lambda to: to.drop_pieces(write_id))
+
+    def load_target(self, name: QueueName) -> LoadTarget:
+        return self._ask("load_target", lambda to: to.load_target(name))
+
+    def load(self, request: LoadRequest) -> WriteState:
+        return self._ask("load", lambda to: to.load(request))
+
+    # ── snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self, path: str) -> None:
+        self._ask("snapshot", lambda to: to.snapshot(path))
+
+    def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
+        return self._ask("take_snapshot", lambda to: to.take_snapshot(name, ttl_ms))
+
+    def renew_snapshot(self, id: str) -> SnapshotInfo:
+        return self._ask("renew_snapshot", lambda to: to.renew_snapshot(id))
+
+    def drop_snapshot(self, id: str) -> bool:
+        return self._ask("drop_snapshot", lambda to: to.drop_snapshot(id))
+
+    def snapshots(self) -> SnapshotInfos:
+        return self._ask("snapshots", lambda to: to.snapshots())
+
+
+class JoinedBackend(JoinedRequestView):
+    """`contract.Backend`, carried out by the owner of the store: another process, or from some moment on this one."""
+
+    def __init__(self, url: str, own: Callable[[], Backend], join: Callable[[], RemoteBackend], first: Backend) -> None:
+        """`own` opens the store here, or raises StoreLocked; `join` reaches its owner, or raises OpenError."""
+        super().__init__(_Link(url, own, join, first), None)
+
+    @property
+    def owns(self) -> bool:
+        """Whether this process owns the store by now."""
+        return self._link.owns
+
+    def on_owner(self, notify: Callable[[], None]) -> None:
+        """Have `notify` called once this process owns the store."""
+        self._link.on_owner = notify
+
+    def close(self) -> None:
+        self._link.close()
+
+
 def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, locked: StoreLocked) -> Backend:
-    """The store through its owner; or as its owner, should that have ended meanwhile. Raises `locked` where neither can be."""
+    """The store through its owner, or owned by this process should the owner have ended meanwhile. Raises `locked` where neither works."""
     socket = str(folder / SOCKET)
 
     def join() -> RemoteBackend:
@@ -169,41 +367,11 @@ def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, l
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            made: Any = JoinedBackend(url, own, join, join())
-            return cast(Backend, made)
-        except OpenError:  # it recovers, or is on its way out
+            return JoinedBackend(url, own, join, join())
+        except OpenError:  # the owner recovers its store, or is about to end
             time.sleep(_PAUSE)
         try:
             return own()
         except StoreLocked:
             if time.monotonic() > until or not lets_in(folder):
                 raise locked from None
-
-
-class _Once:
-    """A view of a joined backend for one request."""
-
-    def __getattr__(self, verb: str) -> Any:
-        of: JoinedBackend = self.__dict__["_of"]
-        request: bytes = self.__dict__["_request"]
-        if verb.startswith("_"):
-            raise AttributeError(verb)
-        if verb == "claim":
-            return lambda names, asked, cancel=None: of._claim(request, names, asked, cancel)
-        if verb in _ONCE:
-            return functools.partial(of._ask, verb, request)
-        return getattr(of, verb)
-
-    def close(self) -> None:
-        """The store is not the view's to close."""
-
-
-_joined: weakref.WeakSet[JoinedBackend] = weakref.WeakSet()
-
-
-def _renew_in_child() -> None:
-    for backend in list(_joined):
-        backend._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_in_child)

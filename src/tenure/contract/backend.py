@@ -1,7 +1,12 @@
-"""The contract behind `Store`: what a backend does, one atomic step a verb.
+"""What a backend does for the API and the servers: one atomic step a verb.
 
-`Store` and `Queue` check arguments, log, measure and shape answers; a backend only ever sees checked values. The
-embedded backend is `kv.KvBackend`; one that speaks to a server implements the same methods.
+    api (Store, Queue) ─┐                      ┌─ backends.embedded   queueing on an engine in this process
+                        ├──▶ Backend (here) ◀──┼─ backends.redis      Lua functions on a Redis or Valkey server
+    protocol, server  ──┘                      ├─ backends.remote     requests to a server, or to the store's owner
+                                               └─ backends.joined     remote while another process owns the store
+
+Callers check arguments; a backend sees only checked values. `verbs.VERBS` lists each verb with its traits (does it
+write, may it wait, is its outcome remembered by request id); tests keep that table and these protocols in step.
 
 Every method may raise StoreClosed, Unavailable or Corrupt besides what it names. A verb that raises has written
 nothing, except where it says that it works in chunks.
@@ -11,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
@@ -26,6 +31,7 @@ from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
 from tenure.storage.engine import Traits
 
+T = TypeVar("T")
 Events = list[Event]  # by names of their own, since `list` is a verb below
 Jobs = list[Job]
 JobIds = list[bytes]
@@ -35,20 +41,32 @@ SnapshotInfos = list[SnapshotInfo]
 Topic = QueueName | JobName | None
 """What a watch is kept for: a queue that may have a job to claim, a job that may have ended, or the journal (None)."""
 Progress = Callable[[int, int | None], None]
-"""Told of (done so far, of how many if known) by verbs that work in chunks."""
+"""Called with (done so far, of how many if known) by verbs that work in chunks."""
+WaitsOn = Literal["nothing", "sync", "io"]
+"""What the thread of a small verb may wait for: nothing, a sync of the disk, or any input and output."""
 
 
 class Watch(Protocol):
-    """A place in line, kept without a thread (see `Backend.watch`)."""
+    """A place in line, kept without a thread (see `Serving.watch`)."""
 
     def left_ms(self) -> int:
         """What is left of the wait, by the store's time."""
 
     def again(self) -> None:
-        """The look was in vain: tell me of the next chance."""
+        """The look was in vain: notify at the next chance."""
 
     def close(self) -> None:
         """Leave the line. Closing twice is fine."""
+
+
+class PendingSync(Protocol):
+    """A commit that is written and not yet durable (see `Serving.deferring`)."""
+
+    def then(self, notify: Callable[[], None]) -> None:
+        """Call `notify`, from another thread, once the commit is durable or cannot become so."""
+
+    def wait(self) -> None:
+        """Return once the commit is durable: at once after `notify`. Raises Unavailable if it cannot become so."""
 
 
 class Brief(NamedTuple):
@@ -66,7 +84,9 @@ class Brief(NamedTuple):
     ack: Callable[[QueueName, bytes, bytes, int], object | None]
 
 
-class Backend(Protocol):
+class Lifecycle(Protocol):
+    """An open store: where it is, what it promises, what time it has."""
+
     @property
     def url(self) -> str: ...
 
@@ -79,20 +99,49 @@ class Backend(Protocol):
     def clock_drift_ms(self) -> int:
         """How far the calendar is ahead of the store's time: a sudden change is a step of the clock."""
 
-    def on_retry(self, told: Callable[[str], None]) -> None:
-        """Whom to tell, with the reason, when a transaction has to run again."""
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        """Have `notify` called, with the reason, whenever a transaction has to run again."""
+
+    def close(self) -> None: ...
+
+
+class Serving(Protocol):
+    """What a server needs to answer many callers: repeats, waiting without a thread, syncs without a thread."""
 
     def once(self, request: bytes) -> Backend:
-        """This store, for one request whose id is `request`: its verb takes effect once, however often it is asked for.
+        """A view of this store for one request, whose id is `request`: its verb takes effect once, however often it is repeated.
 
-        The outcome of a verb that writes (a result, or an error of `failure.ANSWERS`) is kept for ten minutes, in the same
-        commit as its effect; asked again with the same id, it returns or raises the first outcome. The same id with
-        another verb or other arguments: InvalidArgument. Verbs that work in chunks go on where they were cut off.
-        `claim` takes the id for its own where its request has none, and staged writes have theirs. Reads, `sweep`,
-        `events`, `check` and snapshots are as ever, and `close` does nothing. One view, one verb: an id stands for one request.
+        The outcome of a verb that `verbs.VERBS` marks as remembered (a result, or an error of `failure.ANSWERS`) is kept
+        for ten minutes, in the same commit as its effect. A repeat with the same id returns or raises that outcome; the
+        same id with another verb or other arguments raises InvalidArgument. Verbs that work in chunks go on where they
+        were cut off. `claim` uses the id as its own where its request has none. All other verbs do what they do without
+        an id, and `close` does nothing. One view serves one verb.
 
-        Ids are the caller's to scope: whoever serves several tenants puts the tenant into the id.
+        Ids are the caller's to scope: a server of several tenants puts the tenant into the id.
         """
+
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        """Have `notify` called whenever it is worth looking again; for servers, which wait for many callers at once.
+
+        That is when a verb wakes these topics, when a job of these queues becomes due or a lease runs out, when `wait_ms`
+        have passed, and when the store is closed. Look once after this returns: something may have happened before.
+        `notify` is called from any thread, must be quick and must not call the store; it may be called in vain.
+        """
+
+    @property
+    def waits_on(self) -> WaitsOn:
+        """What a small verb may wait for. An event loop runs it in its own thread at "nothing", and at "sync" by `deferring`."""
+
+    def deferring(self, verb: Callable[[], T]) -> tuple[T, PendingSync | None]:
+        """Call `verb`, which calls this backend, and do not wait in this thread until what it commits is durable.
+
+        Returns what it returned, and the sync to wait for before anybody is answered; None: there is none to wait for.
+        Where `waits_on` is "io", the wait is inside `verb`.
+        """
+
+
+class Production(Protocol):
+    """Jobs in."""
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         """All of them, in one transaction, answers in order; the queue is made if it is not there.
@@ -100,8 +149,126 @@ class Backend(Protocol):
         Raises KeyConflict, QueueFull, QuotaExceeded, RateLimited, TooLarge.
         """
 
+
+class Consumption(Protocol):
+    """Jobs out under a lease, and settled by the proof of it."""
+
+    def claim(
+        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        """A lease over the first jobs of the first of these queues that has any; None if none has, after waiting.
+
+        Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
+        With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
+        InvalidArgument (it asked for something else).
+        """
+
+    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
+        """Each job settled whole or not at all; in the order of the items, None or why not (LeaseLost, Corrupt)."""
+
+    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
+        """expiry = max(expiry, now + lease_ms), one write however many jobs. Raises LeaseLost."""
+
+    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
+        """Raises LeaseLost."""
+
+
+class Queries(Protocol):
+    """Looking at jobs and queues; nothing changes."""
+
+    def get(self, name: QueueName, job: bytes) -> Job | None: ...
+
+    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
+        """The job once it is done, dead or removed; None if it was never there. Raises WaitTimeout."""
+
+    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page: ...
+
+    def counts(self, name: QueueName) -> Counts: ...
+
+    def timeline(self, name: QueueName, job: bytes) -> Events:
+        """Its events, oldest first, as far back as the journal is kept."""
+
+    def queues(self, tenant: str | None) -> QueueInfos: ...
+
+    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+        """Scheduled jobs of all queues that become ready before then, earliest first."""
+
+
+class Maintenance(Protocol):
+    """Jobs brought back, brought in, or removed; the store swept and checked."""
+
+    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
+        """Works in chunks, each one transaction."""
+
+    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
+        """Put jobs in as they stood elsewhere, in one transaction; the queue is made if it is not there.
+
+        Idempotent by id: one that is there as given is left, one that is there otherwise is refused, and so is one
+        whose idempotency key another job holds. Neither `max_waiting` nor a quota holds it back. Raises TooLarge.
+        """
+
+    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
+        """Remove those of these jobs that are still in this state (done or dead) with this token, in one transaction."""
+
+    def cancel(self, name: QueueName, job: bytes) -> bool: ...
+
+    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
+        """Works in chunks, each one transaction."""
+
+    def sweep(self) -> Swept:
+        """One bounded pass over what is due."""
+
+    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
+        """Remove done jobs past their retention or, with `before_ms`, all done and dead jobs that ended before then."""
+
+    def check(self, repair: bool, progress: Progress | None = None) -> Report: ...
+
+
+class Administration(Protocol):
+    """Policies, pauses and quotas."""
+
+    def set_paused(self, name: QueueName, paused: bool) -> None: ...
+
+    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
+        """All of them in one transaction."""
+
+    def policy(self, name: QueueName) -> Policy:
+        """The queue's policy, or the default if there is no such queue yet."""
+
+    def set_quota(self, tenant: str, quota: Quota) -> None:
+        """What a tenant may take, from now on; an empty quota lifts it. InvalidArgument where `traits.quotas` is not."""
+
+    def quotas(self, tenant: str | None) -> QuotaInfos:
+        """The tenants that have one, and what each has waiting."""
+
+    def draw(self, tenant: str, requests: int) -> int:
+        """How many of so many requests to a server the tenant may make now: at least one, and they count as made.
+
+        All of them for a tenant without such a limit. Raises RateLimited.
+        """
+
+
+class Journal(Protocol):
+    """What happened, in order."""
+
+    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
+        """Durable events in order. Raises JournalTrimmed. A `consumer` is remembered: nothing it has yet to read is trimmed."""
+
+    def forget_consumer(self, consumer: str) -> bool: ...
+
+    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
+        """Durable journal rows from commit `begin` (the oldest) to before `end` (all), as stored, up to about `max_bytes`.
+
+        With `max_bytes` 0 there are no rows: a look at what there is. At least one row otherwise, if there is one.
+        Raises JournalTrimmed, and Corrupt naming a row that is missing.
+        """
+
+
+class StagedWrites(Protocol):
+    """Writes of many transactions that take effect once under their id, and files loaded in bulk."""
+
     def begin_write(self, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
-        """Record the manifest of a staged write, the first time only; a repeat is told of the first one's.
+        """Record the manifest of a staged write, the first time only; a repeat returns the first one's state.
 
         The write is remembered for `keep_ms` after it is finished (and after it was begun, while nothing is published).
         """
@@ -141,100 +308,9 @@ class Backend(Protocol):
         Raises QueueFull, TooLarge, InvalidArgument (also where the store takes no files).
         """
 
-    def claim(
-        self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
-    ) -> Leased | None:
-        """A lease over the first jobs of the first of these queues that has any; None if none has, after waiting.
 
-        Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
-        With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
-        InvalidArgument (it asked for something else).
-        """
-
-    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        """For servers, which wait for many callers at once: `told` is called whenever it is worth looking again.
-
-        That is when a verb wakes these topics, when a job of these queues becomes due or a lease runs out, when `wait_ms`
-        have passed, and when the store is closed. Look once after this returns, as something may have happened before.
-        `told` is called from any thread, must be quick and must not call the store; it may be called in vain.
-        """
-
-    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-        """Each job settled whole or not at all; in the order of the items, None or why not (LeaseLost, Corrupt)."""
-
-    def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
-        """expiry = max(expiry, now + lease_ms), one write however many jobs. Raises LeaseLost."""
-
-    def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
-        """Raises LeaseLost."""
-
-    def get(self, name: QueueName, job: bytes) -> Job | None: ...
-
-    def wait_for(self, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
-        """The job once it is done, dead or removed; None if it was never there. Raises WaitTimeout."""
-
-    def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page: ...
-
-    def counts(self, name: QueueName) -> Counts: ...
-
-    def timeline(self, name: QueueName, job: bytes) -> Events:
-        """Its events, oldest first, as far back as the journal is kept."""
-
-    def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
-        """Works in chunks, each one transaction."""
-
-    def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
-        """Put jobs in as they stood elsewhere, in one transaction; the queue is made if it is not there.
-
-        Idempotent by id: one that is there as given is left, one that is there otherwise is refused, and so is one
-        whose idempotency key another job holds. Neither `max_waiting` nor a quota holds it back. Raises TooLarge.
-        """
-
-    def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
-        """Remove those of these jobs that are still in this state (done or dead) with this token, in one transaction."""
-
-    def cancel(self, name: QueueName, job: bytes) -> bool: ...
-
-    def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
-        """Works in chunks, each one transaction."""
-
-    def set_paused(self, name: QueueName, paused: bool) -> None: ...
-
-    def configure(self, policies: Mapping[QueueName, Policy]) -> None:
-        """All of them in one transaction."""
-
-    def policy(self, name: QueueName) -> Policy:
-        """The queue's policy, or the default if there is no such queue yet."""
-
-    def set_quota(self, tenant: str, quota: Quota) -> None:
-        """What a tenant may take, from now on; an empty quota lifts it. InvalidArgument where `traits.quotas` is not."""
-
-    def quotas(self, tenant: str | None) -> QuotaInfos:
-        """The tenants that have one, and what each has waiting."""
-
-    def draw(self, tenant: str, requests: int) -> int:
-        """How many of so many requests to a server the tenant may make now: at least one, and they count as made.
-
-        All of them for a tenant without such a limit. Raises RateLimited.
-        """
-
-    def queues(self, tenant: str | None) -> QueueInfos: ...
-
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
-        """Scheduled jobs of all queues that become ready before then, earliest first."""
-
-    def sweep(self) -> Swept:
-        """One bounded pass over what is due."""
-
-    def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
-        """Remove done jobs past their retention or, with `before_ms`, all done and dead jobs that ended before then."""
-
-    def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
-        """Durable events in order. Raises JournalTrimmed. A `consumer` is remembered: nothing it has yet to read is trimmed."""
-
-    def forget_consumer(self, consumer: str) -> bool: ...
-
-    def check(self, repair: bool, progress: Progress | None = None) -> Report: ...
+class Snapshots(Protocol):
+    """One moment of the store, copied to a folder or kept under a name."""
 
     def snapshot(self, path: str) -> None: ...
 
@@ -249,11 +325,18 @@ class Backend(Protocol):
 
     def snapshots(self) -> SnapshotInfos: ...
 
-    def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
-        """Durable journal rows from commit `begin` (the oldest) to before `end` (all), as stored, up to about `max_bytes`.
 
-        With `max_bytes` 0 there are no rows: a look at what there is. At least one row otherwise, if there is one.
-        Raises JournalTrimmed, and Corrupt naming a row that is missing.
-        """
-
-    def close(self) -> None: ...
+class Backend(
+    Lifecycle,
+    Serving,
+    Production,
+    Consumption,
+    Queries,
+    Maintenance,
+    Administration,
+    Journal,
+    StagedWrites,
+    Snapshots,
+    Protocol,
+):
+    """All of them: what `Store` and the servers stand on."""

@@ -20,6 +20,8 @@ from tenure.model.durations import as_datetime
 from tenure.model.names import QueueName
 
 _new = tuple.__new__  # a NamedTuple without a Python frame
+#: The most jobs one claim may ask for.
+MAX_CLAIM = 10_000
 
 
 class Proof(NamedTuple):

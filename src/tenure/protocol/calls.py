@@ -60,8 +60,10 @@ class Operation(NamedTuple):
     answers: Any
     run: Callable[[Call], object]
     summary: str
-    #: Whether it changes anything: then a repeat under the same request id gets the first answer.
-    writes: bool = False
+    #: The backend's verb that it carries out, and that verb's traits (`contract.verbs`).
+    verb: str
+    remembered: bool
+    small: bool
     waits: Callable[[Call], Waiting | None] | None = None
     #: Only through the owner's socket, whose callers share its files.
     local: bool = False

@@ -17,7 +17,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tenure.backends.embedded import KvBackend
 from tenure.contract.backend import Backend, Watch
 from tenure.contract.polling import Poller
 from tenure.errors import Forbidden, InvalidArgument, NotFound, StoreClosed, TenureError, TooLarge, Unavailable
@@ -85,7 +84,7 @@ class Host:
         #: Set when the server goes down: nobody waits any longer.
         self.stopping = False
         #: The store is in this process, and its commits wait for no disk.
-        self.quick = isinstance(backend, KvBackend) and backend.traits.durability != "disk"
+        self.quick = backend.waits_on == "nothing"
         self._once: Callable[[bytes], Backend] | None = getattr(backend, "once", None)
         self._watch: Callable[..., Watch] = getattr(backend, "watch", None) or Poller().watch
 
@@ -129,9 +128,9 @@ class Host:
         self.limits.check(request)
         backend = self.backend
         key: object = None
-        if name is not None and (operation.writes or operation.waits):
+        if name is not None and (operation.remembered or operation.waits):
             key = (tenant, name)
-            if operation.writes and self._once is not None:
+            if operation.remembered and self._once is not None:
                 backend = self._once(outcome_id("" if identity.operator else identity.tenant, name))
         call = Call(backend, identity, tenant, path, request, queue)
         waiting = None if operation.waits is None else operation.waits(call)
@@ -153,7 +152,7 @@ class Host:
     def run(self, begun: Begun) -> object:
         """Carry out what does not wait."""
         with Telemetry.span(begun.operation.name):
-            if begun.operation.waits is None or not begun.operation.writes or not isinstance(begun.key, tuple):
+            if begun.operation.waits is None or not begun.operation.remembered or not isinstance(begun.key, tuple):
                 return begun.operation.run(begun.call)
             entry = self.attendance.enter(begun.key, lambda: None)
             try:
@@ -188,7 +187,7 @@ class Host:
                 return answer
             left = watch.left_ms()
             if left <= 0 or self.stopping:
-                turn.ended = begun.operation.writes
+                turn.ended = begun.operation.remembered
                 return waiting.end(left + max(0, waiting.wait_ms - self.limits.wait_ms))
         watch.again()
         return None

@@ -13,6 +13,7 @@ from tenure.model.names import JobName, QueueName, checked
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
+from tenure.version import __version__
 
 # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +204,5 @@ def events_waits(call: Call) -> Waiting | None:
 
 
 def store(call: Call) -> m.StoreInfo:
-    from tenure import __version__
-
     backend = call.backend
     return m.StoreInfo(backend.traits, backend.now_ms(), backend.clock_drift_ms(), __version__)

@@ -1,15 +1,21 @@
 """The operations: each defined once, for every server and the client.
 
-An operation names its method and path, the scope it takes, what it is asked and what it answers, and how it is carried out
-on a backend (`working`, `mending`). Those that may wait say what for, so that a server can wait without holding a thread.
+An operation names its method and path, the scope it takes, the types of its request and its answer, and the function
+that carries it out on a backend (`job_operations`, `admin_operations`). One that may wait says what for, so that a
+server can wait without holding a thread. Its verb, of the same name where none is given, says whether a repeat
+under the same request id gets the first outcome (`contract.verbs`).
 
     OPERATIONS["enqueue"]   POST /v1/queues/{queue}/jobs   produce   JobBody, or a list of them  ->  Enqueued, or a list
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
+from tenure.contract.verbs import VERBS
 from tenure.errors import InvalidArgument
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -22,92 +28,115 @@ from tenure.model.write import LoadTarget, Published, WriteState
 from tenure.protocol import admin_operations as c
 from tenure.protocol import job_operations as w
 from tenure.protocol import messages as m
-from tenure.protocol.calls import Operation
+from tenure.protocol.calls import Call, Operation, Waiting
+from tenure.protocol.identity import Scope
+
+
+def _operation(
+    name: str,
+    method: str,
+    path: str,
+    scope: Scope,
+    asks: Any,  # types of many shapes, unions among them: msgspec reads them
+    answers: Any,
+    run: Callable[[Call], object],
+    summary: str,
+    *,
+    verb: str | None = None,
+    waits: Callable[[Call], Waiting | None] | None = None,
+    local: bool = False,
+) -> Operation:
+    """With the traits of its verb."""
+    of = VERBS[verb or name]
+    return Operation(
+        name, method, path, scope, asks, answers, run, summary, of.name, of.remembered, of.small, waits, local
+    )
+
 
 _Q = "/v1/queues/{queue}"
 _J = _Q + "/jobs/{job}"
 _ALL = (
-    Operation("enqueue", "POST", _Q + "/jobs", "produce", m.Jobs | m.JobBody, list[Enqueued] | Enqueued, w.enqueue,
-              "Add a job, or a list of jobs in one transaction.", writes=True),
-    Operation("list", "GET", _Q + "/jobs", "any", m.ListQuery, Page, w.list_jobs, "Jobs in a state, a page at a time."),
-    Operation("get", "GET", _J, "any", m.Nothing, Job, w.get, "A job as it is now."),
-    Operation("cancel", "DELETE", _J, "produce", m.Nothing, m.Done, w.cancel,
-              "Remove a job that has not ended; its holder finds out.", writes=True),
-    Operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline, "What happened to a job."),
-    Operation("wait_for", "GET", _J + "/wait", "any", m.WaitQuery, Job, w.wait_for,
+    _operation("enqueue", "POST", _Q + "/jobs", "produce", m.Jobs | m.JobBody, list[Enqueued] | Enqueued, w.enqueue,
+              "Add a job, or a list of jobs in one transaction."),
+    _operation("list", "GET", _Q + "/jobs", "any", m.ListQuery, Page, w.list_jobs, "Jobs in a state, a page at a time."),
+    _operation("get", "GET", _J, "any", m.Nothing, Job, w.get, "A job as it is now."),
+    _operation("cancel", "DELETE", _J, "produce", m.Nothing, m.Done, w.cancel,
+              "Remove a job that has not ended; its holder finds out."),
+    _operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline, "What happened to a job."),
+    _operation("wait_for", "GET", _J + "/wait", "any", m.WaitQuery, Job, w.wait_for,
               "The job, once it is done, dead or removed.", waits=w.wait_for_waits),
-    Operation("claim", "POST", _Q + "/claims", "consume", m.ClaimBody, m.ClaimReply, w.claim,
-              "Take jobs under one lease, waiting for the first.", writes=True, waits=w.claim_waits),
-    Operation("claim_any", "POST", "/v1/claims", "consume", m.ClaimAnyBody, m.ClaimReply, w.claim,
-              "Take jobs of the first of several queues that has any.", writes=True, waits=w.claim_waits),
-    Operation("extend", "POST", _Q + "/leases/{lease}/extend", "consume", m.ExtendBody, Extended, w.extend,
-              "Keep a whole claim for longer.", writes=True),
-    Operation("settle", "POST", _Q + "/settle", "consume", m.SettleBody, m.SettleReply, w.settle,
-              "Ack, nack, fail or release deliveries, each by its receipt.", writes=True),
-    Operation("progress", "POST", _Q + "/progress", "consume", m.ProgressBody, m.Done, w.progress,
-              "Say how far a delivery is.", writes=True),
-    Operation("policy", "GET", _Q + "/policy", "any", m.Nothing, Policy, c.policy, "The queue's policy."),
-    Operation("configure", "PUT", _Q + "/policy", "admin", Policy, m.Done, c.configure, "Give the queue its policy.", writes=True),
-    Operation("pause", "POST", _Q + "/pause", "admin", m.Nothing, m.Done, c.pause, "Claims return nothing until resumed.", writes=True),
-    Operation("resume", "POST", _Q + "/resume", "admin", m.Nothing, m.Done, c.resume, "End a pause.", writes=True),
-    Operation("replay", "POST", _Q + "/replay", "admin", m.ReplayBody, Replayed, c.replay, "Bring dead jobs back.", writes=True),
-    Operation("purge", "POST", _Q + "/purge", "admin", m.PurgeBody, m.Count, c.purge, "Remove every job in a state.", writes=True),
-    Operation("restore", "POST", _Q + "/restore", "admin", m.RestoreBody, Restored, c.restore,
-              "Put jobs in as they stood elsewhere, by their ids.", writes=True),
-    Operation("discard", "POST", _Q + "/discard", "admin", m.DiscardBody, m.JobIdList, c.discard,
-              "Remove those ended jobs that are still as they were.", writes=True),
-    Operation("counts", "GET", _Q + "/counts", "any", m.Nothing, Counts, w.counts, "The queue in numbers."),
-    Operation("queues", "GET", "/v1/queues", "any", m.Nothing, m.QueueList, w.queues, "The tenant's queues; an operator's, without a tenant named: all."),
-    Operation("apply", "PUT", "/v1/queues", "admin", dict[str, Policy], m.Done, c.apply, "Give several queues their policies, in one transaction.", writes=True),
-    Operation("quotas", "GET", "/v1/quotas", "operator", m.Nothing, m.QuotaList, c.quotas, "What tenants may take, and what each has waiting."),
-    Operation("set_quota", "PUT", "/v1/quotas/{tenant}", "operator", Quota, m.Done, c.set_quota, "What a tenant may take.", writes=True),
-    Operation("draw", "POST", "/v1/quotas/{tenant}/draw", "operator", m.DrawBody, m.Count, c.draw, "Count a tenant's requests against its rate."),
-    Operation("begin_write", "PUT", "/v1/writes/{write}", "produce", m.WriteBody, WriteState, c.begin_write,
+    _operation("claim", "POST", _Q + "/claims", "consume", m.ClaimBody, m.ClaimReply, w.claim,
+              "Take jobs under one lease, waiting for the first.", waits=w.claim_waits),
+    _operation("claim_any", "POST", "/v1/claims", "consume", m.ClaimAnyBody, m.ClaimReply, w.claim,
+              "Take jobs of the first of several queues that has any.", waits=w.claim_waits, verb="claim"),
+    _operation("extend", "POST", _Q + "/leases/{lease}/extend", "consume", m.ExtendBody, Extended, w.extend,
+              "Keep a whole claim for longer."),
+    _operation("settle", "POST", _Q + "/settle", "consume", m.SettleBody, m.SettleReply, w.settle,
+              "Ack, nack, fail or release deliveries, each by its receipt."),
+    _operation("progress", "POST", _Q + "/progress", "consume", m.ProgressBody, m.Done, w.progress,
+              "Say how far a delivery is."),
+    _operation("policy", "GET", _Q + "/policy", "any", m.Nothing, Policy, c.policy, "The queue's policy."),
+    _operation("configure", "PUT", _Q + "/policy", "admin", Policy, m.Done, c.configure, "Give the queue its policy."),
+    _operation("pause", "POST", _Q + "/pause", "admin", m.Nothing, m.Done, c.pause, "Claims return nothing until resumed.", verb="set_paused"),
+    _operation("resume", "POST", _Q + "/resume", "admin", m.Nothing, m.Done, c.resume, "End a pause.", verb="set_paused"),
+    _operation("replay", "POST", _Q + "/replay", "admin", m.ReplayBody, Replayed, c.replay, "Bring dead jobs back."),
+    _operation("purge", "POST", _Q + "/purge", "admin", m.PurgeBody, m.Count, c.purge, "Remove every job in a state."),
+    _operation("restore", "POST", _Q + "/restore", "admin", m.RestoreBody, Restored, c.restore,
+              "Put jobs in as they stood elsewhere, by their ids."),
+    _operation("discard", "POST", _Q + "/discard", "admin", m.DiscardBody, m.JobIdList, c.discard,
+              "Remove those ended jobs that are still as they were."),
+    _operation("counts", "GET", _Q + "/counts", "any", m.Nothing, Counts, w.counts, "The queue in numbers."),
+    _operation("queues", "GET", "/v1/queues", "any", m.Nothing, m.QueueList, w.queues, "The tenant's queues; an operator's, without a tenant named: all."),
+    _operation("apply", "PUT", "/v1/queues", "admin", dict[str, Policy], m.Done, c.apply, "Give several queues their policies, in one transaction.", verb="configure"),
+    _operation("quotas", "GET", "/v1/quotas", "operator", m.Nothing, m.QuotaList, c.quotas, "What tenants may take, and what each has waiting."),
+    _operation("set_quota", "PUT", "/v1/quotas/{tenant}", "operator", Quota, m.Done, c.set_quota, "What a tenant may take."),
+    _operation("draw", "POST", "/v1/quotas/{tenant}/draw", "operator", m.DrawBody, m.Count, c.draw, "Count a tenant's requests against its rate."),
+    _operation("begin_write", "PUT", "/v1/writes/{write}", "produce", m.WriteBody, WriteState, c.begin_write,
               "Record the manifest of a staged write; a repeat is told of the first."),
-    Operation("write_state", "GET", "/v1/writes/{write}", "produce", m.Nothing, WriteState, c.write_state, "How far a staged write is."),
-    Operation("publish", "POST", "/v1/writes/{write}/chunks/{chunk}", "produce", m.ChunkBody, Published, c.publish,
+    _operation("write_state", "GET", "/v1/writes/{write}", "produce", m.Nothing, WriteState, c.write_state, "How far a staged write is."),
+    _operation("publish", "POST", "/v1/writes/{write}/chunks/{chunk}", "produce", m.ChunkBody, Published, c.publish,
               "Publish the jobs of a staged write's next chunk, once."),
-    Operation("finish_write", "POST", "/v1/writes/{write}/finish", "produce", m.FinishBody, WriteState, c.finish_write,
+    _operation("finish_write", "POST", "/v1/writes/{write}/finish", "produce", m.FinishBody, WriteState, c.finish_write,
               "Nothing is left of a staged write to publish."),
-    Operation("put_piece", "PUT", "/v1/writes/{write}/parts/{part}/{piece}", "produce", m.PieceBody, m.Done, c.put_piece,
+    _operation("put_piece", "PUT", "/v1/writes/{write}/parts/{part}/{piece}", "produce", m.PieceBody, m.Done, c.put_piece,
               "Keep a piece of a part that is being staged, for a day."),
-    Operation("piece", "GET", "/v1/writes/{write}/parts/{part}/{piece}", "produce", m.Nothing, m.PieceBody, c.piece, "A piece of a staged part."),
-    Operation("drop_pieces", "DELETE", "/v1/writes/{write}/parts", "produce", m.Nothing, m.Done, c.drop_pieces,
+    _operation("piece", "GET", "/v1/writes/{write}/parts/{part}/{piece}", "produce", m.Nothing, m.PieceBody, c.piece, "A piece of a staged part."),
+    _operation("drop_pieces", "DELETE", "/v1/writes/{write}/parts", "produce", m.Nothing, m.Done, c.drop_pieces,
               "Remove what a write has staged."),
-    Operation("load_target", "POST", _Q + "/load-target", "operator", m.Nothing, LoadTarget, c.load_target,
+    _operation("load_target", "POST", _Q + "/load-target", "operator", m.Nothing, LoadTarget, c.load_target,
               "What the makers of a bulk load's files have to know of a queue.", local=True),
-    Operation("load", "POST", "/v1/writes/{write}/load", "operator", m.LoadBody, WriteState, c.load,
+    _operation("load", "POST", "/v1/writes/{write}/load", "operator", m.LoadBody, WriteState, c.load,
               "Take in the sorted files of a bulk load, which are in the store's own folder.", local=True),
-    Operation("take_snapshot", "POST", "/v1/snapshots", "operator", m.TakeBody, SnapshotInfo, c.take_snapshot,
+    _operation("take_snapshot", "POST", "/v1/snapshots", "operator", m.TakeBody, SnapshotInfo, c.take_snapshot,
               "Keep one moment of the store until it was not used for a while."),
-    Operation("snapshots", "GET", "/v1/snapshots", "operator", m.Nothing, m.SnapshotList, c.snapshots, "The named snapshots that are kept."),
-    Operation("renew_snapshot", "POST", "/v1/snapshots/{snapshot}/renew", "operator", m.Nothing, SnapshotInfo, c.renew_snapshot,
+    _operation("snapshots", "GET", "/v1/snapshots", "operator", m.Nothing, m.SnapshotList, c.snapshots, "The named snapshots that are kept."),
+    _operation("renew_snapshot", "POST", "/v1/snapshots/{snapshot}/renew", "operator", m.Nothing, SnapshotInfo, c.renew_snapshot,
               "Say that a snapshot is in use."),
-    Operation("drop_snapshot", "DELETE", "/v1/snapshots/{snapshot}", "operator", m.Nothing, m.Done, c.drop_snapshot, "Remove a snapshot now."),
-    Operation("table_parts", "GET", "/v1/snapshots/{snapshot}/{table}/parts", "operator", m.PartsQuery, m.PartList, c.table_parts,
-              "Where to cut a table of a snapshot, to read it side by side."),
-    Operation("read_table", "GET", "/v1/snapshots/{snapshot}/{table}", "operator", m.PageQuery, m.Stream, c.read_table,
-              "Some rows of a table of a snapshot, as an Arrow stream that says where to go on."),
-    Operation("journal_slice", "GET", "/v1/journal", "operator", m.SliceQuery, JournalSlice, c.journal_slice,
+    _operation("drop_snapshot", "DELETE", "/v1/snapshots/{snapshot}", "operator", m.Nothing, m.Done, c.drop_snapshot, "Remove a snapshot now."),
+    _operation("table_parts", "GET", "/v1/snapshots/{snapshot}/{table}/parts", "operator", m.PartsQuery, m.PartList, c.table_parts,
+              "Where to cut a table of a snapshot, to read it side by side.", verb="renew_snapshot"),
+    _operation("read_table", "GET", "/v1/snapshots/{snapshot}/{table}", "operator", m.PageQuery, m.Stream, c.read_table,
+              "Some rows of a table of a snapshot, as an Arrow stream that says where to go on.", verb="renew_snapshot"),
+    _operation("journal_slice", "GET", "/v1/journal", "operator", m.SliceQuery, JournalSlice, c.journal_slice,
               "Rows of the journal as they are stored."),
-    Operation("upcoming", "GET", "/v1/upcoming", "any", m.UpcomingQuery, m.JobList, w.upcoming, "Scheduled jobs, earliest first."),
-    Operation("events", "GET", "/v1/events", "any", m.EventsQuery, EventPage, w.events,
+    _operation("upcoming", "GET", "/v1/upcoming", "any", m.UpcomingQuery, m.JobList, w.upcoming, "Scheduled jobs, earliest first."),
+    _operation("events", "GET", "/v1/events", "any", m.EventsQuery, EventPage, w.events,
               "The journal after a cursor; with Accept: text/event-stream, as it goes on.", waits=w.events_waits),
-    Operation("forget_consumer", "DELETE", "/v1/consumers/{consumer}", "operator", m.Nothing, m.Done, c.forget_consumer,
-              "Let the journal be trimmed past a consumer.", writes=True),
-    Operation("store", "GET", "/v1/store", "any", m.Nothing, m.StoreInfo, w.store, "What is behind this address."),
-    Operation("sweep", "POST", "/v1/admin/sweep", "operator", m.Nothing, Swept, c.sweep, "One bounded pass over what is due."),
-    Operation("cleanup", "POST", "/v1/admin/cleanup", "operator", m.CleanupBody, m.Count, c.cleanup,
-              "Remove done jobs past their retention, or all that ended before a moment.", writes=True),
-    Operation("check", "POST", "/v1/admin/check", "operator", m.CheckBody, Report, c.check, "Verify every invariant."),
-    Operation("snapshot", "POST", "/v1/admin/snapshot", "operator", m.SnapshotBody, m.Done, c.snapshot,
+    _operation("forget_consumer", "DELETE", "/v1/consumers/{consumer}", "operator", m.Nothing, m.Done, c.forget_consumer,
+              "Let the journal be trimmed past a consumer."),
+    _operation("store", "GET", "/v1/store", "any", m.Nothing, m.StoreInfo, w.store, "What is behind this address.", verb="now_ms"),
+    _operation("sweep", "POST", "/v1/admin/sweep", "operator", m.Nothing, Swept, c.sweep, "One bounded pass over what is due."),
+    _operation("cleanup", "POST", "/v1/admin/cleanup", "operator", m.CleanupBody, m.Count, c.cleanup,
+              "Remove done jobs past their retention, or all that ended before a moment."),
+    _operation("check", "POST", "/v1/admin/check", "operator", m.CheckBody, Report, c.check, "Verify every invariant."),
+    _operation("snapshot", "POST", "/v1/admin/snapshot", "operator", m.SnapshotBody, m.Done, c.snapshot,
               "Write a copy of one moment to a new folder.", local=True),
 )  # fmt: skip
 
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _ALL}
 
-for _operation in _ALL:
-    msgspec.json.Decoder(_operation.asks)  # its fields are worked out now, by one thread: see `formats`
+for _each in _ALL:
+    msgspec.json.Decoder(_each.asks)  # its fields are worked out now, by one thread: see `formats`
 
 
 def decoded_query(operation: Operation, query: dict[str, str]) -> object:

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from tenure import telemetry
-from tenure.backends.embedded import KvBackend
 from tenure.errors import NotFound, TenureError, TooLarge
 from tenure.model.event import EventPage
 from tenure.protocol import formats
@@ -28,7 +27,6 @@ from tenure.server.auth import Authenticator
 from tenure.server.decompression import inflated
 from tenure.server.request_log import Facts, facts_of, plain_headers
 from tenure.server.request_quota import Meter
-from tenure.storage.group_commit import Syncer
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -66,7 +64,7 @@ class Door:
         self.threads = ThreadPoolExecutor(threads, "tenure-server")
         self._inline = host.quick if inline is None else inline
         self.lane = Lane()
-        self._syncer = host.backend.syncer if isinstance(host.backend, KvBackend) else None
+        self._defers = host.backend.waits_on == "sync"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, facts = plain_headers(scope["headers"]), facts_of(scope)
@@ -162,8 +160,8 @@ class Door:
             answer = await self._wait(begun, receive)
         elif self._inline and operation.name in SMALL and len(body) <= SMALL_BYTES:
             answer = host.run(begun)
-        elif self._syncer is not None and operation.name in SMALL and len(body) <= SMALL_BYTES:
-            answer = await self._durable(begun, self._syncer)
+        elif self._defers and operation.name in SMALL and len(body) <= SMALL_BYTES:
+            answer = await self._durable(begun)
         else:
             answer = await self.run(host.run, begun)
         if isinstance(answer, Streamed):
@@ -171,7 +169,7 @@ class Door:
             return None
         return host.reply(begun, answer)
 
-    async def _durable(self, begun: Begun, syncer: Syncer) -> object:
+    async def _durable(self, begun: Begun) -> object:
         """Do it here, and wait for the disk without a thread: whatever is done meanwhile shares the next sync."""
 
         def work() -> object:
@@ -180,8 +178,8 @@ class Door:
             except TenureError as exc:  # its being remembered may be a commit, too
                 return exc
 
-        answer, commit = syncer.deferring(work)
-        if commit:
+        answer, sync = self.host.backend.deferring(work)
+        if sync is not None:
             loop = asyncio.get_running_loop()
             durable: asyncio.Future[None] = loop.create_future()
 
@@ -189,9 +187,9 @@ class Door:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
                     loop.call_soon_threadsafe(_answer_to, durable)
 
-            syncer.then(commit, told)
+            sync.then(told)
             await durable
-            syncer.wait(commit)  # at once: it is, or this says why it is not
+            sync.wait()  # at once: it is, or this says why it is not
         if isinstance(answer, TenureError):
             raise answer
         return answer

@@ -14,6 +14,7 @@ from tenure.protocol.calls import Operation
 from tenure.protocol.formats import ARROW
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import FAULTS
+from tenure.version import __version__
 
 _PATTERNS = {
     "queue": f"^{NAME_PATTERN}$",
@@ -122,7 +123,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
             "schema": {"type": "string", "pattern": _PATTERNS["queue"]},
         }
     ]
-    if operation.writes:
+    if operation.remembered:
         named.append(
             {
                 "name": "Tenure-Request",

@@ -22,11 +22,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from tenure.api.claim import Claim
-from tenure.api.queue import MAX_CLAIM, Queue
+from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.bulk.schemas import HEADERS, TIME
 from tenure.errors import InvalidArgument, LeaseLost
-from tenure.model.lease import Delivery
+from tenure.model.lease import MAX_CLAIM, Delivery
 from tenure.model.names import QueueName, queue_name
 from tenure.spark.connections import opened
 from tenure.spark.heartbeat import Heartbeat

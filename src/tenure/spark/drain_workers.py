@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tenure.api.claim import Claim
-from tenure.api.queue import MAX_CLAIM, Queue
+from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.errors import InvalidArgument
 from tenure.model.job import MAX_ERROR_CHARS
-from tenure.model.lease import Delivery, Settle
+from tenure.model.lease import MAX_CLAIM, Delivery, Settle
 from tenure.model.names import DEFAULT_TENANT, QueueName, queue_name
 from tenure.model.retry import whole_number
 from tenure.spark.connections import opened

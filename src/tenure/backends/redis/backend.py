@@ -9,8 +9,9 @@ from tenure.backends.redis import admin, consume, journal, produce, queries, res
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, OnceCore
 from tenure.backends.redis.watch_source import OfServers
-from tenure.backends.remembered import OnceVerbs
+from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import Events, JobIds, Jobs, Progress, QueueInfos, QuotaInfos, SnapshotInfos, Topic, Watch
+from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -26,7 +27,7 @@ from tenure.queueing.watches import Attendant
 from tenure.storage.engine import Traits
 
 
-class RedisBackend:
+class RedisBackend(NetworkServing):
     def __init__(self, core: Core, url: str, traits: Traits) -> None:
         self._core = core
         self.url = url
@@ -199,7 +200,7 @@ class RedisBackend:
         self._core.wire.close()
 
 
-class _Once(OnceVerbs, RedisBackend):
+class _Once(RememberedVerbs, RedisBackend):
     """The same store, for one request."""
 
     _plain = RedisBackend

@@ -12,6 +12,7 @@ from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
 from tenure.contract.backend import Backend, Events, Jobs, Progress, QueueInfos, QuotaInfos, Topic, Watch
+from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
     LeaseLost,
@@ -36,7 +37,7 @@ from tenure.storage.engine import Traits
 from tenure.storage.folder import expand
 
 
-class RemoteBackend(BulkVerbs):
+class RemoteBackend(NetworkServing, BulkVerbs):
     """`contract.Backend` on a server."""
 
     def __init__(
@@ -264,14 +265,14 @@ class RemoteBackend(BulkVerbs):
 
     def once(self, request: bytes) -> Backend:
         """The same store, whose next verb goes by that id."""
-        return RemoteOnce(self, request)
+        return RemoteRequestView(self, request)
 
     def snapshot(self, path: str) -> None:
         body = m.SnapshotBody(str(expand(path)))
         self._ask(OPERATIONS["snapshot"], "/v1/admin/snapshot", None, body, m.Done, wait_ms=LONG_MS)
 
 
-class RemoteOnce(RemoteBackend):
+class RemoteRequestView(RemoteBackend):
     """A view of a client for one request whose id was chosen before."""
 
     def __init__(self, backend: RemoteBackend, request: bytes) -> None:

@@ -95,7 +95,7 @@ class Asking:
         patience: float | None = None,
     ) -> Answer:
         """As it came, whatever it says. `more`: further lines of the head."""
-        name = (self._request or os.urandom(16).hex()) if operation.writes else ""
+        name = (self._request or os.urandom(16).hex()) if operation.remembered else ""
         start = f"{operation.method} {self._base}{path}{self._fixed}"
         if tenant is not None:
             more += f"Tenure-Tenant: {tenant}\r\n"

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from tenure.api.queue import MAX_CLAIM
 from tenure.errors import InvalidArgument
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
 from tenure.model.lease import (
+    MAX_CLAIM,
     AlikeSettles,
     ClaimRequest,
     Delivery,

@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.api.queue import MAX_CLAIM, Queue
+from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, LeaseLost
 from tenure.model.job import NewJob
+from tenure.model.lease import MAX_CLAIM
 from tenure.model.retry import Policy
 from tenure.testing.conformance.world import World, claimed, fill, ids, nothing_written, seen
 

@@ -1,0 +1,19 @@
+"""What backends that reach their store over a network have in common (`Serving`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenure.contract.backend import WaitsOn
+
+T = TypeVar("T")
+
+
+class NetworkServing:
+    """Every verb waits for an answer from elsewhere: a server runs it in a thread, and there is no sync to defer."""
+
+    waits_on: WaitsOn = "io"
+
+    def deferring(self, verb: Callable[[], T]) -> tuple[T, None]:
+        return verb(), None

@@ -1,0 +1,100 @@
+"""The verbs of a backend, each with its traits: the one table that all lists of verbs come from.
+
+    writes       it changes what is stored; the others only read
+    waits        it may wait for something to happen, as long as its caller allows
+    remembered   under a request's id (`Serving.once`) it takes effect once: a repeat gets the first outcome
+    chunked      it works in several transactions, and a repeat goes on where the last one was cut off
+    small        it touches few rows: a server may run it in the thread of its event loop
+
+The backends' views for one request, the joined backend and the protocol's operations take their lists from here;
+`tests/contract/test_verbs.py` checks that this table, the protocols of `backend` and the operations agree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tenure.contract.backend import (
+    Administration,
+    Consumption,
+    Journal,
+    Lifecycle,
+    Maintenance,
+    Production,
+    Queries,
+    Snapshots,
+    StagedWrites,
+)
+
+
+class Verb(NamedTuple):
+    name: str
+    #: The part of `Backend` that declares it.
+    concern: type
+    writes: bool = False
+    waits: bool = False
+    remembered: bool = False
+    chunked: bool = False
+    small: bool = False
+
+
+def _verb(name: str, concern: type, *traits: str) -> Verb:
+    return Verb(name, concern, **dict.fromkeys(traits, True))
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        _verb("now_ms", Lifecycle, "small"),
+        _verb("clock_drift_ms", Lifecycle, "small"),
+        _verb("enqueue", Production, "writes", "remembered", "small"),
+        # A claim is remembered by its own id, which is the request's where it has none.
+        _verb("claim", Consumption, "writes", "waits", "remembered", "small"),
+        _verb("settle", Consumption, "writes", "remembered", "small"),
+        _verb("extend", Consumption, "writes", "remembered", "small"),
+        _verb("progress", Consumption, "writes", "remembered", "small"),
+        _verb("get", Queries, "small"),
+        _verb("wait_for", Queries, "waits"),
+        _verb("list", Queries),
+        _verb("counts", Queries, "small"),
+        _verb("timeline", Queries),
+        _verb("queues", Queries),
+        _verb("upcoming", Queries),
+        _verb("replay", Maintenance, "writes", "remembered", "chunked"),
+        _verb("restore", Maintenance, "writes", "remembered"),
+        _verb("discard", Maintenance, "writes", "remembered"),
+        _verb("cancel", Maintenance, "writes", "remembered", "small"),
+        _verb("purge", Maintenance, "writes", "remembered", "chunked"),
+        _verb("sweep", Maintenance, "writes"),
+        _verb("cleanup", Maintenance, "writes", "remembered", "chunked"),
+        _verb("check", Maintenance, "writes"),  # with repair=True
+        _verb("set_paused", Administration, "writes", "remembered"),
+        _verb("configure", Administration, "writes", "remembered"),
+        _verb("policy", Administration, "small"),
+        _verb("set_quota", Administration, "writes", "remembered"),
+        _verb("quotas", Administration),
+        _verb("draw", Administration, "writes"),
+        _verb("events", Journal, "writes", "waits"),  # with a consumer, whose place is stored
+        _verb("forget_consumer", Journal, "writes", "remembered"),
+        _verb("journal_slice", Journal),
+        # A staged write, a part and a snapshot have ids of their own, by which a repeat is known.
+        _verb("begin_write", StagedWrites, "writes"),
+        _verb("write_state", StagedWrites),
+        _verb("publish", StagedWrites, "writes"),
+        _verb("finish_write", StagedWrites, "writes"),
+        _verb("put_piece", StagedWrites, "writes"),
+        _verb("piece", StagedWrites),
+        _verb("drop_pieces", StagedWrites, "writes"),
+        _verb("load_target", StagedWrites, "writes"),  # it makes the queue
+        _verb("load", StagedWrites, "writes"),
+        _verb("snapshot", Snapshots),
+        _verb("take_snapshot", Snapshots, "writes"),
+        _verb("renew_snapshot", Snapshots, "writes"),
+        _verb("drop_snapshot", Snapshots, "writes"),
+        _verb("snapshots", Snapshots),
+    )
+}
+
+REMEMBERED = frozenset(verb.name for verb in VERBS.values() if verb.remembered)
+#: Of `Backend`, and no verbs: they carry nothing out on the store's data.
+NOT_VERBS = frozenset({"url", "traits", "on_retry", "close", "once", "watch", "waits_on", "deferring"})

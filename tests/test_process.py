@@ -1,0 +1,82 @@
+"""The order in which this process's objects are renewed after a fork and closed at exit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+_OBJECTS = """
+    import gc, os, sys
+    from tenure.process import Layer, closed_at_exit, renewed_after_fork
+
+    class One:
+        def __init__(self, name, fails=False):
+            self.name, self.fails = name, fails
+        def say(self, what):
+            os.write(1, f"{what} {self.name}\\n".encode())
+            if self.fails:
+                raise RuntimeError(f"{self.name} fails")
+        def renew_after_fork(self):
+            self.say("renew")
+        def close_at_exit(self):
+            self.say("close")
+
+    def made(name, layer, fails=False):
+        one = One(name, fails)
+        renewed_after_fork(one, layer)
+        closed_at_exit(one, layer)
+        return one
+"""
+
+
+def _run(script: str) -> tuple[list[str], str]:
+    code = textwrap.dedent(_OBJECTS) + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_exit_closes_from_the_top_layer_down_and_the_last_opened_first():
+    said, errors = _run("""
+        held = [made("sweeper", Layer.SWEEPER), made("engine-1", Layer.STORAGE), made("app", Layer.APPLICATION),
+                made("engine-2", Layer.STORAGE), made("listener", Layer.LISTENER)]
+    """)
+    assert said == ["close app", "close sweeper", "close listener", "close engine-2", "close engine-1"]
+    assert not errors
+
+
+def test_a_forked_child_renews_from_the_bottom_layer_up_and_closes_nothing_of_its_parents():
+    said, errors = _run("""
+        held = [made("listener", Layer.LISTENER), made("engine", Layer.STORAGE), made("meters", Layer.TELEMETRY)]
+        child = os.fork()
+        if not child:
+            late = made("child's", Layer.STORAGE)
+            sys.exit()
+        os.waitpid(child, 0)
+    """)
+    assert said == [
+        *("renew meters", "renew engine", "renew listener", "close child's"),
+        *("close listener", "close engine", "close meters"),
+    ]
+    assert not errors
+
+
+def test_objects_are_held_weakly():
+    said, _ = _run("""
+        held = made("held", Layer.STORAGE)
+        made("dropped", Layer.STORAGE)
+        gc.collect()
+    """)
+    assert said == ["close held"]
+
+
+def test_one_that_raises_does_not_keep_the_others_from_their_turn():
+    said, errors = _run("""
+        held = [made("below", Layer.STORAGE), made("broken", Layer.LISTENER, fails=True)]
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    """)
+    assert said == ["renew below", "renew broken", "close broken", "close below"]
+    assert "broken fails" in errors
