@@ -154,16 +154,16 @@ def queues(call: Call) -> m.QueueList:
     ])  # fmt: skip
 
 
-#: Looked through for one tenant's before an answer goes out with what there is.
-_SEARCHED = 100_000
-
-
 def upcoming(call: Call) -> m.JobList:
     query = call.request
-    if call.sees_all:
-        return m.JobList(call.backend.upcoming(query.before_ms, query.limit))
-    jobs = call.backend.upcoming(query.before_ms, _SEARCHED)
-    return m.JobList([job for job in jobs if call.sees(job.tenant, job.queue)][: query.limit])
+    return m.JobList(call.backend.upcoming(query.before_ms, query.limit, call.tenant, call.identity.queues))
+
+
+#: Events of one answer: a caller that wants more goes on with the answer's cursor.
+_EVENTS = 10_000
+#: Events of everybody that are looked through for one tenant's, before an answer goes out with what there is.
+_SEARCHED = 10_000
+_SEARCHED_AT_ONCE = 1_000
 
 
 def events(call: Call) -> EventPage:
@@ -176,15 +176,16 @@ def _page(call: Call, consumer: str | None) -> EventPage:
         if not call.identity.may("operator"):
             raise Forbidden("a named consumer holds up the journal's trimming: that takes the scope operator")
         checked("consumer", consumer)
-    page = call.backend.events(query.after, query.limit, 0, consumer)
     if call.sees_all:
-        return page
-    for _ in range(_SEARCHED // 1000):  # others' events are passed over
+        return call.backend.events(query.after, min(query.limit, _EVENTS), 0, consumer)
+    step = min(query.limit, _SEARCHED_AT_ONCE)
+    page = call.backend.events(query.after, step, 0, consumer)
+    for _ in range(_SEARCHED // step - 1):  # others' events are passed over
         mine = [event for event in page.events if call.sees(event.tenant, event.queue)]
         if mine or not page.events:
             return EventPage(mine, page.cursor)
-        page = call.backend.events(page.cursor, query.limit, 0, None)
-    return EventPage([], page.cursor)
+        page = call.backend.events(page.cursor, step, 0, None)
+    return EventPage([event for event in page.events if call.sees(event.tenant, event.queue)], page.cursor)
 
 
 def events_waits(call: Call) -> Waiting | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tenure import __version__
 from tenure.model.names import NAME_PATTERN, TENANT_PATTERN
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Operation

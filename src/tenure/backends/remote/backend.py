@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -199,9 +199,10 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         body = m.DrawBody(requests)
         return self._ask(OPERATIONS["draw"], f"/v1/quotas/{quote(tenant, safe='')}/draw", None, body, m.Count).count
 
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
         path = "/v1/upcoming" + query_of(before_ms=before_ms, limit=limit)
-        return self._ask(OPERATIONS["upcoming"], path, None, None, m.JobList).jobs
+        jobs = self._ask(OPERATIONS["upcoming"], path, tenant, None, m.JobList).jobs
+        return jobs if queues is None else [job for job in jobs if job.queue in queues]
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)
