@@ -141,11 +141,11 @@ def _server(url: str) -> Iterator[str]:
 
 def _serve(url: str) -> None:
     from tenure.backends.owner.listener import Listener
-    from tenure.protocol.dispatcher import Host
+    from tenure.protocol.dispatcher import Dispatcher
 
     with tenure.open(url, durability="os", sweep=False) as store:
         listening = socket.create_server(("127.0.0.1", 0))
-        listener = Listener(listening, Host(store._backend))
+        listener = Listener(listening, Dispatcher(store._backend))
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
         sys.stdin.read()
         listener.stop()

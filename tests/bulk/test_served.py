@@ -19,7 +19,7 @@ from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES
 from tenure.bulk.snapshots import moment_of
 from tenure.errors import InvalidArgument
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.snapshot_readers import READERS
 from tenure.storage import keyspace
 from tenure.testing.harness import engine_of
@@ -37,7 +37,7 @@ def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def url(behind: Store) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(listening, Host(behind._backend))
+    listener = Listener(listening, Dispatcher(behind._backend))
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     for server in snapshot_locations._servers.values():
         server.close()

@@ -16,7 +16,7 @@ from tenure.api.store import Store
 from tenure.backends.owner.listener import Listener
 from tenure.clock import Clock
 from tenure.errors import TenureError
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.server.service import Bind, Service, listening
 from tenure.server_settings import Limits, Server
 from tenure.testing.harness import EngineHarness, Harness, Part
@@ -65,7 +65,7 @@ class ListenerHarness(Harness):
             listening.listen(128)
         else:
             listening = self._same_port(lambda port: socket.create_server(("127.0.0.1", port)))
-        return Listener(listening, Host(store._backend))
+        return Listener(listening, Dispatcher(store._backend))
 
     def _same_port(self, bound: Callable[[int], socket.socket]) -> socket.socket:
         """As before, unless somebody else has got it since it was let go."""

@@ -15,7 +15,7 @@ from tenure import Store
 from tenure.api import migration
 from tenure.backends.owner.listener import Listener
 from tenure.cli.main import cli
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tests.moving.filled import fill
 
 JOBS = int(os.environ.get("MIGRATE_JOBS", "0"))
@@ -131,7 +131,7 @@ def test_to_a_server_and_back(tmp_path: Path):
     ):
         fill(here, 400)
         first = migration.checksum(here, names(here))
-        listener = Listener(listening, Host(owner._backend))
+        listener = Listener(listening, Dispatcher(owner._backend))
         try:
             with tenure.open(f"http://127.0.0.1:{listening.getsockname()[1]}", sweep=False) as there:
                 assert migration.migrate(here, there).verified

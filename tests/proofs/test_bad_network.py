@@ -18,7 +18,7 @@ import pytest
 import tenure
 from tenure.api.store import Store
 from tenure.backends.owner.listener import Listener
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.server_settings import Server
 from tests.proofs.crowd import Crowd, opened
 from tests.proofs.proxy import FAULTS, Proxy
@@ -33,7 +33,7 @@ def served(store: Store, by: str) -> Iterator[tuple[str, int]]:
     with ExitStack() as ending:
         if by == "listener":
             sock = socket.create_server(("127.0.0.1", 0), backlog=256)
-            ending.callback(Listener(sock, Host(store._backend)).stop)
+            ending.callback(Listener(sock, Dispatcher(store._backend)).stop)
         else:
             pytest.importorskip("litestar", reason="the server's extra is not installed")
             from tenure.server.service import Bind, Service, listening

@@ -87,6 +87,7 @@ def _named(what: str, things: Things) -> list[str]:
         "write": [things.write],
         "table": ["jobs"],
         "chunk": ["0"],
+        "request": ["a-request"],
         "part": ["p0-a.arrow"],
         "piece": ["0"],
     }

@@ -10,7 +10,7 @@ import pytest
 import tenure
 from tenure import LeaseLost, ManualClock
 from tenure.backends.owner.listener import Listener
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tests.proofs.proxy import Proxy
 
 
@@ -36,7 +36,7 @@ def between() -> Iterator[tuple[tenure.Queue, LateForClaims]]:
     clock = ManualClock()
     with tenure.open("memory:", clock=clock, sweep=False) as store:
         sock = socket.create_server(("127.0.0.1", 0))
-        listener = Listener(sock, Host(store._backend))
+        listener = Listener(sock, Dispatcher(store._backend))
         proxy = LateForClaims(sock.getsockname()[:2], clock)
         with tenure.open(f"http://127.0.0.1:{proxy.port}", sweep=False) as client:
             yield client.queue("mail"), proxy

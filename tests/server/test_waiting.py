@@ -43,7 +43,7 @@ def share_of_a_core(seconds: float) -> float:
 
 
 def waiting(service: Service) -> int:
-    return len(service.host.attendance._turns)
+    return len(service.dispatcher.in_flight._outcomes)
 
 
 def test_a_caller_who_leaves_while_waiting_leaves_nothing_leased():

@@ -14,7 +14,7 @@ import tenure.spark
 from tenure import bulk
 from tenure.api.store import Store
 from tenure.backends.owner.listener import Listener
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.snapshot_readers import READERS
 from tests.bulk.filling import fill
 from tests.spark.test_read import load, seen
@@ -34,7 +34,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 @pytest.fixture(scope="module")
 def url(behind: Store) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(listening, Host(behind._backend))
+    listener = Listener(listening, Dispatcher(behind._backend))
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     listener.stop()
 

@@ -16,7 +16,7 @@ import tenure
 import tenure.spark
 from tenure.api.store import Store
 from tenure.backends.owner.listener import Listener
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def url(store: Store) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(listening, Host(store._backend))
+    listener = Listener(listening, Dispatcher(store._backend))
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     listener.stop()
 

@@ -106,13 +106,13 @@ def works(app: App) -> None:
 def test_through_a_listener(tmp_path):
     """The worker and the producer are clients of a store that somebody else owns."""
     from tenure.backends.owner.listener import Listener
-    from tenure.protocol.dispatcher import Host
+    from tenure.protocol.dispatcher import Dispatcher
 
     with tenure.open(f"rocksdb:{tmp_path / 'data'}") as store:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(tmp_path / "s"))
         listening.listen()
-        listener = Listener(listening, Host(store._backend))
+        listener = Listener(listening, Dispatcher(store._backend))
         try:
             with App(f"http+unix:{tmp_path / 's'}") as app:
                 works(app)

@@ -47,6 +47,11 @@ class Store:
             sweeper.start(self.sweep)
 
     @property
+    def backend(self) -> Backend:
+        """What carries this store's verbs out: for servers, bulk readers and tests, which need more than users do."""
+        return self._backend
+
+    @property
     def url(self) -> str:
         return self._backend.url
 

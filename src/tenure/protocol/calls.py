@@ -11,6 +11,7 @@ from tenure.contract.backend import Backend, Topic
 from tenure.model.ids import job_id_bytes
 from tenure.model.names import QueueName
 from tenure.protocol.identity import Identity, Scope
+from tenure.protocol.in_flight import RequestsInFlight
 
 
 class Call(Struct, frozen=True):
@@ -18,12 +19,14 @@ class Call(Struct, frozen=True):
 
     backend: Backend
     identity: Identity
-    #: Whose it is; None: an operator's that names no tenant, which is all of them, or `default` for a queue's own routes.
+    #: Whose it is; None: an operator's that names no tenant. That is all of them, or `default` for a queue's routes.
     tenant: str | None
     #: What the path names.
     path: dict[str, str]
     request: Any
-    #: The queue that the path names, where that was worked out before.
+    #: All requests of this server that wait.
+    in_flight: RequestsInFlight
+    #: The queue that the path names, where it was checked before.
     known: QueueName | None = None
 
     @property
@@ -43,7 +46,7 @@ class Call(Struct, frozen=True):
 
 
 class Waiting(NamedTuple):
-    """A request that waits: look when told of one of the topics; `None` means not yet. `end` is the answer when time is up."""
+    """What a request waits for: `look` when one of the topics is notified; `None` means not yet. `end` is the answer when time is up."""
 
     topics: Sequence[Topic]
     wait_ms: int

@@ -1,4 +1,4 @@
-"""Heads of requests and answers, as text: what the listener reads and writes."""
+"""Heads of HTTP requests and replies as text, for the listener."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden"
             413: "Content Too Large", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
 
-def parsed(head: str) -> tuple[str, str, dict[str, str]]:
-    """Method, target and headers of a request; no method: it is not HTTP/1.1."""
+def parse(head: str) -> tuple[str, str, dict[str, str]]:
+    """Method, target and headers of a request, header names in lower case; no method: it is not HTTP/1.1."""
     line, _, rest = head.partition("\r\n")
     words = line.split(" ")
     headers: dict[str, str] = {}
@@ -22,7 +22,8 @@ def parsed(head: str) -> tuple[str, str, dict[str, str]]:
     return words[0], words[1], headers
 
 
-def written(reply: Reply, keep: bool) -> bytes:
+def render(reply: Reply, keep: bool) -> bytes:
+    """A reply as bytes. `keep`: the connection stays open."""
     status, content_type, body, extra = reply
     head = (
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"

@@ -1,4 +1,4 @@
-"""Who waits, or has just been answered, by their requests' ids."""
+"""Requests that wait or have just been answered, by their ids."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from collections.abc import Callable
 from msgspec import Struct
 
 
-class Turn:
-    """One request, over however many connections it came: all are answered alike.
+class SharedOutcome:
+    """The outcome of one request, for all connections over which it arrived.
 
-    A network may deliver a request twice, at once or much later, and what answers the caller is only one of the two: jobs that
-    the other took would be leased to nobody. Jobs taken are remembered by the store, under the request's id; that
-    there were none is remembered here.
+    A network may deliver a request twice, at once or much later, while the caller reads only one of the replies: jobs
+    leased by the other would be leased to nobody. The store remembers jobs that were leased, under the request's id;
+    that there were none is remembered here.
     """
 
     __slots__ = ("answer", "answered", "ended", "entries", "lock")
 
     def __init__(self) -> None:
-        #: Held while one of them looks: what it finds decides for all.
+        #: Held while one of the connections looks: what it finds decides for all.
         self.lock = threading.Lock()
-        self.entries: set[Attended] = set()
+        self.entries: set[InFlight] = set()
         #: It was answered with nothing.
         self.ended = False
-        #: What was taken, and whether a caller has been told of it.
+        #: What was leased, and whether a caller has been given it.
         self.answer: object | None = None
         self.answered = False
 
 
-class Attended(Struct, eq=False):
-    """A request that waits, on one connection."""
+class InFlight(Struct, eq=False):
+    """A request on one connection, from its arrival until it is answered."""
 
-    turn: Turn
-    told: Callable[[], None]
-    #: Its caller no longer wants it: end it with nothing.
+    outcome: SharedOutcome
+    notify: Callable[[], None]
+    #: Its caller has called it off: end it with nothing.
     over: bool = False
     #: Its caller has been given jobs.
     got: bool = False
@@ -45,54 +45,58 @@ class Attended(Struct, eq=False):
 _PAST = 32_768
 
 
-class Attendance:
-    """The requests that wait or may come again, by tenant and request id."""
+class RequestsInFlight:
+    """The requests that wait or may arrive again, by key (tenant and request id). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[object, Turn] = {}
-        #: Whether they were given jobs.
+        self._outcomes: dict[object, SharedOutcome] = {}
+        #: Of requests that are over: whether they were given jobs.
         self._past: OrderedDict[object, bool] = OrderedDict()
 
-    def enter(self, key: object, told: Callable[[], None]) -> Attended:
+    def enter(self, key: object, notify: Callable[[], None]) -> InFlight:
+        """Record an arrival; `notify` is called when the request is called off or the server stops."""
         with self._lock:
-            turn = self._turns.get(key)
-            if turn is None:
-                turn = self._turns[key] = Turn()
+            outcome = self._outcomes.get(key)
+            if outcome is None:
+                outcome = self._outcomes[key] = SharedOutcome()
                 got = self._past.get(key)
-                turn.ended, turn.answered = got is False, got is True
-            entry = Attended(turn, told)
-            turn.entries.add(entry)
+                outcome.ended, outcome.answered = got is False, got is True
+            entry = InFlight(outcome, notify)
+            outcome.entries.add(entry)
         return entry
 
-    def leave(self, key: object, entry: Attended) -> None:
-        turn = entry.turn
+    def leave(self, key: object, entry: InFlight) -> None:
+        """Record that the request was answered on this connection, or given up."""
+        outcome = entry.outcome
         with self._lock:
-            turn.entries.discard(entry)
-            turn.answered = turn.answered or entry.got
-            if (turn.ended or turn.answered) and isinstance(key, tuple):
-                self._past[key] = turn.answered
+            outcome.entries.discard(entry)
+            outcome.answered = outcome.answered or entry.got
+            if (outcome.ended or outcome.answered) and isinstance(key, tuple):
+                self._past[key] = outcome.answered
                 if len(self._past) > _PAST:
                     self._past.popitem(last=False)
-            if not turn.entries and self._turns.get(key) is turn:
-                del self._turns[key]
+            if not outcome.entries and self._outcomes.get(key) is outcome:
+                del self._outcomes[key]
 
-    def alone(self, entry: Attended) -> bool:
-        """Whether nobody else waits for the same answer, or has had it."""
+    def alone(self, entry: InFlight) -> bool:
+        """Whether no other connection waits for the same outcome, or has been given it."""
         with self._lock:
-            return not entry.turn.entries - {entry} and not entry.turn.answered
+            return not entry.outcome.entries - {entry} and not entry.outcome.answered
 
     def call_off(self, key: object) -> bool:
+        """End the request of that key with nothing; False if none is in flight."""
         with self._lock:
-            turn = self._turns.get(key)
-            entries = [] if turn is None else list(turn.entries)
+            outcome = self._outcomes.get(key)
+            entries = [] if outcome is None else list(outcome.entries)
         for entry in entries:
             entry.over = True
-            entry.told()
+            entry.notify()
         return bool(entries)
 
-    def everyone(self) -> None:
+    def notify_all(self) -> None:
+        """Have every request in flight look once more."""
         with self._lock:
-            entries = [entry for turn in self._turns.values() for entry in turn.entries]
+            entries = [entry for outcome in self._outcomes.values() for entry in outcome.entries]
         for entry in entries:
-            entry.told()
+            entry.notify()

@@ -204,6 +204,12 @@ def events_waits(call: Call) -> Waiting | None:
     return Waiting((None,), query.wait_ms, look, lambda left_ms: page)
 
 
+def call_off(call: Call) -> m.Done:
+    if not call.in_flight.call_off((call.tenant, call.path["request"])):
+        raise NotFound("no request of that id waits")
+    return m.Done()
+
+
 def store(call: Call) -> m.StoreInfo:
     backend = call.backend
     return m.StoreInfo(backend.traits, backend.now_ms(), backend.clock_drift_ms(), __version__)

@@ -124,6 +124,9 @@ _ALL = (
               "The journal after a cursor; with Accept: text/event-stream, as it goes on.", waits=w.events_waits),
     _operation("forget_consumer", "DELETE", "/v1/consumers/{consumer}", "operator", m.Nothing, m.Done, c.forget_consumer,
               "Let the journal be trimmed past a consumer."),
+    # Of the server, not of the store.
+    Operation("call_off", "DELETE", "/v1/requests/{request}", "any", m.Nothing, m.Done, w.call_off,
+              "End one's own waiting request, by the id it was sent with.", verb="", remembered=False, small=False),
     _operation("store", "GET", "/v1/store", "any", m.Nothing, m.StoreInfo, w.store, "What is behind this address.", verb="now_ms"),
     _operation("sweep", "POST", "/v1/admin/sweep", "operator", m.Nothing, Swept, c.sweep, "One bounded pass over what is due."),
     _operation("cleanup", "POST", "/v1/admin/cleanup", "operator", m.CleanupBody, m.Count, c.cleanup,

@@ -1,6 +1,6 @@
-"""The application: the operations below `/v1`, and beside them what people, probes and scrapers ask for.
+"""The application: the operations below `/v1`, and beside them pages for people, probes and scrapers.
 
-/v1/…                    the operations (`door`)
+/v1/…                    the operations (`asgi`)
 /schema, /docs           the protocol as OpenAPI, and as a page
 /healthz, /readyz        this process answers; the store behind it does too
 /metrics                 numbers, for Prometheus
@@ -8,105 +8,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any
 
-from litestar import Litestar, MediaType, Request, Response, get
-from litestar.exceptions import HTTPException
+import msgspec
 
-from tenure.errors import Forbidden, InvalidArgument, NotFound, TenureError
-from tenure.protocol.dispatcher import Host
-from tenure.server.asgi import Door
+from tenure.errors import Forbidden, NotFound, TenureError
+from tenure.protocol.dispatcher import Dispatcher, Reply
+from tenure.protocol.routes import WrongMethod
+from tenure.server.asgi import OperationsApp, Receive, Scope, Send, send_reply
 from tenure.server.auth import Authenticator
 from tenure.server.docs_page import docs_page
 from tenure.server.openapi import openapi
-from tenure.server.request_log import facts_of, plain_headers
-
-#: The paths beside the operations.
-PLAIN = frozenset({"/", "/docs", "/schema", "/schema/openapi.json", "/healthz", "/readyz", "/metrics"})
-
-
-def _refused(request: Request[Any, Any, Any], exc: HTTPException) -> Response[bytes]:
-    """What Litestar itself refuses, in the one shape that errors have."""
-    error = NotFound("there is nothing at that path") if exc.status_code == 404 else InvalidArgument(exc.detail)
-    scope: Any = request.scope
-    facts_of(scope).code = error.code
-    status, content_type, body, _ = Host.refusal(error, plain_headers(scope["headers"]))
-    if exc.status_code == 405:
-        status, body = 405, body.replace(b'"status":400', b'"status":405')
-    return Response(body, status_code=status, headers={"content-type": content_type, **(exc.headers or {})})
-
+from tenure.server.request_log import log_entry, plain_headers
 
 document = cache(openapi)
 """The protocol as OpenAPI; made when it is first asked for."""
 
+Page = Callable[[Scope], Awaitable[Reply]]
 
-class App:
-    """The operations go straight to their door, all the rest to Litestar, whose way to a handler takes longer than a small verb."""
 
-    def __init__(self, door: Door, rest: Litestar) -> None:
-        self.door = door
-        self._rest = rest
+class Application:
+    """ASGI. It does not own the store: who opened it closes it."""
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and (scope["path"].startswith("/v1/") or scope["path"] == "/v1"):
-            await self.door(scope, receive, send)
+    def __init__(
+        self, dispatcher: Dispatcher, authenticator: Authenticator, *, threads: int = 16, open_metrics: bool = False
+    ) -> None:
+        """`open_metrics`: `/metrics` needs no token."""
+        self.operations = OperationsApp(dispatcher, authenticator, threads=threads)
+        self._dispatcher = dispatcher
+        self._open_metrics = open_metrics
+        self._pages: dict[str, Page] = {
+            "/": self._docs,
+            "/docs": self._docs,
+            "/schema": self._schema,
+            "/schema/openapi.json": self._schema,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._metrics,
+        }
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Those of the pages beside the operations."""
+        return frozenset(self._pages)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["path"].startswith("/v1/") or scope["path"] == "/v1":
+            await self.operations(scope, receive, send)
         else:
-            await self._rest(scope, receive, send)
+            await send_reply(send, await self._page(scope))
 
-
-def build(host: Host, authenticator: Authenticator, *, threads: int = 16, open_metrics: bool = False) -> App:
-    """The application for a host. It does not own the store: who opened it closes it."""
-    door = Door(host, authenticator, threads=threads)
-
-    @get("/healthz", include_in_schema=False)
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @get("/readyz", include_in_schema=False)
-    async def readyz() -> Response[dict[str, str]]:
-        if host.stopping:
-            return Response({"status": "going down"}, status_code=503)
+    async def _page(self, scope: Scope) -> Reply:
+        path, method = scope["path"], scope["method"]
         try:
-            await door.run(host.backend.queues, "readyz")  # a read that finds nothing, and says that it could look
+            page = self._pages.get(path.rstrip("/") or "/")
+            if page is None:
+                raise NotFound("there is nothing at that path")
+            if method not in ("GET", "HEAD"):
+                raise WrongMethod(path, method, ("GET", "HEAD"))
+            reply = await page(scope)
         except TenureError as exc:
-            return Response({"status": exc.code}, status_code=503)
-        return Response({"status": "ready"})
+            log_entry(scope).code = exc.code
+            return self._dispatcher.refusal(exc, plain_headers(scope["headers"]))
+        return reply
 
-    @get("/metrics", include_in_schema=False)
-    async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                self.operations.runner.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    # ── the pages ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _healthz(self, scope: Scope) -> Reply:
+        return _json({"status": "ok"})
+
+    async def _readyz(self, scope: Scope) -> Reply:
+        if self._dispatcher.stopping:
+            return _json({"status": "going down"}, 503)
+        try:
+            # A read that finds nothing shows that the store can be read.
+            await self.operations.runner.run(self._dispatcher.backend.queues, "readyz")
+        except TenureError as exc:
+            return _json({"status": exc.code}, 503)
+        return _json({"status": "ready"})
+
+    async def _metrics(self, scope: Scope) -> Reply:
+        """Raises Unauthenticated, Forbidden."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-        if not open_metrics:
-            scope: Any = request.scope
-            headers, facts = plain_headers(scope["headers"]), facts_of(scope)
-            try:
-                identity = await door.identified(headers)
-                facts.subject = identity.subject
-                if not identity.operator:
-                    raise Forbidden("this takes the scope 'operator'")
-            except TenureError as exc:
-                facts.code = exc.code
-                status, content_type, body, extra = Host.refusal(exc, headers)
-                return Response(body, status_code=status, headers={"content-type": content_type, **dict(extra)})
-        return Response(await door.run(generate_latest), headers={"content-type": CONTENT_TYPE_LATEST})
+        if not self._open_metrics:
+            identity = await self.operations.identify(plain_headers(scope["headers"]))
+            log_entry(scope).subject = identity.subject
+            if not identity.operator:
+                raise Forbidden("this takes the scope 'operator'")
+        return Reply(200, CONTENT_TYPE_LATEST, await self.operations.runner.run(generate_latest))
 
-    @get(["/schema", "/schema/openapi.json"], include_in_schema=False)
-    async def the_schema() -> dict[str, Any]:
-        return document()
+    async def _schema(self, scope: Scope) -> Reply:
+        return _json(document())
 
-    @get(["/", "/docs"], include_in_schema=False, media_type=MediaType.HTML)
-    async def docs() -> str:
-        return docs_page(document())
+    async def _docs(self, scope: Scope) -> Reply:
+        return Reply(200, "text/html; charset=utf-8", docs_page(document()).encode())
 
-    async def ended() -> None:
-        door.threads.shutdown(wait=True)
 
-    rest = Litestar(
-        [healthz, readyz, metrics, the_schema, docs],
-        openapi_config=None,
-        logging_config=None,
-        on_shutdown=[ended],
-        exception_handlers={HTTPException: _refused},
-    )
-    return App(door, rest)
+def _json(value: object, status: int = 200) -> Reply:
+    return Reply(status, "application/json", msgspec.json.encode(value))

@@ -1,217 +1,117 @@
 """The operations as an ASGI application: what is below `/v1`.
 
-A request is understood on the event loop and carried out in a pool of threads, or, a small verb of an embedded store, on the loop
-itself, which takes less than changing threads does; what it has to wait for the disk, it waits without a thread. One that waits holds no thread: the
-store tells when it is worth another look (`Backend.watch`), and the caller's leaving ends it.
+A request is understood on the event loop and carried out by a `VerbRunner`. One that waits holds no thread: the backend
+notifies when it is worth another look (`Backend.watch`), and the wait ends when the caller leaves.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
 from urllib.parse import parse_qsl
 
-from tenure import telemetry
-from tenure.errors import NotFound, TenureError, TooLarge
-from tenure.model.event import EventPage
-from tenure.protocol import formats
-from tenure.protocol import messages as m
-from tenure.protocol.calls import Operation
-from tenure.protocol.dispatcher import REQUEST_ID, ROUTES, SMALL, Begun, Host, Reply, Routes, Streamed
-from tenure.protocol.head_cache import LEARNT, Found, Lane
+from tenure.errors import TooLarge
+from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer
+from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
+from tenure.protocol.head_cache import HeadCache, Match
 from tenure.protocol.identity import Identity
 from tenure.server.auth import Authenticator
 from tenure.server.decompression import inflated
-from tenure.server.request_log import Facts, facts_of, plain_headers
-from tenure.server.request_quota import Meter
+from tenure.server.request_log import log_entry, plain_headers
+from tenure.server.request_quota import RequestQuota
+from tenure.server.verb_runner import SMALL_BYTES, CallerGone, VerbRunner
 
-T = TypeVar("T")
+# ASGI leaves the values of its messages open: hence Any.
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-#: With a larger body than this even a small verb may take a while.
-SMALL_BYTES = 16 * 1024
-#: And so may a claim of more than this.
-_SMALL_CLAIM = 1000
-#: A stream of events says that it is alive this often.
-_ALIVE_S = 15.0
-_END = object()
 
-
-class Gone(Exception):
-    """The caller has left."""
-
-
-class Door:
-    def __init__(
-        self,
-        host: Host,
-        authenticator: Authenticator,
-        *,
-        threads: int = 16,
-        routes: Routes = ROUTES,
-        inline: bool | None = None,
-    ) -> None:
-        self.host = host
+class OperationsApp:
+    def __init__(self, dispatcher: Dispatcher, authenticator: Authenticator, *, threads: int = 16) -> None:
+        self.dispatcher = dispatcher
+        self.quota = RequestQuota(dispatcher.backend)
+        self.runner = VerbRunner(dispatcher, threads, "tenure-server")
+        self.heads = HeadCache()
         self._authenticator = authenticator
-        self._routes = routes
-        self.meter = Meter(host.backend)
-        self.threads = ThreadPoolExecutor(threads, "tenure-server")
-        self._inline = host.quick if inline is None else inline
-        self.lane = Lane()
-        self._defers = host.backend.waits_on == "sync"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, facts = plain_headers(scope["headers"]), facts_of(scope)
+        exchange = _AsgiExchange(self, scope, receive, send)
         try:
-            reply = await self._answer(scope, headers, facts, receive, send)
-        except Gone:
+            await send_reply(send, await answer(self.dispatcher, exchange))
+        except Abandoned:
             return
-        except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-            reply = self._refused(exc, headers, facts)
-        if reply is not None:
-            await _send(send, reply)
+        finally:
+            log_entry(scope).record(exchange)
 
-    def at_once(self, method: str, path: str, headers: Mapping[str, str], body: bytes, facts: Facts) -> Reply | None:
-        """The answer to a small verb that can be given here and now. None: it takes a thread or a wait; nothing was done.
+    def inline(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> InlineExchange | None:
+        """A request that is at hand whole, to be answered without the machinery of ASGI; None: it cannot be.
 
-        For whoever has the whole request at hand: it spares a small verb the event loop's machinery (`wire`).
+        For `http_protocol`: ASGI takes a task, four messages and two writes for a request, which is more than a small verb.
         """
-        host = self.host
-        if not self._inline or method not in ("POST", "GET") or "content-encoding" in headers:
+        if not self.runner.inline or "content-encoding" in headers:
             return None
-        try:
-            identity = self._authenticator.identify_at_once(headers)
-            if identity is None or not self.meter.free(identity):
-                return None
-            facts.subject, facts.tenant = identity.subject, identity.tenant
-            operation, named = self._routes.find(method, path)
-            facts.route = operation.name
-            if operation.name not in SMALL:
-                return None
-            prepared = host.prepare(operation, named, headers, identity)
-            begun = host.understand(prepared, {}, headers.get(REQUEST_ID), body)
-            if begun.waiting is not None:
-                return None
-            _note(facts, begun, named)
-            if operation.name in LEARNT:
-                facts.prepared = prepared._replace(name=begun.call.name)
-            return host.reply(begun, host.run(begun))
-        except Exception as exc:  # noqa: BLE001 - as above
-            return self._refused(exc, headers, facts)
+        return InlineExchange(self.dispatcher, self._identify_inline, method, path, headers, body)
 
-    def known(self, found: Found, body: bytes, facts: Facts) -> Reply | None:
-        """The same, of a request that begins like one before (`lane`)."""
-        host, (prepared, headers) = self.host, found.known
-        try:
-            identity = self._authenticator.identify_at_once(headers)
-            if identity != prepared.identity or not self.meter.free(identity) or len(body) > SMALL_BYTES:
-                return None  # the long way tells why
-            begun = host.understand(prepared, {}, found.name, body)
-            if begun.waiting is not None:
-                return None
-            facts.subject, facts.route = identity.subject, prepared.operation.name
-            facts.tenant = identity.tenant if prepared.tenant is None else prepared.tenant
-            facts.queue = begun.call.name.queue
-            return host.reply(begun, host.run(begun))
-        except Exception as exc:  # noqa: BLE001 - as above
-            return self._refused(exc, headers, facts)
+    def inline_match(self, match: Match, body: bytes) -> InlineExchange | None:
+        """The same, of a request whose head is in the cache."""
+        if len(body) > SMALL_BYTES:
+            return None
+        head, headers = match.cached
+        return InlineExchange.with_head(self.dispatcher, self._identify_inline, head, headers, match.request_id, body)
 
-    def _refused(self, exc: Exception, headers: Mapping[str, str], facts: Facts) -> Reply:
-        if isinstance(exc, TenureError):
-            facts.code = exc.code
-            return self.host.refusal(exc, headers)
-        telemetry.warn("request_failed", exc, route=facts.route, request_id=facts.request_id)
-        facts.code = "error"
-        return self.host.refusal(TenureError(f"the server failed: {type(exc).__name__}"), headers)
+    async def identify(self, headers: Mapping[str, str]) -> Identity:
+        """Raises Unauthenticated."""
+        found = self._authenticator.identify_at_once(headers)
+        return await self.runner.run(self._authenticator.identify, headers) if found is None else found
 
-    async def _answer(
-        self, scope: Scope, headers: Mapping[str, str], facts: Facts, receive: Receive, send: Send
-    ) -> Reply | None:
-        host, method = self.host, scope["method"]
+    def _identify_inline(self, headers: Mapping[str, str]) -> Identity | None:
+        """None: it takes a thread, or the request has to be counted against a quota."""
+        identity = self._authenticator.identify_at_once(headers)
+        return identity if identity is not None and self.quota.free(identity) else None
+
+
+class _AsgiExchange(Exchange):
+    """A request as ASGI hands it over."""
+
+    __slots__ = ("_app", "_receive", "_send")
+
+    def __init__(self, app: OperationsApp, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
-        identity = await self.identified(headers)
-        facts.subject, facts.tenant = identity.subject, identity.tenant
-        if not self.meter.free(identity):
-            await self.run(self.meter.draw, identity)
-        if method == "DELETE" and path.startswith("/v1/requests/"):
-            if not host.call_off(identity, headers, path[13:]):
-                raise NotFound("no request of that id waits")
-            return Reply(200, "application/json", b"{}")
-        operation, named = self._routes.find(method, path)
-        facts.route = operation.name
         text = scope["query_string"]
         query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
-        body = b"" if operation.in_query else await self._body(receive, headers)
-        if "content-encoding" in headers:
-            body = await self.run(inflated, body, headers["content-encoding"], host.limits.inflated_bytes)
-        if operation.name == "events" and "text/event-stream" in headers.get("accept", ""):
-            await self._stream_events(operation, query, headers, identity, receive, send)
-            return None
-        begun = host.begin(operation, named, query, headers, body, identity)
-        _note(facts, begun, named)
-        if begun.waiting is not None:
-            answer = await self._wait(begun, receive)
-        elif self._inline and operation.name in SMALL and len(body) <= SMALL_BYTES:
-            answer = host.run(begun)
-        elif self._defers and operation.name in SMALL and len(body) <= SMALL_BYTES:
-            answer = await self._durable(begun)
-        else:
-            answer = await self.run(host.run, begun)
-        if isinstance(answer, Streamed):
-            await self._stream(answer, send)
-            return None
-        return host.reply(begun, answer)
+        super().__init__(scope["method"], path, query, plain_headers(scope["headers"]))
+        self._app = app
+        self._receive = receive
+        self._send = send
 
-    async def _durable(self, begun: Begun) -> object:
-        """Do it here, and wait for the disk without a thread: whatever is done meanwhile shares the next sync."""
+    async def identify(self) -> Identity:
+        app = self._app
+        identity = await app.identify(self.headers)
+        if not app.quota.free(identity):
+            await app.runner.run(app.quota.draw, identity)
+        return identity
 
-        def work() -> object:
-            try:
-                return self.host.run(begun)
-            except TenureError as exc:  # its being remembered may be a commit, too
-                return exc
+    async def body(self) -> bytes:
+        body = await self._read_body()
+        if "content-encoding" in self.headers:
+            limit = self._app.dispatcher.limits.inflated_bytes
+            body = await self._app.runner.run(inflated, body, self.headers["content-encoding"], limit)
+        return body
 
-        answer, sync = self.host.backend.deferring(work)
-        if sync is not None:
-            loop = asyncio.get_running_loop()
-            durable: asyncio.Future[None] = loop.create_future()
-
-            def told() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
-                    loop.call_soon_threadsafe(_answer_to, durable)
-
-            sync.then(told)
-            await durable
-            sync.wait()  # at once: it is, or this says why it is not
-        if isinstance(answer, TenureError):
-            raise answer
-        return answer
-
-    async def identified(self, headers: Mapping[str, str]) -> Identity:
-        found = self._authenticator.identify_at_once(headers)
-        return await self.run(self._authenticator.identify, headers) if found is None else found
-
-    async def run(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
-
-    async def _body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
-        limit = self.host.limits.body_bytes
-        said = headers.get("content-length", "")
-        if said.isdigit() and int(said) > limit:
-            raise TooLarge("the request", int(said), limit)
+    async def _read_body(self) -> bytes:
+        limit = self._app.dispatcher.limits.body_bytes
+        length = self.headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise TooLarge("the request", int(length), limit)
         parts: list[bytes] = []
         size, more = 0, True
         while more:
-            message = await receive()
+            message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise CallerGone
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             more = message.get("more_body", False)
@@ -219,152 +119,29 @@ class Door:
                 raise TooLarge("the request", size, limit)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def carry_out(self, request: DecodedRequest) -> object:
+        if request.operation.name == "events" and "text/event-stream" in self.headers.get("accept", ""):
+            from tenure.server.event_stream import stream_events
 
-    async def _wait(self, begun: Begun, receive: Receive) -> object:
-        host, loop = self.host, asyncio.get_running_loop()
-        woken = asyncio.Event()
-        # A look at a queue takes less than two changes of threads, between which the job may be another's.
-        small = isinstance(begun.call.request, m.ClaimBody) and begun.call.request.limit <= _SMALL_CLAIM
-        run = _here if self._inline and small else self.run
+            await stream_events(self._app, self, self._send, self.caller_leaves)
+            raise Abandoned
+        return await self._app.runner.carry_out(request, self.caller_leaves)
 
-        def told() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
-                loop.call_soon_threadsafe(woken.set)
-
-        entry = host.attendance.enter(begun.key, told)
-        gone = asyncio.ensure_future(_gone(receive))
-        gone.add_done_callback(lambda done: woken.set())
-        watch = None
-        try:
-            watch = await run(host.watch, begun, told)
-            while True:
-                woken.clear()
-                if gone.done():
-                    raise Gone
-                answer = await run(host.look, begun, watch, entry)
-                if answer is not None:
-                    if gone.done():
-                        await run(host.give_back, begun, entry, answer)
-                        raise Gone
-                    return answer
-                if not gone.done():
-                    await woken.wait()
-        finally:
-            gone.cancel()
-            if watch is not None:
-                watch.close()
-            host.attendance.leave(begun.key, entry)
-
-    # ── answers that go on ───────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _stream(self, answer: Streamed, send: Send) -> None:
-        await send(_start(200, answer.content_type, answer.headers))
-        pieces: Iterator[bytes] = iter(answer.pieces)
-        try:
-            while True:
-                piece = await self.run(next, pieces, _END)
-                if piece is _END:
-                    break
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                await self.run(close)
-        await send({"type": "http.response.body", "body": b""})
-
-    async def _stream_events(
-        self,
-        operation: Operation,
-        query: dict[str, str],
-        headers: Mapping[str, str],
-        identity: Identity,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """The journal as server-sent events, from a cursor (or `Last-Event-ID`) on, until the caller leaves."""
-        host, loop = self.host, asyncio.get_running_loop()
-        query = {"limit": "100"} | query | {"wait_ms": "1"}
-        if "last-event-id" in headers:
-            query["after"] = headers["last-event-id"]
-        woken = asyncio.Event()
-
-        def told() -> None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(woken.set)
-
-        begun = host.begin(operation, {}, query, headers, b"", identity)
-        page = await self.run(host.run, begun)
-        entry = host.attendance.enter(begun.key, told)
-        gone = asyncio.ensure_future(_gone(receive))
-        gone.add_done_callback(lambda done: woken.set())
-        watch = await self.run(host.backend.watch, (None,), 86_400_000 * 365, told)
-        try:
-            await send(_start(200, "text/event-stream", (("Cache-Control", "no-store"),)))
-            while not gone.done() and not host.stopping and not entry.over:
-                assert isinstance(page, EventPage)
-                text = _events_text(page) if page.events else b": alive\n\n"
-                await send({"type": "http.response.body", "body": text, "more_body": True})
-                query["after"] = page.cursor
-                if not page.events:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(woken.wait(), _ALIVE_S)
-                woken.clear()
-                try:  # a stream ends with its caller's token
-                    identity = await self.identified(headers)
-                except TenureError:
-                    break
-                begun = host.begin(operation, {}, query, headers, b"", identity)
-                page = await self.run(host.run, begun)
-                if isinstance(page, EventPage) and not page.events:
-                    await self.run(watch.again)
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            gone.cancel()
-            watch.close()
-            host.attendance.leave(begun.key, entry)
+    async def caller_leaves(self) -> None:
+        """Return once the caller has closed the connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
 
-def _note(facts: Facts, begun: Begun, named: Mapping[str, str]) -> None:
-    if begun.call.tenant is not None:
-        facts.tenant = begun.call.tenant
-    if "queue" in named:
-        facts.queue = begun.call.name.queue
-
-
-async def _here(work: Callable[..., T], *arguments: object) -> T:
-    """As `Door.run`, without a thread."""
-    return work(*arguments)
-
-
-def _answer_to(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():  # its caller may have left
-        waiting.set_result(None)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _events_text(page: EventPage) -> bytes:
-    """The last event of a page carries the cursor: whoever comes back with it goes on behind the page."""
-    lines = [
-        b"event: " + event.type.encode() + b"\ndata: " + formats.JSON.encode(event) + b"\n" for event in page.events
-    ]
-    lines[-1] = b"id: " + page.cursor.encode() + b"\n" + lines[-1]
-    return b"\n".join(lines) + b"\n"
-
-
-def _start(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:
+def start_of(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:
     raw = [(b"content-type", content_type.encode("latin-1"))]
     raw += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     return {"type": "http.response.start", "status": status, "headers": raw}
 
 
-async def _send(send: Send, reply: Reply) -> None:
+async def send_reply(send: Send, reply: Reply) -> None:
     status, content_type, body, extra = reply
-    start = _start(status, content_type, extra)
+    start = start_of(status, content_type, extra)
     start["headers"].append((b"content-length", str(len(body)).encode()))
     await send(start)
     await send({"type": "http.response.body", "body": body})

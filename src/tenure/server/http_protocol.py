@@ -7,8 +7,8 @@ A connection that gets nowhere is closed. Every `idle_seconds / 2` each is looke
 it is made: it has to complete a head within `idle_seconds`, send its body and take its answer at `MIN_RATE` or faster.
 
 A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
-(`at_once`): an ASGI application needs a task, four messages and two writes for it, which take longer than the verb. Everything else
-goes uvicorn's way, and so does this where an answer is under way before it, or the caller does not read.
+(`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the verb.
+Every other request goes uvicorn's way, and so does this one where a reply is under way before it, or the caller does not read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tenure.errors import InvalidArgument, TenureError, TooLarge
-from tenure.protocol.dispatcher import Host, Reply
+from tenure.protocol.answer import InlineExchange
+from tenure.protocol.dispatcher import Dispatcher, Reply
 from tenure.protocol.tracing import server_span, tracing
-from tenure.server.asgi import SMALL_BYTES, Door
-from tenure.server.request_log import Facts, describe, named, plain_headers, request_id, tell
+from tenure.server.asgi import OperationsApp
+from tenure.server.request_log import LogEntry, checked_request_id, describe, log, plain_headers, request_id
+from tenure.server.verb_runner import SMALL_BYTES
 
 CLOSE = "connection: close\r\n"
 #: Seconds in which a connection must complete a request's head, and without progress in a body or an answer.
@@ -40,7 +42,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     head_limit: ClassVar[int]
     idle_seconds: ClassVar[float]
-    door: ClassVar[Door | None]
+    operations: ClassVar[OperationsApp | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,9 +59,9 @@ class GuardedHttp(HttpToolsProtocol):
         self._unsent = 0
         #: The body so far of a request that may be answered at once; None: it is uvicorn's.
         self._held: bytes | None = None
-        #: No request is half here; and what has come last, if that began one.
+        #: No request is half here; and the last data, if it began one.
         self._between = True
-        self._came = b""
+        self._data = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -102,12 +104,12 @@ class GuardedHttp(HttpToolsProtocol):
         return not self._between and not self.flow.read_paused and self._body_bytes < least
 
     def data_received(self, data: bytes) -> None:
-        if self._between and self.door is not None:
-            if self._known(data):
+        if self._between and self.operations is not None:
+            if self._answered_by_match(data):
                 return
-            self._came = data
+            self._data = data
         else:
-            self._came = b""
+            self._data = b""
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
@@ -156,14 +158,21 @@ class GuardedHttp(HttpToolsProtocol):
     def _short_way(self) -> bool:
         """Whether this request may be answered at once, as far as its head tells."""
         return (
-            self.door is not None
+            self.operations is not None
             and self.url.startswith(b"/v1/")
             and b"?" not in self.url
+            and self._declared_length() <= SMALL_BYTES  # a larger one may be refused before its body arrives
             and not self.expect_100_continue
             and getattr(self.cycle, "response_complete", True)
             and not self.flow.write_paused
             and not self.parser.should_upgrade()
         )
+
+    def _declared_length(self) -> int:
+        for name, value in self.headers:
+            if name == b"content-length" and value.isdigit():
+                return int(value)
+        return 0
 
     def _let_go(self) -> None:
         """What was held goes uvicorn's way after all."""
@@ -172,13 +181,13 @@ class GuardedHttp(HttpToolsProtocol):
         if held:
             super().on_body(held)
 
-    def _known(self, data: bytes) -> bool:
-        """Answer a request that begins like one before, without a parser. False: nothing was done."""
-        door = self.door
-        assert door is not None
-        found = door.lane.find(data)
+    def _answered_by_match(self, data: bytes) -> bool:
+        """Answer a request whose head is in the cache, without a parser. False: nothing was done."""
+        operations = self.operations
+        assert operations is not None
+        match = operations.heads.find(data)
         if (
-            found is None
+            match is None
             or self.flow.write_paused
             or not getattr(self.cycle, "response_complete", True)
             or self.transport.is_closing()
@@ -186,47 +195,58 @@ class GuardedHttp(HttpToolsProtocol):
         ):
             return False
         began = perf_counter()
-        facts, body = Facts(named(found.name)), data[found.body :]
-        reply = door.known(found, body, facts)
-        if reply is None:
+        body = data[match.body :]
+        exchange = operations.inline_match(match, body)
+        reply = None if exchange is None else exchange.answer()
+        if exchange is None or reply is None:
             return False
-        self._answer(found.known.prepared.operation.method, reply, facts, len(body), began, keep=True)
+        entry = LogEntry(checked_request_id(match.request_id))
+        self._send(exchange, reply, entry, len(body), began, keep=True)
         return True
 
     def _answered(self, body: bytes) -> bool:
+        """Answer a request whose body is complete. False: nothing was done."""
         began = perf_counter()
         parser, method = self.parser, self.parser.get_method().decode("ascii")
-        facts = Facts(request_id(self.headers))
+        entry = LogEntry(request_id(self.headers))
         headers = plain_headers(self.headers)
-        path = self.url.decode("latin-1")
-        assert self.door is not None
+        operations = self.operations
+        assert operations is not None
+        exchange = operations.inline(method, self.url.decode("latin-1"), headers, body)
+        if exchange is None:
+            return False
         if not tracing():
-            reply = self.door.at_once(method, path, headers, body, facts)
+            reply = exchange.answer()
         else:
             with server_span("request", headers, {"http.request.method": method}, ends=False) as span:
-                reply = self.door.at_once(method, path, headers, body, facts)
+                reply = exchange.answer()
             if reply is not None and span is not None:
-                facts.status = reply.status
-                describe(span, facts)
+                entry.record(exchange)
+                entry.status = reply.status
+                describe(span, entry)
                 span.end()
         if reply is None:
             return False
         keep = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        if facts.prepared is not None and keep and self._came:
-            self.door.lane.learn(self._came, facts.prepared, headers)
-        self._answer(method, reply, facts, len(body), began, keep=keep)
+        head = exchange.cacheable_head(reply) if keep and self._data else None
+        if head is not None:
+            operations.heads.store(self._data, head, headers)
+        self._send(exchange, reply, entry, len(body), began, keep=keep)
         return True
 
-    def _answer(self, method: str, reply: Reply, facts: Facts, size: int, began: float, *, keep: bool) -> None:
+    def _send(
+        self, exchange: InlineExchange, reply: Reply, entry: LogEntry, size: int, began: float, *, keep: bool
+    ) -> None:
         status, content_type, content, extra = reply
         more = "".join([f"{name.lower()}: {value}\r\n" for name, value in extra]) if extra else ""
         head = (
             f"content-type: {content_type}\r\ncontent-length: {len(content)}\r\n{more}"
-            f"tenure-request: {facts.request_id}\r\n{'' if keep else CLOSE}\r\n"
+            f"tenure-request: {entry.request_id}\r\n{'' if keep else CLOSE}\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode("latin-1") + content)
-        facts.status, facts.bytes_in, facts.bytes_out = status, size, len(content)
-        tell(method, facts, perf_counter() - began)
+        entry.record(exchange)
+        entry.status, entry.bytes_in, entry.bytes_out = status, size, len(content)
+        log(exchange.method, entry, perf_counter() - began)
         if keep:
             self.on_response_complete()
         else:
@@ -248,7 +268,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def _refuse(self, error: TenureError) -> None:
         self._in_head = False
-        reply = Host.refusal(error, {})
+        reply = Dispatcher.refusal(error, {})
         self.transport.write(
             f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\nContent-Type: {reply.content_type}\r\n"
             f"Content-Length: {len(reply.body)}\r\nConnection: close\r\n\r\n".encode()
@@ -257,9 +277,12 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
-def guarded(head_limit: int, idle_seconds: float = IDLE_SECONDS, door: Door | None = None) -> type[GuardedHttp]:
-    """The protocol with these limits, for uvicorn's `http=`. `door` answers small verbs at once."""
-    return type("GuardedHttp", (GuardedHttp,), {"head_limit": head_limit, "idle_seconds": idle_seconds, "door": door})
+def guarded(
+    head_limit: int, idle_seconds: float = IDLE_SECONDS, operations: OperationsApp | None = None
+) -> type[GuardedHttp]:
+    """The protocol with these limits, for uvicorn's `http=`. `operations` answers small requests here; None: none."""
+    limits = {"head_limit": head_limit, "idle_seconds": idle_seconds, "operations": operations}
+    return type("GuardedHttp", (GuardedHttp,), limits)
 
 
 def close_idle(connections: Iterable[object]) -> bool:

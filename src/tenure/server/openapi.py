@@ -21,6 +21,7 @@ _PATTERNS = {
     "consumer": f"^{NAME_PATTERN}$",
     "job": "^[0-9a-f]{32}$",
     "lease": "^[0-9a-f]{32}$",
+    "request": r"^[A-Za-z0-9._-]{1,128}$",
     "chunk": "^[0-9]{1,9}$",
     "write": r"^[A-Za-z0-9._-]{1,200}$",
     "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",

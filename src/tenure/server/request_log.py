@@ -1,4 +1,4 @@
-"""Around every request: its id, its line of log, its numbers, its span.
+"""Every request's id, line of log, metrics and span.
 
     {"event": "request", "request_id": "…", "route": "enqueue", "tenant": "acme", "subject": "ada", "queue": "emails",
      "method": "POST", "status": 200, "code": null, "ms": 1.3, "bytes_in": 31, "bytes_out": 64, …}
@@ -6,19 +6,21 @@
     tenure_http_requests_total{route,status}   tenure_http_seconds{route}
 
 A line says who asked for which operation and how it ended. It never holds a header, a path as it was sent, a query, a body or a
-receipt: whatever a caller wrote could be a secret. The route is the operation's name, so that callers cannot make
+receipt: anything a caller wrote could be a secret. The route is the operation's name, so that callers cannot make
 up new ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from time import perf_counter
 from typing import Any
 
-from tenure.protocol.dispatcher import Prepared
+from tenure.errors import TenureError
+from tenure.protocol.answer import Exchange
 from tenure.protocol.tracing import server_span, tracing
 from tenure.server.metrics import NUMBERS
 from tenure.telemetry import inform_often
@@ -37,11 +39,11 @@ _TEXT_ID = re.compile(r"[0-9a-f]{32}\Z")
 NO_ROUTE = "none"
 
 
-class Facts:
-    """What becomes known of a request while it is served. Handlers fill it in; it is at `scope["tenure"]`."""
+class LogEntry:
+    """What the log says about a request. It is at `scope["tenure"]`, and filled in while the request is served."""
 
     __slots__ = (
-        "bytes_in", "bytes_out", "code", "prepared", "queue", "request_id", "route", "status", "subject", "tenant",
+        "bytes_in", "bytes_out", "code", "queue", "request_id", "route", "status", "subject", "tenant",
     )  # fmt: skip
 
     def __init__(self, request_id: str) -> None:
@@ -55,19 +57,33 @@ class Facts:
         self.status = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        #: What its head decided, once it was answered at once.
-        self.prepared: Prepared | None = None
+
+    def record(self, exchange: Exchange) -> None:
+        """Take from a request what is known of it, once it has been answered or abandoned."""
+        identity, request = exchange.identity, exchange.request
+        if identity is not None:
+            self.subject, self.tenant = identity.subject, identity.tenant
+        if exchange.operation is not None:
+            self.route = exchange.operation.name
+        if request is not None:
+            call = request.call
+            if call.tenant is not None:
+                self.tenant = call.tenant
+            if "queue" in call.path:
+                with contextlib.suppress(TenureError):  # a name that was refused: what a caller wrote is not logged
+                    self.queue = call.name.queue
+        self.code = exchange.error
 
 
-def facts_of(scope: Scope) -> Facts:
+def log_entry(scope: Scope) -> LogEntry:
     found = scope.get("tenure")
-    if not isinstance(found, Facts):  # served without a watch, as in a test
-        found = scope["tenure"] = Facts("")
+    if not isinstance(found, LogEntry):  # served without a `RequestLogger`, as in a test
+        found = scope["tenure"] = LogEntry("")
     return found
 
 
 def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By their names; the values of one that came twice are joined, so that nobody can show one guard this and the next that."""
+    """By their names. The values of one that came twice are joined, so that no two checks can read different ones."""
     found: dict[str, str] = {}
     for raw_name, raw_value in raw:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -75,8 +91,8 @@ def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return found
 
 
-class Watch:
-    """An ASGI application around another. `plain` are paths beside the operations, which name themselves."""
+class RequestLogger:
+    """An ASGI application around another, which logs and counts its requests. `plain`: paths that are logged as such."""
 
     def __init__(self, app: Asgi, plain: frozenset[str] = frozenset()) -> None:
         self._app = app
@@ -87,22 +103,22 @@ class Watch:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        facts = scope["tenure"] = Facts(request_id(scope["headers"]))
+        entry = scope["tenure"] = LogEntry(request_id(scope["headers"]))
         if scope["path"] in self._plain:
-            facts.route = scope["path"]
-        sent_id = facts.request_id.encode()
+            entry.route = scope["path"]
+        sent_id = entry.request_id.encode()
 
         async def receiving() -> Message:
             message = await receive()
-            facts.bytes_in += len(message.get("body", b""))
+            entry.bytes_in += len(message.get("body", b""))
             return message
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                facts.status = message["status"]
+                entry.status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), (REQUEST_ID, sent_id)]}
             elif message["type"] == "http.response.body":
-                facts.bytes_out += len(message.get("body", b""))
+                entry.bytes_out += len(message.get("body", b""))
             await send(message)
 
         start = perf_counter()
@@ -114,9 +130,9 @@ class Watch:
             ) as span:
                 await self._app(scope, receiving, sending)
                 if span is not None:
-                    describe(span, facts)
+                    describe(span, entry)
         finally:
-            tell(scope["method"], facts, perf_counter() - start)
+            log(scope["method"], entry, perf_counter() - start)
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -127,39 +143,39 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return os.urandom(16).hex()
 
 
-def named(said: str) -> str:
-    """As `request_id`, of what a caller has said."""
+def checked_request_id(said: str) -> str:
+    """As `request_id`, of an id that was read before."""
     return said if _TEXT_ID.match(said) else os.urandom(16).hex()
 
 
-def describe(span: Any, facts: Facts) -> None:
-    span.update_name(facts.route)
-    span.set_attribute("http.response.status_code", facts.status)
-    span.set_attribute("tenure.request_id", facts.request_id)
-    for name, value in (("tenant", facts.tenant), ("queue", facts.queue), ("error", facts.code)):
+def describe(span: Any, entry: LogEntry) -> None:
+    span.update_name(entry.route)
+    span.set_attribute("http.response.status_code", entry.status)
+    span.set_attribute("tenure.request_id", entry.request_id)
+    for name, value in (("tenant", entry.tenant), ("queue", entry.queue), ("error", entry.code)):
         if value is not None:
             span.set_attribute(f"tenure.{name}", value)
-    if facts.status >= 500:
+    if entry.status >= 500:
         from opentelemetry.trace import Status, StatusCode
 
-        span.set_status(Status(StatusCode.ERROR, facts.code or ""))
+        span.set_status(Status(StatusCode.ERROR, entry.code or ""))
 
 
-def tell(method: str, facts: Facts, seconds: float) -> None:
+def log(method: str, entry: LogEntry, seconds: float) -> None:
     """A request has been answered, or its caller has left."""
-    status = facts.status or 499
-    NUMBERS.answered(facts.route, status, seconds)
+    status = entry.status or 499
+    NUMBERS.answered(entry.route, status, seconds)
     inform_often(
         "request",
-        request_id=facts.request_id,
-        route=facts.route,
+        request_id=entry.request_id,
+        route=entry.route,
         method=method,
-        tenant=facts.tenant,
-        subject=facts.subject,
-        queue=facts.queue,
+        tenant=entry.tenant,
+        subject=entry.subject,
+        queue=entry.queue,
         status=status,
-        code=facts.code,
+        code=entry.code,
         ms=round(seconds * 1000, 3),
-        bytes_in=facts.bytes_in,
-        bytes_out=facts.bytes_out,
+        bytes_in=entry.bytes_in,
+        bytes_out=entry.bytes_out,
     )

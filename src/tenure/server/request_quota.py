@@ -1,8 +1,8 @@
-"""A tenant's requests, counted against its quota (`requests`) where it has one.
+"""Counts a tenant's requests against its quota (`requests`), where it has one.
 
 Whether it has one is looked up and remembered for a few seconds, so that tenants without one cost nothing. Those with one
-draw each request from the store, which is exact however many servers share it. Operators are not counted: whoever lifts a
-quota must be able to ask for it.
+draw each request from the store, which is exact however many servers share it. Operators are not counted: one has to be
+able to lift a quota.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REMEMBERED_MS = 2_000
 _MANY = 10_000
 
 
-class Meter:
+class RequestQuota:
     def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
         self._backend = backend
         self._clock = clock or SystemClock()

@@ -17,14 +17,14 @@ from tenure.api.store import Store
 from tenure.backends.remote.address import reachable
 from tenure.errors import OpenError, SettingsError
 from tenure.extras import needs
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.limits import Limits
 from tenure.server.auth import Authenticator, LoopbackAuthenticator
 from tenure.server.auth.configuration import authenticator
 from tenure.server_settings import Server, Tls
 
 if TYPE_CHECKING:
-    from tenure.server.capnp.service import DoorService
+    from tenure.server.capnp.service import CapnpService
 
 #: Connections that the kernel keeps until they are taken.
 _BACKLOG = 1024
@@ -150,26 +150,26 @@ class Service:
     def __init__(
         self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
     ) -> None:
-        """`capnp`: where to open a second door. Raises SettingsError: what would be open to everyone is refused."""
+        """`capnp`: where to serve Cap'n Proto as well. Raises SettingsError: what would be open to everyone is refused."""
         known = known_by(settings, bind, capnp)
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
         limits = settings.limits
-        self.host = Host(store._backend, limits=Limits.of(limits))
+        self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits))
         with needs("server", "The server"):
             import uvicorn
 
-            from tenure.server.application import PLAIN, build
+            from tenure.server.application import Application
             from tenure.server.http_protocol import guarded
-            from tenure.server.request_log import Watch
+            from tenure.server.request_log import RequestLogger
             from tenure.server.shutdown import Stopping
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
-        app = build(self.host, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
-        self.door = app.door
+        app = Application(self.dispatcher, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
+        self.operations = app.operations
         config = uvicorn.Config(
-            Watch(app, PLAIN),
-            http=guarded(limits.head, limits.idle, app.door),
+            RequestLogger(app, app.paths),
+            http=guarded(limits.head, limits.idle, app.operations),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -180,16 +180,16 @@ class Service:
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
-        self._server = Stopping(config, self.host, limits.connections)
-        self.capnp = None if capnp is None else self._second_door(capnp)
+        self._server = Stopping(config, self.dispatcher, limits.connections)
+        self.capnp = None if capnp is None else self._capnp_service(capnp)
 
-    def _second_door(self, place: Bind) -> DoorService:
+    def _capnp_service(self, place: Bind) -> CapnpService:
         if place.path:
             raise SettingsError("--capnp takes HOST:PORT")
-        with needs("capnp", "The Cap'n Proto door"):
-            from tenure.server.capnp.service import DoorService
+        with needs("capnp", "The Cap'n Proto service"):
+            from tenure.server.capnp.service import CapnpService
 
-        return DoorService(self.host, self.authenticator, (place.host, place.port))
+        return CapnpService(self.dispatcher, self.authenticator, (place.host, place.port))
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""

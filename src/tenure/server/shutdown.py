@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.server.connections import Acceptor, connection_limit
 from tenure.server.http_protocol import close_idle
 
@@ -27,10 +27,10 @@ _HANDSHAKE_S = 10.0
 
 
 class Stopping(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, host: Host, connections: int = 0) -> None:
+    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, connections: int = 0) -> None:
         """`connections`: how many at once; 0: as many as the process has handles for."""
         super().__init__(config)
-        self._host = host
+        self._dispatcher = dispatcher
         self._connections = connections
         self._acceptors: list[Acceptor] = []
 
@@ -68,15 +68,15 @@ class Stopping(uvicorn.Server):
     def stop_soon(self) -> None:
         self.should_exit = True
         with contextlib.suppress(AttributeError, RuntimeError):  # not begun, or ended
-            self._loop.call_soon_threadsafe(self._told.set)
+            self._loop.call_soon_threadsafe(self._stop_asked.set)
 
     async def main_loop(self) -> None:
-        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop_asked = asyncio.get_running_loop(), asyncio.Event()
         counter = 0
         while not await self.on_tick(counter):
             counter = (counter + 1) % 864_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 0.1)
+                await asyncio.wait_for(self._stop_asked.wait(), 0.1)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,18 +1,15 @@
 """The owner's socket: how a process that has a store open lets others in.
 
-    data/SOCKET    a Unix socket of mode 0600, bound by whoever holds OWNER, once the store is recovered
+    data/SOCKET    a Unix socket of mode 0600, bound by the process that holds OWNER, once the store is recovered
 
-It speaks the protocol of the server (`backends.remote`), by a small listener inside this process. A second process that opens
-the path finds the owner there (`joining`), with nothing to configure.
+A small listener inside this process answers there, with the protocol of the server. A second process that opens
+the path finds the owner by this socket (`backends.joined`), with nothing to configure.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import socket
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +18,13 @@ from tenure.backends.embedded import KvBackend
 from tenure.backends.owner.listener import Listener
 from tenure.backends.remote.address import reachable
 from tenure.clock import Clock
-from tenure.protocol.dispatcher import Host
+from tenure.process import Layer, closed_at_exit
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.limits import Limits
 from tenure.storage.engine import Engine, Traits
 from tenure.storage.folder import SOCKET
 
-#: Whoever gets in owns the folder: the bounds of a verb are the store's own.
+#: Every caller owns the folder: the bounds of a verb are the store's own.
 _LIMITS = Limits(body_bytes=4 * 1024**3, inflated_bytes=4 * 1024**3)
 _BACKLOG = 512
 
@@ -42,22 +40,23 @@ class OwnerBackend(KvBackend):
         try:
             listening = _bound(self._socket)
         except OSError as exc:
-            # A file system without sockets, or too long a path: the store is as good as ever, for one process.
+            # A file system without sockets, or too long a path: the store works, for this process alone.
             telemetry.warn("owner_cannot_listen", path=str(self._socket), message=str(exc))
             return
-        self._listener = Listener(listening, Host(self, local=True, limits=_LIMITS))
+        self._listener = Listener(listening, Dispatcher(self, local=True, limits=_LIMITS))
         self._traits = replace(engine.traits, scope="host")
-        _owners.add(self)
+        closed_at_exit(self, Layer.LISTENER)
 
     @property
     def traits(self) -> Traits:
         return self._traits
 
     def close(self) -> None:
-        self._stop()
+        self.close_at_exit()
         super().close()
 
-    def _stop(self) -> None:
+    def close_at_exit(self) -> None:
+        """Stop listening: requests under way are answered before the engine is closed."""
         listener = self._listener
         if listener is not None and listener.stop():
             # Unlinked while the folder is still ours: the next owner's socket has the same name.
@@ -78,14 +77,3 @@ def _bound(path: Path) -> socket.socket:
         made.close()
         raise
     return made
-
-
-_owners: weakref.WeakSet[OwnerBackend] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """Before the engines are closed: who is inside gets an answer, or none, but no error of ours."""
-    for owner in list(_owners):
-        if owner._listener is not None and owner._listener.owner == os.getpid():
-            owner._stop()

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server for the operations, inside any process, with nothing to install.
 
 It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `tenure serve`.
-A connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that a caller who is gone is
-noticed at once. Where small verbs wait for no disk, one thread answers those of all connections (`loop`).
+Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices at
+once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections (`event_loop`).
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ import os
 import select
 import socket
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl
 
 from tenure import telemetry
-from tenure.backends.owner.event_loop import Loop, Next
-from tenure.errors import InvalidArgument, NotFound, TenureError, TooLarge
-from tenure.protocol.dispatcher import REQUEST_ID, ROUTES, SMALL, Begun, Host, Reply
-from tenure.protocol.head_cache import LEARNT, Found, Lane
-from tenure.protocol.http_heads import parsed, written
+from tenure.backends.owner.event_loop import AfterTurn, EventLoop
+from tenure.errors import InvalidArgument, TenureError, TooLarge
+from tenure.process import Layer, renewed_after_fork
+from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer, run_now
+from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
+from tenure.protocol.head_cache import HeadCache, Match
+from tenure.protocol.http_heads import parse, render
 from tenure.protocol.identity import LOCAL, Identity
 
 Identify = Callable[[Mapping[str, str]], Identity]
 
 
-#: A request with one of these takes more than one look.
+#: A request with one of these headers is left to the connection's own thread.
 _UNUSUAL = frozenset({"transfer-encoding", "expect", "connection", "upgrade"})
-#: A larger one than this may take a while.
-_AT_ONCE_BYTES = 64 * 1024
-#: After so many small verbs a connection that had a thread of its own goes back to the loop.
+#: So is a request of more bytes than this, which may take a while.
+_INLINE_BYTES = 64 * 1024
+#: After so many small verbs a connection that had a thread of its own goes back to the event loop.
 _STEADY = 8
 
 
-class _Gone(Exception):
-    """The caller has left."""
+class CallerGone(Abandoned):
+    """The caller has closed the connection."""
 
 
 def _trusting(headers: Mapping[str, str]) -> Identity:
@@ -46,18 +47,18 @@ def _trusting(headers: Mapping[str, str]) -> Identity:
 class Listener:
     """Answers on a listening socket, which it takes over, until stopped."""
 
-    def __init__(self, listening: socket.socket, host: Host, identify: Identify = _trusting) -> None:
-        self.host = host
+    def __init__(self, listening: socket.socket, dispatcher: Dispatcher, identify: Identify = _trusting) -> None:
+        self.dispatcher = dispatcher
         self.identify = identify
         self._listening = listening
         self._lock = threading.Lock()
         self._connections: dict[_Connection, None] = {}
-        self.loop = Loop() if host.quick else None
-        self.lane = Lane()
-        #: Whoever asks is the same to it.
+        self.loop = EventLoop() if dispatcher.backend.waits_on == "nothing" else None
+        self.heads = HeadCache()
+        #: Every caller has the same identity.
         self.trusting = identify is _trusting
         self.owner = os.getpid()
-        _listeners.add(self)
+        renewed_after_fork(self, Layer.LISTENER)
         self._thread = threading.Thread(target=self._accept, name="tenure-listener", daemon=True)
         self._thread.start()
 
@@ -66,11 +67,11 @@ class Listener:
             try:
                 accepted, _ = self._listening.accept()
             except OSError:
-                if self.host.stopping or self._listening.fileno() < 0:
+                if self.dispatcher.stopping or self._listening.fileno() < 0:
                     return
-                threading.Event().wait(0.05)  # out of handles: those who are here may leave
+                threading.Event().wait(0.05)  # out of handles, until a connection ends
                 continue
-            if self.host.stopping:
+            if self.dispatcher.stopping:
                 accepted.close()
                 return
             if accepted.family != socket.AF_UNIX:
@@ -83,15 +84,15 @@ class Listener:
             elif not self.loop.add(connection):
                 connection.end()
 
-    def left(self, connection: _Connection) -> None:
+    def forget(self, connection: _Connection) -> None:
         with self._lock:
             self._connections.pop(connection, None)
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """Take no more, end all waiting, let requests under way finish. False: it was stopped before, or is not ours."""
-        if os.getpid() != self.owner or self.host.stopping:
+        """Accept no more, end all waits, let requests under way finish. False: stopped before, or of another process."""
+        if os.getpid() != self.owner or self.dispatcher.stopping:
             return False
-        self.host.stop()
+        self.dispatcher.stop()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listening.close()
@@ -111,8 +112,8 @@ class Listener:
             self.loop.stop()
         return True
 
-    def disown(self) -> None:
-        """In a forked child: a copy of the socket kept open here would take connections that nobody answers."""
+    def renew_after_fork(self) -> None:
+        """A copy of the socket kept open in the child would accept connections that nobody answers."""
         self._lock = threading.Lock()
         self._listening.close()
         for connection in list(self._connections):
@@ -122,11 +123,11 @@ class Listener:
 
 
 class _Connection:
-    """One caller's connection, and the thread that serves it."""
+    """One caller's connection, served by the event loop or by a thread of its own."""
 
     def __init__(self, listener: Listener, sock: socket.socket) -> None:
         self._listener = listener
-        self._host = listener.host
+        self._dispatcher = listener.dispatcher
         self.sock = sock
         self._buffer = bytearray()
         self._busy = False
@@ -136,6 +137,103 @@ class _Connection:
         #: So many small verbs in a row have not waited.
         self._small = 0
 
+    def end(self) -> None:
+        self._listener.forget(self)
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+            self.sock.close()
+        for handle in pipe or ():
+            os.close(handle)
+
+    def finish(self) -> None:
+        """End it: now between two requests, otherwise after the one under way."""
+        with self._lock:
+            if not self._busy and self.sock.fileno() >= 0:
+                with contextlib.suppress(OSError):
+                    self.sock.shutdown(socket.SHUT_RDWR)
+
+    # ── in the event loop ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> AfterTurn:
+        """Answer what has arrived, as far as that takes neither a wait nor long."""
+        buffer = self._buffer
+        try:
+            with contextlib.suppress(BlockingIOError):
+                got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
+                if not got:
+                    return AfterTurn.CLOSE
+                if not buffer and (match := self._listener.heads.find(got)) is not None:
+                    return self._answer_match(match, got)
+                buffer += got
+            while (end := buffer.find(b"\r\n\r\n")) >= 0:
+                if not self._answer_inline(end):
+                    return AfterTurn.TO_THREAD
+                if self._dispatcher.stopping:
+                    return AfterTurn.CLOSE
+            return AfterTurn.KEEP if len(buffer) <= self._dispatcher.limits.head_bytes else AfterTurn.CLOSE
+        except OSError:
+            return AfterTurn.CLOSE
+        except Exception as exc:  # noqa: BLE001 - a bug must not end without a word
+            telemetry.warn("connection_failed", exc)
+            return AfterTurn.CLOSE
+
+    def _answer_match(self, match: Match, got: bytes) -> AfterTurn:
+        """Answer a request whose head is in the cache."""
+        cached = match.cached
+        exchange = InlineExchange.with_head(
+            self._dispatcher, self._listener.identify, cached.head, cached.headers, match.request_id, got[match.body :]
+        )
+        with self._lock:
+            self._busy = True
+        try:
+            reply = exchange.answer()
+            if reply is None:
+                self._buffer += got
+                return AfterTurn.TO_THREAD
+            if not self._sent_at_once(reply):
+                return AfterTurn.TO_THREAD
+        finally:
+            with self._lock:
+                self._busy = False
+        return AfterTurn.CLOSE if self._dispatcher.stopping else AfterTurn.KEEP
+
+    def _answer_inline(self, end: int) -> bool:
+        """Answer the request whose head ends there; False: it needs a thread of its own, and is still in the buffer."""
+        method, target, headers = parse(self._buffer[:end].decode("latin-1"))
+        length = headers.get("content-length", "0")
+        if not method or "?" in target or not length.isdigit() or not _UNUSUAL.isdisjoint(headers):
+            return False
+        whole = end + 4 + int(length)
+        if len(self._buffer) < whole or whole > _INLINE_BYTES:
+            return False
+        data, listener = bytes(self._buffer[:whole]), self._listener
+        exchange = InlineExchange(self._dispatcher, listener.identify, method, target, headers, data[end + 4 :])
+        with self._lock:
+            self._busy = True
+        try:
+            reply = exchange.answer()
+            if reply is None:
+                return False
+            head = exchange.cacheable_head(reply) if listener.trusting else None
+            if head is not None:
+                listener.heads.store(data, head, headers)
+            del self._buffer[:whole]
+            return self._sent_at_once(reply)
+        finally:
+            with self._lock:
+                self._busy = False
+
+    def _sent_at_once(self, reply: Reply) -> bool:
+        """False: some of it is left for a thread to send."""
+        data = render(reply, not self._dispatcher.stopping)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            sent = self.sock.send(data, socket.MSG_DONTWAIT)
+        self._unsent = data[sent:]
+        return not self._unsent
+
+    # ── in a thread of its own ───────────────────────────────────────────────────────────────────────────────────────
+
     def serve(self) -> None:
         loop = self._listener.loop
         try:
@@ -143,153 +241,53 @@ class _Connection:
                 self.sock.sendall(self._unsent)
                 self._unsent = b""
             self._small = 0
-            while self._one():
-                # Who waits once will wait again: a thread is not made anew for every wait.
+            while self._serve_one():
+                # A caller that waits once will wait again: a thread is not made anew for every wait.
                 if loop is not None and self._small >= _STEADY and loop.add(self):
                     return
-        except (OSError, _Gone):
-            pass  # they left, or were shown out
-        except Exception as exc:  # noqa: BLE001 - a bug must not end without a word
+        except (OSError, Abandoned):
+            pass  # the caller left, or the listener stops
+        except Exception as exc:  # noqa: BLE001 - as in `turn`
             telemetry.warn("connection_failed", exc)
         self.end()
 
-    def end(self) -> None:
-        self._listener.left(self)
-        with self._lock:
-            pipe, self._pipe = self._pipe, None
-            self.sock.close()
-        for handle in pipe or ():
-            os.close(handle)
-
-    def turn(self) -> Next:
-        """For the loop: answer what has come, as far as that takes neither a wait nor long."""
-        buffer = self._buffer
-        try:
-            with contextlib.suppress(BlockingIOError):
-                got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
-                if not got:
-                    return Next.GONE
-                if not buffer and (found := self._listener.lane.find(got)) is not None:
-                    return self._known(found, got)
-                buffer += got
-            while (end := buffer.find(b"\r\n\r\n")) >= 0:
-                if not self._at_once(end):
-                    return Next.ELSEWHERE
-                if self._host.stopping:
-                    return Next.GONE
-            return Next.HERE if len(buffer) <= self._host.limits.head_bytes else Next.GONE
-        except OSError:
-            return Next.GONE
-        except Exception as exc:  # noqa: BLE001 - as in `serve`
-            telemetry.warn("connection_failed", exc)
-            return Next.GONE
-
-    def _known(self, found: Found, got: bytes) -> Next:
-        """Answer a request that begins like one before."""
-        host, (prepared, headers), name = self._host, found.known, found.name
-        with self._lock:
-            self._busy = True
-        try:
-            try:
-                begun = host.understand(prepared, {}, name, got[found.body :])
-                if begun.waiting is not None:
-                    self._buffer += got
-                    return Next.ELSEWHERE
-                reply = host.reply(begun, host.run(begun))
-            except TenureError as exc:
-                reply = host.refusal(exc, headers)
-            except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-                reply = self._failed(exc, prepared.operation.path, headers)
-            if not self._sent_at_once(reply):
-                return Next.ELSEWHERE
-        finally:
-            with self._lock:
-                self._busy = False
-        return Next.GONE if host.stopping else Next.HERE
-
-    def _sent_at_once(self, reply: Reply) -> bool:
-        """False: some of it is left for a thread to send."""
-        answer = written(reply, not self._host.stopping)
-        sent = 0
-        with contextlib.suppress(BlockingIOError):
-            sent = self.sock.send(answer, socket.MSG_DONTWAIT)
-        self._unsent = answer[sent:]
-        return not self._unsent
-
-    def _at_once(self, end: int) -> bool:
-        """Answer the request whose head ends there; False: it is for a thread of its own, and still in the buffer."""
-        method, target, headers = parsed(self._buffer[:end].decode("latin-1"))
-        length = headers.get("content-length", "0")
-        if method not in ("POST", "GET") or "?" in target or not length.isdigit() or not _UNUSUAL.isdisjoint(headers):
-            return False
-        whole = end + 4 + int(length)
-        if len(self._buffer) < whole or whole > _AT_ONCE_BYTES:
-            return False
-        with self._lock:
-            self._busy = True
-        try:
-            reply = self._small_verb(method, target, headers, bytes(self._buffer[:whole]), end + 4)
-            if reply is None:
-                return False
-            del self._buffer[:whole]
-            return self._sent_at_once(reply)
-        finally:
-            with self._lock:
-                self._busy = False
-
-    def _small_verb(self, method: str, target: str, headers: dict[str, str], data: bytes, at: int) -> Reply | None:
-        host, listener = self._host, self._listener
-        try:
-            operation, named = ROUTES.find(method, target)
-            if operation.name not in SMALL:
-                return None
-            prepared = host.prepare(operation, named, headers, listener.identify(headers))
-            begun = host.understand(prepared, {}, headers.get(REQUEST_ID), data[at:])
-            if listener.trusting and operation.name in LEARNT:
-                listener.lane.learn(data, prepared._replace(name=begun.call.name), headers)
-            return host.reply(begun, host.run(begun)) if begun.waiting is None else None
-        except TenureError as exc:
-            return host.refusal(exc, headers)
-        except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-            return self._failed(exc, target, headers)
-
-    def finish(self) -> None:
-        """Between two requests: go. Otherwise, after this one."""
-        with self._lock:
-            if not self._busy and self.sock.fileno() >= 0:
-                with contextlib.suppress(OSError):
-                    self.sock.shutdown(socket.SHUT_RDWR)
-
-    def _one(self) -> bool:
+    def _serve_one(self) -> bool:
         """Serve one request; False: the connection is over."""
-        head = self._head()
+        head = self._read_head()
         if head is None:
             return False
         with self._lock:
             self._busy = True
-        if self._host.stopping:
+        if self._dispatcher.stopping:
             return False
-        method, target, headers = parsed(head)
+        method, target, headers = parse(head)
         try:
             if not method:
                 raise InvalidArgument("that is not HTTP/1.1")
-            body = self._body(headers)
-        except TenureError as exc:  # what follows on this connection cannot be told apart any more
-            self._send(Host.refusal(exc, headers), False)
+            size = self._body_size(headers)
+        except TenureError as exc:  # where the next request begins on this connection is not known any more
+            self.sock.sendall(render(Dispatcher.refusal(exc, headers), keep=False))
             return False
-        keep = headers.get("connection", "").lower() != "close"
-        reply = self._answer(method, target, headers, body)
-        keep = keep and not self._host.stopping
-        self._send(reply, keep)
+        exchange = _ThreadExchange(self, method, target, headers, size)
+        reply = run_now(answer(self._dispatcher, exchange))
+        request = exchange.request
+        plain = request is not None and request.waiting is None and request.operation.small
+        self._small = self._small + 1 if plain else 0
+        keep = headers.get("connection", "").lower() != "close" and not self._dispatcher.stopping
+        keep = keep and not exchange.unsent_body
+        self.sock.sendall(render(reply, keep))
+        if keep and exchange.unread:  # refused before it was read: the next request is behind it
+            self.read_body(exchange.unread, keep=False)
         with self._lock:
             self._busy = False
-            return keep and not self._host.stopping
+            return keep and not self._dispatcher.stopping
 
-    def _head(self) -> str | None:
-        buffer, limit = self._buffer, self._host.limits.head_bytes
+    def _read_head(self) -> str | None:
+        """None: the caller has closed the connection between two requests."""
+        buffer, limit = self._buffer, self._dispatcher.limits.head_bytes
         while (end := buffer.find(b"\r\n\r\n")) < 0:
             if len(buffer) > limit:
-                raise _Gone
+                raise CallerGone
             got = self.sock.recv(65536)
             if not got:
                 return None
@@ -298,109 +296,115 @@ class _Connection:
         del buffer[: end + 4]
         return head
 
-    def _body(self, headers: Mapping[str, str]) -> bytes:
+    def _body_size(self, headers: Mapping[str, str]) -> int:
+        """Raises InvalidArgument, TooLarge."""
         if "transfer-encoding" in headers:
             raise InvalidArgument("a request's body comes with a Content-Length here")
         length = headers.get("content-length", "0")
         if not length.isdigit():
             raise InvalidArgument(f"Content-Length {length!r} is no length")
-        size, limit = int(length), self._host.limits.body_bytes
+        size, limit = int(length), self._dispatcher.limits.body_bytes
         if size > limit:
             raise TooLarge("the request", size, limit)
-        if headers.get("expect", "").lower() == "100-continue":
-            self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return size
+
+    def read_body(self, size: int, *, keep: bool = True) -> bytes:
+        """The next `size` bytes. `keep=False`: read and drop them, so that the next request is found."""
         buffer = self._buffer
         while len(buffer) < size:
-            got = self.sock.recv(max(65536, min(size - len(buffer), 1 << 20)))
+            if not keep:
+                size -= len(buffer)
+                buffer.clear()
+            try:
+                got = self.sock.recv(max(65536, min(size - len(buffer), 1 << 20)))
+            except OSError as exc:
+                raise CallerGone from exc
             if not got:
-                raise _Gone
+                raise CallerGone
             buffer += got
         body = bytes(buffer[:size])
         del buffer[:size]
         return body
 
-    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        host = self._host
-        try:
-            identity = self._listener.identify(headers)
-            path, query = target, {}
-            if "?" in target:
-                path, _, after = target.partition("?")
-                query = dict(parse_qsl(after, keep_blank_values=True))
-            if method == "DELETE" and path.startswith("/v1/requests/"):
-                if not host.call_off(identity, headers, path[13:]):
-                    raise NotFound("no request of that id waits")
-                return Reply(200, "application/json", b"{}")
-            operation, named = ROUTES.find(method, path)
-            begun = host.begin(operation, named, query, headers, body, identity)
-            self._small = self._small + 1 if begun.waiting is None and operation.name in SMALL else 0
-            answer = host.run(begun) if begun.waiting is None else self._wait(begun)
-            return host.reply(begun, answer)
-        except TenureError as exc:
-            return host.refusal(exc, headers)
-        except (_Gone, OSError):
-            raise
-        except Exception as exc:  # noqa: BLE001 - the caller is told, and so is the log
-            return self._failed(exc, target, headers)
-
-    def _failed(self, exc: Exception, target: str, headers: Mapping[str, str]) -> Reply:
-        telemetry.warn("request_failed", exc, path=target.partition("?")[0])
-        return self._host.refusal(TenureError(f"the server failed: {type(exc).__name__}"), headers)
-
-    def _wait(self, begun: Begun) -> object:
-        host = self._host
+    def wait(self, request: DecodedRequest) -> object:
+        """The answer to a request that waits. Raises CallerGone as soon as the caller has left."""
         if self._pipe is None:
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
         reading, writing = self._pipe
-        lock, open_here = self._lock, self
 
-        def told() -> None:
-            # Under the lock, since a late call must not write to a handle that was closed, and perhaps is another's by now.
-            with lock:
-                if open_here._pipe is not None:
+        def notify() -> None:
+            # Under the lock: a late call must not write to a handle that was closed, and may be another's by now.
+            with self._lock:
+                if self._pipe is not None:
                     with contextlib.suppress(BlockingIOError):
                         os.write(writing, b"x")
 
-        entry = host.attendance.enter(begun.key, told)
-        watch = host.watch(begun, told)
         poll = select.poll()
         poll.register(reading, select.POLLIN)
         poll.register(self.sock, select.POLLIN)
+        wait = self._dispatcher.wait(request, notify)
         try:
             while True:
-                answer = host.look(begun, watch, entry)
-                if answer is not None:
-                    if answer_lost(self.sock):
-                        host.give_back(begun, entry, answer)
-                        raise _Gone
-                    return answer
+                found = wait.look()
+                if found is not None:
+                    if caller_left(self.sock):
+                        wait.give_back(found)
+                        raise CallerGone
+                    return found
                 for handle, _ in poll.poll():
                     if handle == reading:
                         os.read(reading, 4096)
                     else:
-                        raise _Gone  # nobody sends more before they have their answer: this is the end of it
+                        raise CallerGone  # a caller sends nothing before it has its answer: it has closed its end
         finally:
-            watch.close()
-            host.attendance.leave(begun.key, entry)
-
-    def _send(self, reply: Reply, keep: bool) -> None:
-        self.sock.sendall(written(reply, keep))
+            wait.close()
 
 
-def answer_lost(sock: socket.socket) -> bool:
-    """Whether the caller has closed their end by now."""
+class _ThreadExchange(Exchange):
+    """A request served by its connection's own thread, which blocks."""
+
+    __slots__ = ("_connection", "unread")
+
+    def __init__(
+        self, connection: _Connection, method: str, target: str, headers: Mapping[str, str], size: int
+    ) -> None:
+        path, _, query = target.partition("?")
+        super().__init__(method, path, dict(parse_qsl(query, keep_blank_values=True)) if query else {}, headers)
+        self._connection = connection
+        #: Bytes of the body that are not read yet.
+        self.unread = size
+
+    async def identify(self) -> Identity:
+        return self._connection._listener.identify(self.headers)
+
+    async def body(self) -> bytes:
+        if self._expects_100:
+            try:
+                self._connection.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            except OSError as exc:
+                raise CallerGone from exc
+        body = self._connection.read_body(self.unread)
+        self.unread = 0
+        return body
+
+    @property
+    def unsent_body(self) -> bool:
+        """Whether the caller holds its body back, and nobody knows if it is still to come."""
+        return bool(self.unread) and self._expects_100
+
+    @property
+    def _expects_100(self) -> bool:
+        return self.headers.get("expect", "").lower() == "100-continue"
+
+    async def carry_out(self, request: DecodedRequest) -> object:
+        if request.waiting is not None:
+            return self._connection.wait(request)
+        return self._connection._dispatcher.run(request)
+
+
+def caller_left(sock: socket.socket) -> bool:
+    """Whether the caller has closed its end by now."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
-
-
-_listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-
-
-def _disown_in_child() -> None:
-    for listener in list(_listeners):
-        listener.disown()
-
-
-os.register_at_fork(after_in_child=_disown_in_child)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from tenure.backends.remote.requests import LONG_MS, Asking, query_of
+from tenure.backends.remote.requests import LONG_MS, Requests, query_of
 from tenure.contract.backend import JobIds, SnapshotInfos
 from tenure.errors import NotFound, SnapshotExpired
 from tenure.model.job import Restored
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _WORD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
-class BulkVerbs(Asking):
+class BulkVerbs(Requests):
     # ── bring in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:

@@ -1,10 +1,9 @@
-"""Asking a server: a request's head and body, the answer as what was asked for, or as the error it tells of."""
+"""Requests to a server: head and body out, and the reply decoded as the type wanted, or raised as the error it holds."""
 
 from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -15,6 +14,7 @@ from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.transport import Answer, Transport
 from tenure.errors import Unavailable
 from tenure.model.names import DEFAULT_TENANT, QueueName
+from tenure.process import Layer, renewed_after_fork
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Operation
 from tenure.protocol.formats import FORMATS, JSON, MSGPACK
@@ -26,19 +26,10 @@ T = TypeVar("T")
 
 #: For what takes as long as it takes: a check of a large store, a copy of it.
 LONG_MS = 86_400_000
-_all: weakref.WeakSet[Asking] = weakref.WeakSet()
 
 
-def _disown_in_child() -> None:
-    for one in list(_all):
-        one._transport.disown()
-
-
-os.register_at_fork(after_in_child=_disown_in_child)
-
-
-class Asking:
-    """A server's address, and how to ask it."""
+class Requests:
+    """A server's address, and how requests are sent to it."""
 
     def __init__(
         self,
@@ -60,7 +51,11 @@ class Asking:
         self._content_type = f"Content-Type: {self._format.content_type}\r\n"
         #: The id of the next request, where the caller has chosen it.
         self._request = ""
-        _all.add(self)
+        renewed_after_fork(self, Layer.BACKEND)
+
+    def renew_after_fork(self) -> None:
+        """The connections are the parent's: the child makes its own."""
+        self._transport.disown()
 
     def _ask(
         self,
@@ -99,7 +94,7 @@ class Asking:
         start = f"{operation.method} {self._base}{path}{self._fixed}"
         if tenant is not None:
             more += f"Tenure-Tenant: {tenant}\r\n"
-        # What differs from one request to the next comes last: servers know the rest again (`lane`).
+        # What differs from one request to the next comes last: servers cache the rest (`protocol.head_cache`).
         named = f"Tenure-Request: {name}\r\n" if name else ""
         if request is None:
             body = b""

@@ -1,11 +1,11 @@
 """The schema's interfaces, each call carried out as an operation.
 
-    Door.login ──▶ SessionDoor.queue ──▶ QueueDoor.add · poll · remove · extend · nack · settle
-                                              │ a request in MessagePack, as HTTP has it
-                                              ▼
-                                         Host.begin ──▶ carry out ──▶ results, or a problem in them
+    Door.login ──▶ Session.queue ──▶ Queue.add · poll · remove · extend · nack · settle
+                                          │ a request in MessagePack, as HTTP has it
+                                          ▼
+                                     protocol.answer.carried_out ──▶ results, or a problem in them
 
-A session keeps its token, not what it once said: every call is identified anew, so that it ends when the token does.
+A session keeps its token, not the identity found in it: every call is identified anew, and the session ends with the token.
 Nothing may be raised to the RPC layer, which would send the caller a traceback.
 """
 
@@ -24,113 +24,135 @@ from tenure.errors import InvalidArgument, NotFound, TenureError
 from tenure.model.job import Enqueued, Job
 from tenure.model.lease import Extended
 from tenure.protocol import messages as m
-from tenure.protocol.dispatcher import Begun, Host
+from tenure.protocol.answer import Exchange, carried_out
+from tenure.protocol.calls import Operation
+from tenure.protocol.dispatcher import DecodedRequest, Dispatcher
 from tenure.protocol.identity import Identity
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import error_of, retry_after
+from tenure.server.verb_runner import VerbRunner
 
 SCHEMA_FILE = Path(__file__).with_name("tenure.capnp")
 
 capnp.remove_import_hook()
 SCHEMA: Any = capnp.load(str(SCHEMA_FILE))
 
-Carry = Callable[[Begun], Awaitable[object]]
 Identify = Callable[[Mapping[str, str]], Awaitable[Identity]]
 
 _MSGPACK = {"content-type": "application/msgpack", "accept": "application/msgpack"}
 _VERBS = ("ack", "nack", "fail", "release")
 
 
-def told(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Errors go into the results' `problem`."""
+def reporting_problems(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A call whose errors go into its results, as `problem`."""
 
     @functools.wraps(method)
     async def answer(self: Any, _context: Any, **_: Any) -> None:
         try:
             await method(self, _context.params, _context.results)
         except TenureError as exc:
-            _tell(_context.results.init("problem"), exc)
+            _set_problem(_context.results.init("problem"), exc)
         except Exception as exc:  # noqa: BLE001 - the caller is told that it failed, the log how
             telemetry.warn("capnp_call_failed", exc, call=method.__name__)
-            _tell(_context.results.init("problem"), TenureError(f"the server failed: {type(exc).__name__}"))
+            _set_problem(_context.results.init("problem"), TenureError(f"the server failed: {type(exc).__name__}"))
 
     return answer
 
 
-def _tell(problem: Any, error: TenureError) -> None:
+def _set_problem(problem: Any, error: TenureError) -> None:
     problem.code, problem.message = error.code, str(error)
     problem.retryAfterSecs = retry_after(error) or 0
 
 
-class Lobby:
-    """What all connections share: who asks, and how operations are carried out."""
+class Calls:
+    """What all connections share: how a call is identified and carried out as an operation."""
 
-    def __init__(self, host: Host, identify: Identify, carry: Carry) -> None:
-        self._host = host
-        self._identify = identify
-        self._carry = carry
+    def __init__(self, dispatcher: Dispatcher, identify: Identify, runner: VerbRunner) -> None:
+        self.dispatcher = dispatcher
+        self.identify = identify
+        self.runner = runner
 
-    async def identified(self, headers: Mapping[str, str]) -> Identity:
-        return await self._identify(headers)
-
-    async def ask(self, name: str, headers: Mapping[str, str], path: dict[str, str], request: object = None) -> Any:
-        identity = await self._identify(headers)
-        operation = OPERATIONS[name]
+    async def call(self, name: str, headers: Mapping[str, str], path: dict[str, str], request: object = None) -> Any:
+        """The operation's answer, of the type that it declares: hence Any."""
         body = b"" if request is None else msgspec.msgpack.encode(request)
-        return await self._carry(self._host.begin(operation, path, {}, headers, body, identity))
+        return await carried_out(self.dispatcher, _CallExchange(self, name, headers, path, body))
 
 
-class FrontDoor(SCHEMA.Door.Server):  # type: ignore[misc]
+class _CallExchange(Exchange):
+    """A call of the RPC, as a request for the operation of that name."""
+
+    __slots__ = ("_body", "_calls", "_name", "_words")
+
+    def __init__(self, calls: Calls, name: str, headers: Mapping[str, str], words: dict[str, str], body: bytes) -> None:
+        super().__init__("", "", {}, headers)
+        self._calls = calls
+        self._name = name
+        self._words = words
+        self._body = body
+
+    def find(self) -> tuple[Operation, dict[str, str]]:
+        return OPERATIONS[self._name], self._words
+
+    async def identify(self) -> Identity:
+        return await self._calls.identify(self.headers)
+
+    async def body(self) -> bytes:
+        return self._body
+
+    async def carry_out(self, request: DecodedRequest) -> object:
+        return await self._calls.runner.carry_out(request)
+
+
+class DoorServer(SCHEMA.Door.Server):  # type: ignore[misc]
     """Where a connection starts."""
 
-    def __init__(self, lobby: Lobby) -> None:
-        self._lobby = lobby
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
-    @told
+    @reporting_problems
     async def login(self, params: Any, results: Any) -> None:
         headers = dict(_MSGPACK, host="localhost")
         if params.token:
             headers["authorization"] = f"Bearer {params.token}"
         if params.tenant:
             headers["tenure-tenant"] = params.tenant
-        identity = await self._lobby.identified(headers)
+        identity = await self._calls.identify(headers)
         identity.acting(headers.get("tenure-tenant"))
-        results.session = SessionDoor(self._lobby, headers)
+        results.session = SessionServer(self._calls, headers)
 
 
-class SessionDoor(SCHEMA.Session.Server):  # type: ignore[misc]
-    def __init__(self, lobby: Lobby, headers: Mapping[str, str]) -> None:
-        self._lobby = lobby
+class SessionServer(SCHEMA.Session.Server):  # type: ignore[misc]
+    def __init__(self, calls: Calls, headers: Mapping[str, str]) -> None:
+        self._calls = calls
         self._headers = headers
 
-    @told
+    @reporting_problems
     async def queue(self, params: Any, results: Any) -> None:
         name = str(params.queueName)
-        await self._lobby.ask(
-            "policy", self._headers, {"queue": name}
-        )  # a wrong name is told here, not at the first verb
-        results.queue = QueueDoor(self._lobby, self._headers, name)
+        # A wrong name is refused here, not at the first verb.
+        await self._calls.call("policy", self._headers, {"queue": name})
+        results.queue = QueueServer(self._calls, self._headers, name)
 
 
-class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
-    def __init__(self, lobby: Lobby, headers: Mapping[str, str], queue: str) -> None:
-        self._lobby = lobby
+class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
+    def __init__(self, calls: Calls, headers: Mapping[str, str], queue: str) -> None:
+        self._calls = calls
         self._headers = headers
         self._queue = queue
 
-    async def _ask(self, operation: str, request: object = None, **path: str) -> Any:
-        return await self._lobby.ask(operation, self._headers, {"queue": self._queue, **path}, request)
+    async def _call(self, operation: str, request: object = None, **path: str) -> Any:
+        return await self._calls.call(operation, self._headers, {"queue": self._queue, **path}, request)
 
     # ── Queueber's ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @told
+    @reporting_problems
     async def add(self, params: Any, results: Any) -> None:
-        added: Sequence[Enqueued] = await self._ask("enqueue", [_job(item) for item in params.items])
+        added: Sequence[Enqueued] = await self._call("enqueue", [_job(item) for item in params.items])
         ids = results.init("ids", len(added))
         for index, one in enumerate(added):
             ids[index] = bytes.fromhex(one.id)
 
-    @told
+    @reporting_problems
     async def poll(self, params: Any, results: Any) -> None:
         request: dict[str, object] = {
             "limit": params.numItems or 1,
@@ -140,7 +162,7 @@ class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
         lease_ms = _millis(params.leaseValidityMillis, params.leaseValiditySecs)
         if lease_ms:
             request["lease_ms"] = lease_ms
-        claim: m.ClaimReply = await self._ask("claim", request)
+        claim: m.ClaimReply = await self._call("claim", request)
         if claim.lease is None:
             return
         results.lease = bytes.fromhex(claim.lease)
@@ -149,15 +171,15 @@ class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
         for item, job in zip(items, claim.jobs, strict=True):
             _show(item, job)
 
-    @told
+    @reporting_problems
     async def remove(self, params: Any, results: Any) -> None:
         await self._settle_one("ack", params)
         results.removed = True
 
-    @told
+    @reporting_problems
     async def extend(self, params: Any, results: Any) -> None:
         lease_ms = _millis(params.leaseValidityMillis, params.leaseValiditySecs)
-        extended: Extended = await self._ask("extend", {"lease_ms": lease_ms}, lease=_hex(params.lease))
+        extended: Extended = await self._call("extend", {"lease_ms": lease_ms}, lease=_hex(params.lease))
         results.extended = True
         results.untilMillis = extended.until_ms
         lost = results.init("lost", len(extended.lost))
@@ -166,12 +188,12 @@ class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
 
     # ── ours ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @told
+    @reporting_problems
     async def nack(self, params: Any, results: Any) -> None:
-        await self._settle_one("nack", params, **_why(params))
+        await self._settle_one("nack", params, **_error_and_delay(params))
         results.returned = True
 
-    @told
+    @reporting_problems
     async def settle(self, params: Any, results: Any) -> None:
         items = []
         for one in params.settlements:
@@ -179,8 +201,10 @@ class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
             item: dict[str, object] = {"verb": verb, "receipt": await self._receipt(one.id, one.lease, one.token)}
             if one.result:
                 item["result"] = bytes(one.result)
-            items.append(item | (_why(one) if verb == "nack" else {"error": one.error} if one.error else {}))
-        reply: m.SettleReply = await self._ask("settle", {"items": items})
+            items.append(
+                item | (_error_and_delay(one) if verb == "nack" else {"error": one.error} if one.error else {})
+            )
+        reply: m.SettleReply = await self._call("settle", {"items": items})
         outcomes = results.init("outcomes", len(reply.results))
         for outcome, problem in zip(outcomes, reply.results, strict=True):
             if problem is not None:
@@ -188,7 +212,7 @@ class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
 
     async def _settle_one(self, verb: str, params: Any, **more: object) -> None:
         receipt = await self._receipt(params.id, params.lease, 0)
-        reply: m.SettleReply = await self._ask("settle", {"items": [{"verb": verb, "receipt": receipt, **more}]})
+        reply: m.SettleReply = await self._call("settle", {"items": [{"verb": verb, "receipt": receipt, **more}]})
         (problem,) = reply.results
         if problem is not None:
             raise error_of(problem)
@@ -197,7 +221,7 @@ class QueueDoor(SCHEMA.Queue.Server):  # type: ignore[misc]
         """The proof. Where the caller kept no token, the job's own stands in: the lease still has to be the one that holds it."""
         if not token:
             try:
-                found: Job = await self._ask("get", job=_hex(job))
+                found: Job = await self._call("get", job=_hex(job))
                 token = found.token
             except NotFound:
                 token = 0
@@ -214,13 +238,13 @@ def _hex(raw: bytes) -> str:
     return bytes(raw).hex()
 
 
-def _why(params: Any) -> dict[str, object]:
-    said: dict[str, object] = {}
+def _error_and_delay(params: Any) -> dict[str, object]:
+    given: dict[str, object] = {}
     if params.error:
-        said["error"] = params.error
+        given["error"] = params.error
     if params.delayMillis >= 0:
-        said["delay_ms"] = params.delayMillis
-    return said
+        given["delay_ms"] = params.delayMillis
+    return given
 
 
 def _job(item: Any) -> dict[str, object]:

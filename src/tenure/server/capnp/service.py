@@ -1,6 +1,6 @@
-"""The door's own thread and event loop, beside the HTTP server's.
+"""Cap'n Proto's own thread and event loop, beside the HTTP server's.
 
-Its own, because the RPC layer keeps a loop of its own under asyncio's, and neither should be able to hold up the other.
+The RPC layer keeps a loop of its own under asyncio's, and neither server should be able to hold up the other.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from typing import Any
 import capnp
 
 from tenure.errors import OpenError
-from tenure.protocol.dispatcher import Host
+from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.identity import Identity
 from tenure.server.auth import Authenticator
-from tenure.server.capnp.executor import Carrier
-from tenure.server.capnp.interfaces import FrontDoor, Lobby
-from tenure.server.request_quota import Meter
+from tenure.server.capnp.interfaces import Calls, DoorServer
+from tenure.server.request_quota import RequestQuota
+from tenure.server.verb_runner import VerbRunner
 
 #: The least that a message may be, however small a body is allowed to be: the RPC layer's own take some room.
 _MIN_WORDS = 8192
 
 
-class DoorService:
-    """The door to a host, open for as long as the context lasts."""
+#: Threads for verbs that do not run on the event loop.
+_THREADS = 8
 
-    def __init__(self, host: Host, authenticator: Authenticator, place: tuple[str, int]) -> None:
-        self._carrier = Carrier(host)
+
+class CapnpService:
+    """The operations of a dispatcher over Cap'n Proto, for as long as the context lasts."""
+
+    def __init__(self, dispatcher: Dispatcher, authenticator: Authenticator, place: tuple[str, int]) -> None:
+        self._runner = VerbRunner(dispatcher, _THREADS, "tenure-capnp-verb")
         self._authenticator = authenticator
-        self._meter = Meter(host.backend)
-        lobby = Lobby(host, self._identify, self._carrier.carry)
-        self._server = CapnpServer(lobby, *place, host.limits.body_bytes)
+        self._quota = RequestQuota(dispatcher.backend)
+        calls = Calls(dispatcher, self._identify, self._runner)
+        self._server = CapnpServer(calls, *place, dispatcher.limits.body_bytes)
 
     @property
     def port(self) -> int:
@@ -43,24 +47,24 @@ class DoorService:
         found = self._authenticator.identify_at_once(headers)
         if found is None:
             found = await asyncio.to_thread(self._authenticator.identify, headers)
-        if not self._meter.free(found):
-            await asyncio.to_thread(self._meter.draw, found)
+        if not self._quota.free(found):
+            await asyncio.to_thread(self._quota.draw, found)
         return found
 
-    def __enter__(self) -> DoorService:
+    def __enter__(self) -> CapnpService:
         self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.stop()
-        self._carrier.close()
+        self._runner.close()
 
 
 class CapnpServer:
     """Listens from `start` to `stop`."""
 
-    def __init__(self, lobby: Lobby, host: str, port: int, max_bytes: int) -> None:
-        self._lobby = lobby
+    def __init__(self, calls: Calls, host: str, port: int, max_bytes: int) -> None:
+        self._calls = calls
         self._host, self.port = host, port
         self._words = max(_MIN_WORDS, max_bytes // 8)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,7 +81,7 @@ class CapnpServer:
             raise OpenError(f"cannot listen on {self._host}:{self.port} (--capnp): {self._failed}")
 
     def stop(self) -> None:
-        """Take no more connections, end those there are; what was asked for and not answered is called off."""
+        """Take no more connections, end those there are; calls that are not answered yet are cancelled."""
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -86,7 +90,7 @@ class CapnpServer:
     def _run(self) -> None:
         try:
             asyncio.run(capnp.run(self._serve()))
-        except Exception as exc:  # noqa: BLE001 - handed to whoever starts it
+        except Exception as exc:  # noqa: BLE001 - raised by `start`
             self._failed = exc
         finally:
             self._ready.set()
@@ -104,7 +108,7 @@ class CapnpServer:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _connected(self, stream: Any) -> None:
-        door = capnp.TwoPartyServer(
-            stream, bootstrap=FrontDoor(self._lobby), traversal_limit_in_words=self._words, nesting_limit=16
+        connection = capnp.TwoPartyServer(
+            stream, bootstrap=DoorServer(self._calls), traversal_limit_in_words=self._words, nesting_limit=16
         )
-        await door.on_disconnect()
+        await connection.on_disconnect()
