@@ -142,7 +142,7 @@ def _for_request(current: Backend, request: bytes | None) -> Backend:
         return current
     if isinstance(current, RemoteBackend):
         return current.once(request)
-    return current.once(outcome_id("", request.hex()))
+    return current.once(outcome_id(b"", request.hex()))
 
 
 class JoinedRequestView(NetworkServing):

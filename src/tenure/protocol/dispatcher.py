@@ -29,7 +29,7 @@ from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Operation, Waiting
 from tenure.protocol.formats import Format
 from tenure.protocol.identity import Identity
-from tenure.protocol.in_flight import RequestsInFlight
+from tenure.protocol.in_flight import RequestKey, RequestsInFlight
 from tenure.protocol.limits import Limits
 from tenure.protocol.operations import decoded_query
 from tenure.protocol.problems import problem_of, retry_after
@@ -120,9 +120,11 @@ class Dispatcher:
         backend = self.backend
         key: object = None
         if request_id is not None and (operation.remembered or operation.waits):
-            key = (tenant, request_id)
+            key = RequestKey(tenant, identity.subject, request_id, operation.name, tuple(path.values()))
             if operation.remembered:
-                backend = backend.once(outcome_id("" if identity.operator else identity.tenant, request_id))
+                # Callers of the owner's socket are one user; they may ask again by a new owner, which knows the id alone.
+                asked_by = b"" if self.local else _asked_by(key, identity)
+                backend = backend.once(outcome_id(asked_by, request_id))
         call = Call(backend, identity, tenant, path, request, self.in_flight, queue)
         waiting = None if operation.waits is None else operation.waits(call)
         return DecodedRequest(head, call, waiting, key or object(), len(body))
@@ -263,8 +265,15 @@ def _leased(answer: object) -> bool:
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-def outcome_id(tenant: str, request_id: str) -> bytes:
-    """The id under which the store remembers an outcome: the caller's, and no other tenant's. An operator's has no tenant."""
+def _asked_by(key: RequestKey, identity: Identity) -> bytes:
+    """What besides its id tells a request from others: an id that became known is of no use to another caller, nor for another
+    operation or queue."""
+    queues = None if identity.queues is None else sorted(identity.queues)
+    return msgspec.msgpack.encode((key.tenant, key.subject, key.operation, key.words, queues))
+
+
+def outcome_id(asked_by: bytes, request_id: str) -> bytes:
+    """The id under which the store remembers an outcome. Raises InvalidArgument."""
     if not _REQUEST_ID.fullmatch(request_id):
         raise InvalidArgument(f"Tenure-Request is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not {request_id[:40]!r}")
-    return hashlib.blake2b(f"{tenant}\0{request_id}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(asked_by + b"\0" + request_id.encode(), digest_size=16).digest()

@@ -205,7 +205,13 @@ def events_waits(call: Call) -> Waiting | None:
 
 
 def call_off(call: Call) -> m.Done:
-    if not call.in_flight.call_off((call.tenant, call.path["request"])):
+    """Only by the caller that sent it, with the scope that it took."""
+    from tenure.protocol.operations import OPERATIONS
+
+    identity = call.identity
+    if not call.in_flight.call_off(
+        call.tenant, identity.subject, call.path["request"], lambda name: identity.may(OPERATIONS[name].scope)
+    ):
         raise NotFound("no request of that id waits")
     return m.Done()
 
