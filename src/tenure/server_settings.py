@@ -82,6 +82,12 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease: Seconds = 86_400.0
     #: The longest wait; a caller that asks for more is answered then, and may ask again.
     wait: Seconds = 60.0
+    #: Payloads of one claim: the rest is left for the next.
+    answer: Size = 32 * 1024**2
+    #: Bodies of all requests that are being read or carried out.
+    bodies: Size = 512 * 1024**2
+    #: Free space of the store's disk that is kept for the store's own work; at most a twentieth of the disk.
+    free: Size = 256 * 1024**2
     #: Seconds in which a connection must send a request's head, and may stand still in a body or an answer.
     idle: Seconds = 30.0
     #: Connections at once; 0, and at most: three quarters of the process's limit of handles.

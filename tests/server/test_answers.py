@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_a_list_does_not_wait_for_the_writer(tmp_path: Path):
     with tenure.open(f"rocksdb:{tmp_path}/data", durability="os", sweep=False) as store:
         queue = store.queue("work")
         queue.enqueue_many([NewJob(b"x", delay=60)] * 100)
-        core = store._backend._core
+        core: Any = store.backend._core  # type: ignore[attr-defined]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(core), "read", None)
             assert len(queue.list("scheduled").jobs) == 100
@@ -69,7 +70,7 @@ def test_events_of_others_are_passed_over_within_bounds(limit: int, monkeypatch:
     with running() as server:
         server.store.queue("crowd", tenant="globex").enqueue_many([b"x"] * 5000)
         asked: list[int] = []
-        backend = server.store._backend
+        backend = server.store.backend
         events = backend.events
 
         def counting(after, most, wait_ms, consumer):

@@ -22,12 +22,17 @@ from typing import TypeVar
 
 from tenure import telemetry
 from tenure.errors import TenureError
+from tenure.protocol.audit import administrative, log_act
 from tenure.protocol.calls import Operation
 from tenure.protocol.dispatcher import REQUEST_ID, DecodedRequest, Dispatcher, Reply, RequestHead
 from tenure.protocol.identity import Identity
+from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.routes import ROUTES
 
 T = TypeVar("T")
+
+#: The operations whose requests go to the audit log.
+_AUDITED = frozenset(name for name, operation in OPERATIONS.items() if administrative(operation))
 
 #: The operations whose heads are worth caching (`head_cache`), and whose paths name nothing but a queue.
 CACHED = frozenset({"enqueue", "claim", "settle"})
@@ -55,6 +60,7 @@ class Exchange:
         "query",
         "request",
         "request_id",
+        "words",
     )
 
     def __init__(self, method: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> None:
@@ -66,6 +72,8 @@ class Exchange:
         self.request_id: str | None = headers.get(REQUEST_ID)
         self.identity: Identity | None = None
         self.operation: Operation | None = None
+        #: What the path names, by the operation's words for it; None: the head was checked before.
+        self.words: dict[str, str] | None = None
         self.head: RequestHead | None = None
         self.request: DecodedRequest | None = None
         #: The code of the error that was replied; None: there was none.
@@ -83,21 +91,43 @@ class Exchange:
         """The whole body, decompressed. Raises TooLarge, InvalidArgument, Abandoned."""
         raise NotImplementedError
 
+    async def decode(self, dispatcher: Dispatcher, head: RequestHead, body: bytes | bytearray) -> DecodedRequest:
+        """The request, decoded. A server with an event loop does it in a thread where the body is large."""
+        return dispatcher.request(head, self.query, self.request_id, body)
+
     async def carry_out(self, request: DecodedRequest) -> object:
         """Run the operation, or wait for its answer. Raises what the operation raises, Abandoned."""
         raise NotImplementedError
 
+    async def encode(self, dispatcher: Dispatcher, request: DecodedRequest, result: object) -> Reply:
+        """The reply, encoded. A server with an event loop does it in a thread where it may be large."""
+        return dispatcher.reply(request, result)
+
 
 async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
-    """The answer to a request, not encoded. Raises TenureError, Abandoned."""
+    """The answer to a request, not encoded. Raises TenureError, Abandoned. Acts of administration are logged (`audit`)."""
+    outcome = "failed"
+    try:
+        result = await _carried_out(dispatcher, exchange)
+        outcome = "ok"
+        return result
+    except TenureError as exc:
+        outcome = exc.code
+        raise
+    finally:
+        if exchange.operation is not None and exchange.operation.name in _AUDITED:
+            log_act(exchange, outcome)
+
+
+async def _carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
     identity = exchange.identity = await exchange.identify()
     head = exchange.head
     if head is None:
         operation, words = exchange.find()
-        exchange.operation = operation
+        exchange.operation, exchange.words = operation, words
         head = exchange.head = dispatcher.head(operation, words, exchange.headers, identity)
     body = b"" if head.operation.in_query else await exchange.body()
-    request = exchange.request = dispatcher.request(head, exchange.query, exchange.request_id, body)
+    request = exchange.request = await exchange.decode(dispatcher, head, body)
     return await exchange.carry_out(request)
 
 
@@ -106,12 +136,12 @@ async def answer(dispatcher: Dispatcher, exchange: Exchange) -> Reply:
     try:
         result = await carried_out(dispatcher, exchange)
         assert exchange.request is not None
-        return dispatcher.reply(exchange.request, result)
+        return await exchange.encode(dispatcher, exchange.request, result)
     except Abandoned:
         raise
     except TenureError as exc:
         exchange.error = exc.code
-        return dispatcher.refusal(exc, exchange.headers)
+        return dispatcher.refusal(dispatcher.for_callers(exc), exchange.headers)
     except Exception as exc:  # noqa: BLE001 - the caller gets an error that names no detail, the log gets all of it
         failure = failed(exc, exchange)
         exchange.error = failure.code

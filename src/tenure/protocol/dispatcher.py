@@ -16,18 +16,23 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
 
+from tenure import telemetry
+from tenure.clock import SystemClock
 from tenure.contract.backend import Backend
-from tenure.errors import Forbidden, InvalidArgument, StoreClosed, TenureError, TooLarge, Unavailable
+from tenure.errors import Forbidden, InvalidArgument, OpenError, StoreClosed, TenureError, TooLarge, Unavailable
+from tenure.model.job import Enqueued
 from tenure.model.lease import Settle
 from tenure.model.names import QueueName
 from tenure.protocol import formats
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Operation, Waiting
 from tenure.protocol.formats import Format
+from tenure.protocol.free_space import GROWING, FreeSpace
 from tenure.protocol.identity import Identity
 from tenure.protocol.in_flight import RequestKey, RequestsInFlight
 from tenure.protocol.limits import Limits
@@ -36,6 +41,9 @@ from tenure.protocol.problems import problem_of, retry_after
 from tenure.protocol.routes import WrongMethod
 from tenure.telemetry import Telemetry
 
+_clock = SystemClock()
+#: Between two lines of log about a store that cannot answer.
+_QUIET_MS = 10_000
 REQUEST_ID = "tenure-request"
 TENANT = "tenure-tenant"
 
@@ -83,8 +91,13 @@ class DecodedRequest(NamedTuple):
 class Dispatcher:
     """One backend, open to requests. `local`: callers share the store's files, and may name paths."""
 
-    def __init__(self, backend: Backend, *, local: bool = False, limits: Limits | None = None) -> None:
+    def __init__(
+        self, backend: Backend, *, local: bool = False, limits: Limits | None = None, space: FreeSpace | None = None
+    ) -> None:
+        """`space`: the free space of the store's disk, looked at before more is put in."""
         self.backend = backend
+        self._space = space or FreeSpace(None, 0)
+        self._hidden_told_ms: int | None = None
         self.limits = limits or Limits()
         self.local = local
         self.in_flight = RequestsInFlight()
@@ -101,6 +114,8 @@ class Dispatcher:
             raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
         if not identity.may(operation.scope):
             raise Forbidden(f"this takes the scope {operation.scope!r}")
+        if operation.name in GROWING:
+            self._space.check()
         tenant = identity.acting(headers.get(TENANT))
         written = formats.of_body(headers.get("content-type"))
         return RequestHead(operation, identity, tenant, path, written, formats.of_reply(headers.get("accept"), written))
@@ -147,9 +162,11 @@ class Dispatcher:
     def run(self, request: DecodedRequest) -> object:
         """Carry out a request that does not wait. Raises what the operation raises."""
         operation, key = request.head.operation, request.key
-        with Telemetry.span(operation.name):
+        with Telemetry.span(operation.name) as span:
             if operation.waits is None or not operation.remembered or not isinstance(key, tuple):
-                return operation.run(request.call)
+                answer = operation.run(request.call)
+                span.jobs(jobs_moved(answer))
+                return answer
             entry = self.in_flight.enter(key, lambda: None)
             try:
                 with entry.outcome.lock:
@@ -158,6 +175,7 @@ class Dispatcher:
                     answer = operation.run(request.call)
                     entry.got = _leased(answer)
                     entry.outcome.ended = not entry.got
+                    span.jobs(jobs_moved(answer))
                     return answer
             finally:
                 self.in_flight.leave(key, entry)
@@ -185,6 +203,18 @@ class Dispatcher:
             return Reply(200, formats.ARROW, answer.body)
         form = request.head.reply_format
         return Reply(200, form.content_type, form.encode(answer))
+
+    def for_callers(self, error: TenureError) -> TenureError:
+        """The error as callers are told it. What is wrong with the store names paths and hosts: that goes to the log."""
+        if self.local or not isinstance(error, Unavailable | OpenError) or getattr(error, "for_callers", False):
+            return error
+        now = _clock.steady_ms()
+        if self._hidden_told_ms is None or now - self._hidden_told_ms >= _QUIET_MS:
+            self._hidden_told_ms = now
+            telemetry.warn("store_unavailable", code=error.code, detail=str(error))
+        hidden = Unavailable("the store behind this server cannot answer now; the server's log says why")
+        hidden.retry_after = 1  # type: ignore[attr-defined]
+        return hidden
 
     @staticmethod
     def refusal(error: TenureError, headers: Mapping[str, str]) -> Reply:
@@ -217,6 +247,7 @@ class Wait:
         self._dispatcher = dispatcher
         self._request = request
         self._waiting = waiting
+        self._meter, self._began = Telemetry.meter(request.operation.name), perf_counter()
         self._entry = dispatcher.in_flight.enter(request.key, notify)
         most_ms = dispatcher.limits.wait_ms
         #: What the caller allows beyond the server's limit: the reply says so, and the caller asks again.
@@ -228,7 +259,17 @@ class Wait:
             raise
 
     def look(self) -> object | None:
-        """The answer, or None: go on waiting."""
+        """The answer, or None: go on waiting. The whole wait is one run of the verb in the metrics."""
+        try:
+            answer = self._look()
+        except Exception as exc:
+            self._meter.ended(self._began, type(exc))
+            raise
+        if answer is not None:
+            self._meter.did(self._began, jobs_moved(answer))
+        return answer
+
+    def _look(self) -> object | None:
         waiting, entry, outcome = self._waiting, self._entry, self._entry.outcome
         with outcome.lock:
             if outcome.ended or entry.over:
@@ -256,6 +297,19 @@ class Wait:
     def close(self) -> None:
         self._watch.close()
         self._dispatcher.in_flight.leave(self._request.key, self._entry)
+
+
+def jobs_moved(answer: object) -> int:
+    """How many jobs a request put in, leased or settled, for the metrics."""
+    if isinstance(answer, m.ClaimReply):
+        return len(answer.jobs) if answer.columns is None else len(answer.columns.tokens)
+    if isinstance(answer, m.SettleReply):
+        return answer.results.count(None)
+    if isinstance(answer, Enqueued):
+        return 1
+    if isinstance(answer, list) and answer and isinstance(answer[0], Enqueued):
+        return len(answer)
+    return 0
 
 
 def _leased(answer: object) -> bool:

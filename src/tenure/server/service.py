@@ -18,10 +18,12 @@ from tenure.backends.remote.address import reachable
 from tenure.errors import OpenError, SettingsError
 from tenure.extras import needs
 from tenure.protocol.dispatcher import Dispatcher
+from tenure.protocol.free_space import FreeSpace
 from tenure.protocol.limits import Limits
 from tenure.server.auth import Authenticator, LoopbackAuthenticator
 from tenure.server.auth.configuration import authenticator
 from tenure.server_settings import Server, Tls
+from tenure.settings import parse_url
 
 if TYPE_CHECKING:
     from tenure.server.capnp.service import CapnpService
@@ -144,6 +146,12 @@ def check_tls(tls: Tls) -> None:
         raise SettingsError(f"server.tls.cert = {tls.cert!r}, server.tls.key = {tls.key!r}: {exc}") from None
 
 
+def _folder_of(url: str) -> str | None:
+    """The folder of an embedded store; None: it has none, or it is another machine's."""
+    engine, path = parse_url(url)
+    return path if engine in ("rocksdb", "lmdb") else None
+
+
 class Service:
     """A store behind an application, behind uvicorn. `run` serves until it is told to stop."""
 
@@ -156,7 +164,8 @@ class Service:
         self.bind = bind
         self.tls = settings.tls.cert is not None
         limits = settings.limits
-        self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits))
+        space = FreeSpace(_folder_of(store.url), limits.free)
+        self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits), space=space)
         with needs("server", "The server"):
             import uvicorn
 
@@ -165,7 +174,13 @@ class Service:
             from tenure.server.request_log import RequestLogger
             from tenure.server.shutdown import Stopping
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
-        app = Application(self.dispatcher, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
+        app = Application(
+            self.dispatcher,
+            self.authenticator,
+            threads=threads,
+            open_metrics=settings.open_metrics,
+            bodies=limits.bodies,
+        )
         self.operations = app.operations
         config = uvicorn.Config(
             RequestLogger(app, app.paths),

@@ -23,5 +23,8 @@ class Authenticator(Protocol):
         Raises Unavailable, too, where a fetch that it needs is under way for another caller.
         """
 
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Whether these may be shown a page beside the operations (documentation, health). Raises Forbidden."""
+
     def prepare(self) -> None:
         """Start to fetch in the background whatever the first callers will need."""

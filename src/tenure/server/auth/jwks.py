@@ -41,9 +41,21 @@ class KeysPending(Unavailable):
     """The keys that this token needs are being fetched. Ask again in a second; nothing was done."""
 
     retry_after = 1.0
+    #: Its message may be shown to callers.
+    for_callers = True
 
     def __init__(self) -> None:
         super().__init__("the identity provider's keys are being fetched, and it is slow to answer: try again")
+
+
+class KeysMissing(Unavailable):
+    """No key could ever be fetched. Nothing was done: see to the identity provider, or to `server.auth.jwks_url`."""
+
+    retry_after = 5.0
+    for_callers = True
+
+    def __init__(self) -> None:
+        super().__init__("the keys that tokens are verified with could not be fetched yet")
 
 
 class _Held(NamedTuple):
@@ -88,7 +100,7 @@ class Jwks:
 
     def find(self, kid: str | None) -> list[Key]:
         if self._fetched_ms is None:
-            raise Unavailable("the keys that tokens are verified with could not be fetched yet")
+            raise KeysMissing
         self._drop_old_keys()
         if self._age(self._fetched_ms) > self._max_age_ms:
             self.prepare()

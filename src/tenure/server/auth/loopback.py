@@ -41,6 +41,9 @@ class LoopbackAuthenticator:
 
     identify_at_once = identify
 
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        self.identify(headers)
+
     def prepare(self) -> None:
         pass
 

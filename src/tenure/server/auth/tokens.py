@@ -54,6 +54,9 @@ class TokenAuthenticator:
             identity = self._verified(token)
         return identity
 
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        pass  # pages show nothing that takes a token
+
     def prepare(self) -> None:
         self._keyring.prepare()
 

@@ -1,0 +1,44 @@
+"""The audit log: a line for every act of administration that came through a server, whether it was allowed or not.
+
+    {"event": "audit", "action": "set_quota", "subject": "ada", "tenant": null, "target": {"tenant": "acme"},
+     "outcome": "ok", "request_id": "…"}
+
+`outcome` is `ok`, or the error's code. Lines go to the logger `tenure.audit` at INFO, which is on whatever the level of the
+other lines is; give it a handler of its own to keep them apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenure.telemetry import audit
+
+if TYPE_CHECKING:
+    from tenure.protocol.answer import Exchange
+    from tenure.protocol.calls import Operation
+
+#: Words of a path are names; a caller's longer text is cut.
+_WORD = 128
+
+
+def administrative(operation: Operation) -> bool:
+    """Whether it changes more than jobs: it takes the scope admin or operator, and writes."""
+    return operation.scope in ("admin", "operator") and operation.method != "GET" and operation.name not in _NOT_ACTS
+
+
+#: Taken by servers and by the bulk readers themselves, for every request or page.
+_NOT_ACTS = frozenset({"draw", "renew_snapshot", "sweep"})
+
+
+def log_act(exchange: Exchange, outcome: str) -> None:
+    identity, operation, head = exchange.identity, exchange.operation, exchange.head
+    assert operation is not None
+    audit(
+        "audit",
+        action=operation.name,
+        subject=None if identity is None else identity.subject,
+        tenant=None if identity is None else head.tenant if head is not None else identity.tenant,
+        target={name: word[:_WORD] for name, word in (exchange.words or {}).items()},
+        outcome=outcome,
+        request_id=exchange.request_id,
+    )
