@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.server.connections import connection_limit
+from tenure.protocol.connection_limit import connection_limit
 from tenure.server_settings import Limits
 from tests.server.running import Running, running, token
 

@@ -163,7 +163,7 @@ class Service:
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
-        limits = settings.limits
+        limits = self._limits = settings.limits
         space = FreeSpace(_folder_of(store.url), limits.free)
         self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits), space=space)
         with needs("server", "The server"):
@@ -204,7 +204,10 @@ class Service:
         with needs("capnp", "The Cap'n Proto service"):
             from tenure.server.capnp.service import CapnpService
 
-        return CapnpService(self.dispatcher, self.authenticator, (place.host, place.port))
+        limits = self._limits
+        return CapnpService(
+            self.dispatcher, self.authenticator, (place.host, place.port), limits.idle, limits.connections
+        )
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from tenure.protocol.connection_limit import connection_limit
 from tenure.protocol.dispatcher import Dispatcher
-from tenure.server.connections import Acceptor, connection_limit
+from tenure.server.acceptor import Acceptor
 from tenure.server.http_protocol import close_idle
 
 #: Seconds for a TLS handshake.
