@@ -40,6 +40,8 @@ class OperationsApp:
         self.runner = VerbRunner(dispatcher, threads, "tenure-server")
         self.heads = HeadCache()
         self.bodies = BodyBudget(bodies)
+        #: Streams of events that are open.
+        self.streams = 0
         self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
