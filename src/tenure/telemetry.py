@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -38,6 +37,7 @@ import msgspec
 from tenure.clock import SystemClock
 from tenure.errors import TenureError
 from tenure.model.names import QueueName
+from tenure.process import Layer, renewed_after_fork
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -190,8 +190,8 @@ class Meters(Collected):
         conflicts.add_metric([], dict(retried).get("conflict", 0))
         return iter(families)
 
-    def renew_locks(self) -> None:
-        """In a forked child: a lock that another thread of the parent held would never be released here."""
+    def renew_after_fork(self) -> None:
+        """A lock that another thread of the parent held would never be released in the child."""
         self._lock = threading.RLock()
         for meter in self.by_verb.values():
             meter.lock = threading.RLock()
@@ -211,7 +211,7 @@ class Meters(Collected):
 
 METERS = Meters()
 _by_verb = METERS.by_verb
-os.register_at_fork(after_in_child=METERS.renew_locks)
+renewed_after_fork(METERS, Layer.TELEMETRY)
 
 
 def histogram_buckets(counts: list[int]) -> list[tuple[str, float]]:

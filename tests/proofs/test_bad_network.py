@@ -35,7 +35,7 @@ def served(store: Store, by: str) -> Iterator[tuple[str, int]]:
             sock = socket.create_server(("127.0.0.1", 0), backlog=256)
             ending.callback(Listener(sock, Dispatcher(store._backend)).stop)
         else:
-            pytest.importorskip("litestar", reason="the server's extra is not installed")
+            pytest.importorskip("uvicorn", reason="the server's extra is not installed")
             from tenure.server.service import Bind, Service, listening
 
             sock = ending.enter_context(listening(Bind("127.0.0.1", 0)))

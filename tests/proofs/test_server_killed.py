@@ -18,7 +18,7 @@ import pytest
 from tenure.api.store import Store
 from tests.proofs.crowd import PATIENCE, Crowd, opened, wait_until
 
-pytest.importorskip("litestar", reason="the server's extra is not installed")
+pytest.importorskip("uvicorn", reason="the server's extra is not installed")
 pytestmark = pytest.mark.xdist_group("server-proofs")
 
 ROOT = Path(__file__).parents[2]

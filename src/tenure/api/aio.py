@@ -401,7 +401,7 @@ async def _claimed(threads: _Threads, queues: builtins.list[Queue], request: Cla
         # A claim that had to queue for a thread has waited for that long.
         left_ms = max(0, request.wait_ms - (first._backend.now_ms() - asked_ms))
         timely = msgspec.structs.replace(request, wait_ms=left_ms) if request.wait_ms else request
-        return claim_from(first._backend, first._telemetry, queues, timely, cancel)
+        return claim_from(queues, timely, cancel)
 
     claim = await threads.hold(work, _release, waits=request.wait_ms > 0)
     return AsyncClaim(claim, threads)

@@ -90,9 +90,7 @@ class Store:
         first = self._turn % len(handles)
         self._turn = first + 1
         handles = handles[first:] + handles[:first]
-        return claim_from(
-            self._backend, self._telemetry, handles, claim_request(limit, lease, wait, worker, max_bytes, None)
-        )
+        return claim_from(handles, claim_request(limit, lease, wait, worker, max_bytes, None))
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
         """A write in several transactions that is published exactly once under its id, however often it is repeated.

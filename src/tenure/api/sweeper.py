@@ -6,7 +6,6 @@ ends by itself; it is a daemon, and a fork of the process has none.
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import os
 import threading
@@ -17,6 +16,7 @@ from tenure import telemetry
 from tenure.clock import Clock
 from tenure.errors import StoreClosed
 from tenure.model.job import Swept
+from tenure.process import Layer, closed_at_exit
 
 Sweep = Callable[[], Swept]
 
@@ -47,7 +47,7 @@ class Sweeper:
             daemon=True,
         )
         self._thread.start()
-        _running.add(self)
+        closed_at_exit(self, Layer.SWEEPER)
 
     def stop(self, timeout: float | None = None) -> None:
         """Return once the pass under way has ended. Stopping twice is fine; in a fork there is nothing to stop."""
@@ -57,6 +57,10 @@ class Sweeper:
         # Whoever drops the last reference to a store may be the sweeper itself.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+    def close_at_exit(self) -> None:
+        """A daemon thread caught inside a driver while the interpreter is taken down may crash it: end it before."""
+        self.stop(timeout=2.0)
 
 
 def _weak(sweep: Sweep) -> Callable[[], Sweep | None]:
@@ -95,13 +99,3 @@ def _complain(error: Exception, complaints: dict[str, int], now_ms: int) -> None
         complaints.clear()
     complaints[message] = now_ms
     telemetry.warn("sweep_failed", error, message=message)
-
-
-_running: weakref.WeakSet[Sweeper] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """A daemon thread caught inside a driver while the interpreter is taken down may crash it: end them before."""
-    for sweeper in list(_running):
-        sweeper.stop(timeout=2.0)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MethodType
 from typing import NamedTuple, TypeVar
 
 from tenure.backends.named_snapshots import shelf_of
 from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
-    Brief,
     Events,
     JobIds,
     Jobs,
@@ -47,16 +45,15 @@ from tenure.queueing import (
     quotas,
     restore,
     settle,
-    single,
     staged_writes,
     sweep,
 )
 from tenure.queueing.core import Core
-from tenure.queueing.outcomes import OnceCore, asked_to_enqueue, asked_to_settle, kept
+from tenure.queueing.outcomes import RememberingCore
 from tenure.queueing.watches import Attendant, OfEngine
 from tenure.storage.engine import Engine, Snapshot, Traits
 from tenure.storage.folder import expand
-from tenure.storage.group_commit import Syncer
+from tenure.storage.group_commit import GroupCommit
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
@@ -92,19 +89,19 @@ class KvBackend:
     def waits_on(self) -> WaitsOn:
         if self.traits.durability != "disk":
             return "nothing"
-        return "io" if self._syncer is None else "sync"
+        return "io" if self._group_commit is None else "sync"
 
     def deferring(self, verb: Callable[[], T]) -> tuple[T, PendingSync | None]:
-        syncer = self._syncer
-        if syncer is None:
+        group_commit = self._group_commit
+        if group_commit is None:
             return verb(), None
-        result, commit = syncer.deferring(verb)
-        return result, _PendingCommit(syncer, commit) if commit else None
+        result, commit = group_commit.deferring(verb)
+        return result, _PendingCommit(group_commit, commit) if commit else None
 
     @property
-    def _syncer(self) -> Syncer | None:
-        """The engine's group commit; None where commits are not synced together."""
-        found: Syncer | None = getattr(self._engine, "_syncer", None)
+    def _group_commit(self) -> GroupCommit | None:
+        """The engine's; None where commits are not synced together."""
+        found = self._engine.group_commit
         return found if found is not None and found.grouped else None
 
     def once(self, request: bytes) -> KvBackend:
@@ -115,15 +112,6 @@ class KvBackend:
 
     def clock_drift_ms(self) -> int:
         return self._core.time.drift_ms()
-
-    def brief(self) -> Brief | None:
-        core = self._core
-        if core.straight is None:
-            return None
-        # Bound to the core as its own methods would be: one call for a verb.
-        return Brief(
-            MethodType(single.enqueue_plain, core), MethodType(single.claim_one, core), MethodType(single.ack_one, core)
-        )
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         return enqueue.enqueue(self._core, name, jobs)
@@ -285,35 +273,18 @@ class KvBackend:
 class _PendingCommit(NamedTuple):
     """`contract.backend.PendingSync` of a commit by its number."""
 
-    syncer: Syncer
+    group_commit: GroupCommit
     commit: int
 
     def then(self, notify: Callable[[], None]) -> None:
-        self.syncer.then(self.commit, notify)
+        self.group_commit.call_when_durable(self.commit, notify)
 
     def wait(self) -> None:
-        self.syncer.wait(self.commit)
+        self.group_commit.wait(self.commit)
 
 
 class EmbeddedRequestView(RememberedVerbs, KvBackend):
     """The same store, for one request (`Backend.once`)."""
 
     _plain = KvBackend
-    _remembering = OnceCore
-
-    def brief(self) -> None:
-        return None  # it remembers nothing
-
-    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
-        if len(jobs) == 1 and self._core.straight is not None:
-            added = single.enqueue(self._core, name, jobs[0], kept(self._request, asked_to_enqueue(name, jobs)))
-            if not isinstance(added, single.Unusual):
-                return [added]
-        return super().enqueue(name, jobs)
-
-    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-        if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
-            told = kept(self._request, asked_to_settle(name, items))
-            if single.ack(self._core, name, items[0].proof, told) is None:
-                return [None]
-        return super().settle(name, items)
+    _remembering = RememberingCore

@@ -35,7 +35,7 @@ class RememberedVerbs:
     def __init__(self, backend: Any, request: bytes) -> None:
         # The backend's own parts, not new ones: this is the same open store.
         vars(self).update(vars(backend))
-        self._backend = backend
+        self._viewed = backend
         self._request = request
 
     def _for(self, verb: str, *arguments: object) -> Backend:
@@ -44,7 +44,7 @@ class RememberedVerbs:
     def _for_digest(self, arguments: bytes) -> Backend:
         """The backend on a core that remembers; `arguments` is a digest of the verb and its arguments."""
         view = object.__new__(self._plain)
-        parts = vars(self._backend)
+        parts = vars(self._viewed)
         vars(view).update(parts)
         view._core = self._remembering(parts["_core"], self._request, arguments)
         found: Backend = view
@@ -58,7 +58,7 @@ class RememberedVerbs:
     ) -> Leased | None:
         if request.id is None:  # by its own id a claim can be repeated
             request = msgspec.structs.replace(request, id=self._request.hex())
-        found: Leased | None = self._backend.claim(names, request, cancel)
+        found: Leased | None = self._viewed.claim(names, request, cancel)
         return found
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:

@@ -46,10 +46,11 @@ class Journal:
         self._reach = 0
 
     @property
-    def _backend(self) -> Backend:
+    def _journal(self) -> Backend:
+        """The store that is read, opened when it is first needed."""
         if self._store is None:
             self._store = snapshot_locations.opened(self._url, self._token)
-        return self._store._backend
+        return self._store.backend
 
     def release(self) -> None:
         if self._store is not None:
@@ -60,11 +61,11 @@ class Journal:
 
     def ends(self) -> tuple[At, At]:
         """Where it begins, and where it will go on."""
-        return _ends(self._backend)
+        return _ends(self._journal)
 
     def at_time(self, time_ms: int) -> At:
         """The first row written then or later."""
-        backend = self._backend
+        backend = self._journal
         oldest, end = _ends(backend)
         low, high = oldest.commit, end.commit
         while low < high:
@@ -78,7 +79,7 @@ class Journal:
     def at_commit(self, commit: int) -> At:
         oldest, end = self.ends()
         self._check(commit, oldest, end)
-        return _at(self._backend, commit, end)
+        return _at(self._journal, commit, end)
 
     def after(self, start: At, end: At | None, most: int | None) -> tuple[At, At]:
         """How far to read, and where the journal ends now.
@@ -88,11 +89,11 @@ class Journal:
         oldest, now = self.ends()
         end = now if end is None else end
         self._check(start.commit, oldest, end)
-        return (end if most is None else _within(self._backend, start, end, most)), now
+        return (end if most is None else _within(self._journal, start, end, most)), now
 
     def register(self, consumer: str, at: At) -> None:
         """Nothing from there on is trimmed, until the consumer is told of again or forgotten."""
-        self._backend.events(cursor(at.commit, 0), 1, 0, consumer)
+        self._journal.events(cursor(at.commit, 0), 1, 0, consumer)
 
     def _check(self, commit: int, oldest: At, end: At) -> None:
         if commit < oldest.commit:
@@ -114,7 +115,7 @@ class Journal:
         """The events of [start, end), decoded here. Raises JournalTrimmed, and Corrupt naming a row that is missing."""
         batches, at = [], start.commit
         while at < end.commit:
-            found = self._backend.journal_slice(at, end.commit, _FETCH_BYTES)
+            found = self._journal.journal_slice(at, end.commit, _FETCH_BYTES)
             if not found.rows:
                 raise self._past(end.commit, found.newest + 1)
             rows = [(keyspace.commit(number), row) for number, row in enumerate(found.rows, at)]
@@ -126,7 +127,7 @@ class Journal:
 
     def _known(self, rows: list[tuple[bytes, bytes]]) -> Names:
         if not self._names.knows(events.queue_numbers(rows)):
-            infos = self._backend.queues(None)
+            infos = self._journal.queues(None)
             self._names = Names((info.number, QueueName(info.tenant, info.queue)) for info in infos)
         return self._names
 
@@ -138,7 +139,7 @@ class Journal:
             except SnapshotExpired:
                 self._place = None
         self.drop()
-        backend = self._backend
+        backend = self._journal
         reach = _ends(backend)[1].commit
         self._place = snapshot_locations.place(
             self._url, backend.take_snapshot(snapshot_locations.NAME, self._ttl_ms), self._token
@@ -153,7 +154,7 @@ class Journal:
 
     def drop(self) -> None:
         if self._place is not None:
-            self._backend.drop_snapshot(self._place.id)
+            self._journal.drop_snapshot(self._place.id)
             self._place = None
 
 

@@ -106,7 +106,7 @@ _servers: dict[tuple[str, str | None], RemoteBackend] = {}
 def _server(url: str, token: str | None) -> RemoteBackend:
     found = _servers.get((url, token))
     if found is None:
-        backend = opened(url, token)._backend
+        backend = opened(url, token).backend
         assert isinstance(backend, RemoteBackend)
         found = _servers[url, token] = backend
     return found
@@ -115,7 +115,7 @@ def _server(url: str, token: str | None) -> RemoteBackend:
 def take(url: str, ttl_ms: int, name: str = NAME, token: str | None = None) -> Place:
     """A new snapshot of the store, which is opened for it, through its owner where it has one."""
     with opened(url, token) as store:
-        return place(url, store._backend.take_snapshot(name, ttl_ms), token)
+        return place(url, store.backend.take_snapshot(name, ttl_ms), token)
 
 
 def find(url: str, id: str, token: str | None = None) -> Place:

@@ -79,7 +79,7 @@ def _forget(folder: str) -> None:
 @contextmanager
 def moment_of(store: Store, snapshot: str | None = None) -> Iterator[Moment]:
     """A moment of a store that is open in this process: a named one, or one taken now and dropped afterwards."""
-    backend = store._backend
+    backend = store.backend
     if not isinstance(backend, KvBackend):
         raise InvalidArgument(f"{store.url} is not open in this process: read its tables through tenure.spark")
     info = backend.take_snapshot("read", 3_600_000) if snapshot is None else backend.renew_snapshot(snapshot)

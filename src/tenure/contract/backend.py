@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
@@ -67,21 +67,6 @@ class PendingSync(Protocol):
 
     def wait(self) -> None:
         """Return once the commit is durable: at once after `notify`. Raises Unavailable if it cannot become so."""
-
-
-class Brief(NamedTuple):
-    """The commonest verbs on one job, without a request being made of their arguments: what a store in this process may have.
-
-    Not part of the contract: a backend that has them has a method `brief`. Each may answer with something else than it
-    promises, having written nothing: then the verb itself has to do it.
-    """
-
-    #: Of a queue's name and the payload of a job that has nothing else.
-    enqueue: Callable[[QueueName, bytes], Enqueued | object]
-    #: Of one job, under the queue's own lease; None: there is none.
-    claim: Callable[[QueueName], Leased | object | None]
-    #: Of the queue's name and a proof's job, lease and token; None: done.
-    ack: Callable[[QueueName, bytes, bytes, int], object | None]
 
 
 class Lifecycle(Protocol):

@@ -17,22 +17,25 @@ The scope is checked before the body is read: a caller without it cannot make a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from tenure import telemetry
 from tenure.errors import TenureError
-from tenure.protocol.audit import administrative, log_act
+from tenure.model.job import Job
+from tenure.protocol import messages as m
+from tenure.protocol.audit import log_act
 from tenure.protocol.calls import Operation
 from tenure.protocol.dispatcher import REQUEST_ID, DecodedRequest, Dispatcher, Reply, RequestHead
 from tenure.protocol.identity import Identity
-from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.routes import ROUTES
 
 T = TypeVar("T")
 
-#: The operations whose requests go to the audit log.
-_AUDITED = frozenset(name for name, operation in OPERATIONS.items() if administrative(operation))
+#: A body of no more than this is decoded, and a payload encoded, on an event loop.
+SMALL_BYTES = 16 * 1024
+#: And so is a claim of no more jobs than this.
+_FEW = 16
 
 #: The operations whose heads are worth caching (`head_cache`), and whose paths name nothing but a queue.
 CACHED = frozenset({"enqueue", "claim", "settle"})
@@ -47,21 +50,22 @@ class NotInline(Abandoned):
 
 
 class Exchange:
-    """One request, and what becomes known of it on its way to the reply."""
+    """One request, and what becomes known of it on its way to the reply. What is known before need not be asked for."""
 
-    __slots__ = (
-        "error",
-        "head",
-        "headers",
-        "identity",
-        "method",
-        "operation",
-        "path",
-        "query",
-        "request",
-        "request_id",
-        "words",
-    )
+    #: The caller.
+    identity: Identity | None = None
+    #: The whole body, decompressed.
+    content: bytes | None = None
+    operation: Operation | None = None
+    #: What the path names, by the operation's words for it; None: the head was checked before.
+    words: dict[str, str] | None = None
+    head: RequestHead | None = None
+    request: DecodedRequest | None = None
+    #: The code of the error that was replied; None: there was none.
+    error: str | None = None
+    #: Runs a function in a thread, for a server with an event loop: large bodies are decoded there, and large answers
+    #: encoded. None: it is done where the request is.
+    in_thread: Callable[..., Awaitable[Any]] | None = None
 
     def __init__(self, method: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> None:
         """`headers` by their names in lower case."""
@@ -70,14 +74,6 @@ class Exchange:
         self.query = query
         self.headers = headers
         self.request_id: str | None = headers.get(REQUEST_ID)
-        self.identity: Identity | None = None
-        self.operation: Operation | None = None
-        #: What the path names, by the operation's words for it; None: the head was checked before.
-        self.words: dict[str, str] | None = None
-        self.head: RequestHead | None = None
-        self.request: DecodedRequest | None = None
-        #: The code of the error that was replied; None: there was none.
-        self.error: str | None = None
 
     def find(self) -> tuple[Operation, dict[str, str]]:
         """The operation, and what its path names. Raises NotFound, WrongMethod."""
@@ -87,56 +83,56 @@ class Exchange:
         """The caller, whose request counts against its quota. Raises Unauthenticated, RateLimited."""
         raise NotImplementedError
 
-    async def body(self) -> bytes | bytearray:
+    async def body(self) -> bytes:
         """The whole body, decompressed. Raises TooLarge, InvalidArgument, Abandoned."""
         raise NotImplementedError
-
-    async def decode(self, dispatcher: Dispatcher, head: RequestHead, body: bytes | bytearray) -> DecodedRequest:
-        """The request, decoded. A server with an event loop does it in a thread where the body is large."""
-        return dispatcher.request(head, self.query, self.request_id, body)
 
     async def carry_out(self, request: DecodedRequest) -> object:
         """Run the operation, or wait for its answer. Raises what the operation raises, Abandoned."""
         raise NotImplementedError
-
-    async def encode(self, dispatcher: Dispatcher, request: DecodedRequest, result: object) -> Reply:
-        """The reply, encoded. A server with an event loop does it in a thread where it may be large."""
-        return dispatcher.reply(request, result)
 
 
 async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
     """The answer to a request, not encoded. Raises TenureError, Abandoned. Acts of administration are logged (`audit`)."""
     outcome = "failed"
     try:
-        result = await _carried_out(dispatcher, exchange)
+        identity = exchange.identity
+        if identity is None:
+            identity = exchange.identity = await exchange.identify()
+        head = exchange.head
+        if head is None:
+            operation, words = exchange.find()
+            exchange.operation, exchange.words = operation, words
+            head = exchange.head = dispatcher.head(operation, words, exchange.headers, identity)
+        body = exchange.content
+        if body is None:
+            body = b"" if head.operation.in_query else await exchange.body()
+        if exchange.in_thread is None or len(body) <= SMALL_BYTES:
+            request = dispatcher.request(head, exchange.query, exchange.request_id, body)
+        else:
+            request = await exchange.in_thread(dispatcher.request, head, exchange.query, exchange.request_id, body)
+        exchange.request = request
+        result = await exchange.carry_out(request)
         outcome = "ok"
         return result
     except TenureError as exc:
         outcome = exc.code
         raise
     finally:
-        if exchange.operation is not None and exchange.operation.name in _AUDITED:
+        if exchange.operation is not None and exchange.operation.audited:
             log_act(exchange, outcome)
-
-
-async def _carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
-    identity = exchange.identity = await exchange.identify()
-    head = exchange.head
-    if head is None:
-        operation, words = exchange.find()
-        exchange.operation, exchange.words = operation, words
-        head = exchange.head = dispatcher.head(operation, words, exchange.headers, identity)
-    body = b"" if head.operation.in_query else await exchange.body()
-    request = exchange.request = await exchange.decode(dispatcher, head, body)
-    return await exchange.carry_out(request)
 
 
 async def answer(dispatcher: Dispatcher, exchange: Exchange) -> Reply:
     """The reply to a request, which is an encoded problem if it was refused or failed. Raises Abandoned."""
     try:
         result = await carried_out(dispatcher, exchange)
-        assert exchange.request is not None
-        return await exchange.encode(dispatcher, exchange.request, result)
+        request = exchange.request
+        assert request is not None
+        if exchange.in_thread is None or quick_to_encode(request, result):
+            return dispatcher.reply(request, result)
+        reply: Reply = await exchange.in_thread(dispatcher.reply, request, result)
+        return reply
     except Abandoned:
         raise
     except TenureError as exc:
@@ -146,6 +142,15 @@ async def answer(dispatcher: Dispatcher, exchange: Exchange) -> Reply:
         failure = failed(exc, exchange)
         exchange.error = failure.code
         return dispatcher.refusal(failure, exchange.headers)
+
+
+def quick_to_encode(request: DecodedRequest, result: object) -> bool:
+    """Whether encoding the reply takes less than a change of threads."""
+    if not request.operation.small:
+        return False
+    if isinstance(result, m.ClaimReply):
+        return len(result.jobs) <= _FEW and all(len(job.payload) <= SMALL_BYTES for job in result.jobs)
+    return not isinstance(result, Job) or len(result.payload) + len(result.result or b"") <= SMALL_BYTES
 
 
 def failed(exc: Exception, exchange: Exchange) -> TenureError:
@@ -172,37 +177,27 @@ class InlineExchange(Exchange):
     For servers whose backend waits for nothing (`Backend.waits_on`): a change of threads takes longer than the verb.
     """
 
-    __slots__ = ("_body", "_dispatcher", "_identify")
-
     def __init__(
         self,
         dispatcher: Dispatcher,
-        identify: Callable[[Mapping[str, str]], Identity | None],
         method: str,
         path: str,
         headers: Mapping[str, str],
-        body: bytes,
+        content: bytes,
+        *,
+        identity: Identity | None = None,
+        identify: Callable[[Mapping[str, str]], Identity | None] | None = None,
     ) -> None:
-        """`identify` returns None where it takes longer than a look into memory."""
+        """`identity` or `identify` tells the caller. `identify` returns None where that takes a thread."""
         super().__init__(method, path, {}, headers)
         self._dispatcher = dispatcher
         self._identify = identify
-        self._body = body
+        self.identity = identity
+        self.content = content
 
-    @classmethod
-    def with_head(
-        cls,
-        dispatcher: Dispatcher,
-        identify: Callable[[Mapping[str, str]], Identity | None],
-        head: RequestHead,
-        headers: Mapping[str, str],
-        request_id: str,
-        body: bytes,
-    ) -> InlineExchange:
-        """A request whose head was checked before (`head_cache`)."""
-        made = cls(dispatcher, identify, head.operation.method, "", headers, body)
-        made.operation, made.head, made.request_id = head.operation, head, request_id
-        return made
+    def use_head(self, head: RequestHead, request_id: str) -> None:
+        """The head was checked before (`head_cache`): neither route nor scope is looked up."""
+        self.operation, self.head, self.request_id = head.operation, head, request_id
 
     def find(self) -> tuple[Operation, dict[str, str]]:
         operation, words = super().find()
@@ -211,13 +206,10 @@ class InlineExchange(Exchange):
         return operation, words
 
     async def identify(self) -> Identity:
-        identity = self._identify(self.headers)
+        identity = None if self._identify is None else self._identify(self.headers)
         if identity is None or (self.head is not None and identity != self.head.identity):
             raise NotInline
         return identity
-
-    async def body(self) -> bytes:
-        return self._body
 
     async def carry_out(self, request: DecodedRequest) -> object:
         if request.waiting is not None:

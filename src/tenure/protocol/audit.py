@@ -15,19 +15,9 @@ from tenure.telemetry import audit
 
 if TYPE_CHECKING:
     from tenure.protocol.answer import Exchange
-    from tenure.protocol.calls import Operation
 
 #: Words of a path are names; a caller's longer text is cut.
 _WORD = 128
-
-
-def administrative(operation: Operation) -> bool:
-    """Whether it changes more than jobs: it takes the scope admin or operator, and writes."""
-    return operation.scope in ("admin", "operator") and operation.method != "GET" and operation.name not in _NOT_ACTS
-
-
-#: Taken by servers and by the bulk readers themselves, for every request or page.
-_NOT_ACTS = frozenset({"draw", "renew_snapshot", "sweep"})
 
 
 def log_act(exchange: Exchange, outcome: str) -> None:

@@ -6,7 +6,6 @@ A request goes in by a pipe, as JSON with its length; out comes what was read, o
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import subprocess
@@ -19,6 +18,7 @@ from typing import IO
 import msgspec
 
 from tenure.errors import InvalidArgument, Unavailable
+from tenure.process import Layer, closed_at_exit, renewed_after_fork
 from tenure.protocol.messages import Problem
 from tenure.protocol.problems import error_of
 
@@ -33,16 +33,18 @@ class Readers:
     """At most so many processes, each started when it is needed and kept."""
 
     def __init__(self, count: int = _COUNT) -> None:
+        self._count = count
+        self.renew_after_fork()
+
+    def renew_after_fork(self) -> None:
+        """In the child the processes are the parent's: it starts its own."""
         self._idle: deque[subprocess.Popen[bytes]] = deque()
-        self._places = threading.BoundedSemaphore(count)
-        self._owner = os.getpid()
+        self._places = threading.BoundedSemaphore(self._count)
 
     def ask(self, request: object) -> bytes:
         """Raises what reading raised; Unavailable if the reader died."""
         if importlib.util.find_spec("pyarrow") is None:
             raise InvalidArgument("this server cannot read tables: it needs pip install 'tenure[spark]'")
-        if os.getpid() != self._owner:  # in a fork they are the parent's
-            self.__init__()  # type: ignore[misc]
         with self._places:
             process = self._taken()
             try:
@@ -54,9 +56,12 @@ class Readers:
         return answer
 
     def close(self) -> None:
-        if os.getpid() == self._owner:
-            while self._idle:
-                _end(self._idle.pop())
+        """End the processes that are idle."""
+        while self._idle:
+            _end(self._idle.pop())
+
+    def close_at_exit(self) -> None:
+        self.close()
 
     def _taken(self) -> subprocess.Popen[bytes]:
         while self._idle:
@@ -100,4 +105,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 READERS = Readers()
-atexit.register(READERS.close)
+renewed_after_fork(READERS, Layer.BACKEND)
+closed_at_exit(READERS, Layer.BACKEND)

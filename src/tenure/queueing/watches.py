@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tenure.clock import Clock
 from tenure.errors import StoreClosed, TenureError
 from tenure.model.names import JobName, QueueName
+from tenure.process import Layer, renewed_after_fork
 from tenure.queueing.claim import next_due
 from tenure.queueing.core import JOURNAL_LINE, Core
 from tenure.queueing.waiters import Waiter, Waiters
@@ -136,7 +135,7 @@ class Attendant:
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._next_ms: int | None = None
-        _attendants.add(self)
+        renewed_after_fork(self, Layer.QUEUEING)
 
     def watch(self, topics: Sequence[object], wait_ms: int, told: Callable[[], None]) -> Watch:
         made = Watch(self, topics, self.store.now_ms() + wait_ms, told)
@@ -188,8 +187,8 @@ class Attendant:
         for watch in waiting:
             watch.told()
 
-    def renew(self) -> None:
-        """In a forked child there is no thread, and nobody waits."""
+    def renew_after_fork(self) -> None:
+        """In the child there is no thread, and nobody waits."""
         self._lock = threading.Lock()
         self._watches = {}
         self._stopped = True
@@ -235,14 +234,3 @@ class Attendant:
                 if watch.journal or not watch.names or self.store.waiters.leads(watch.waiter):
                     watch.told()
         return version
-
-
-_attendants: weakref.WeakSet[Attendant] = weakref.WeakSet()
-
-
-def _renew_in_child() -> None:
-    for attendant in list(_attendants):
-        attendant.renew()
-
-
-os.register_at_fork(after_in_child=_renew_in_child)

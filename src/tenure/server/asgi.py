@@ -11,10 +11,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from tenure.errors import TooLarge, Unavailable
-from tenure.model.job import Job
-from tenure.protocol import messages as m
 from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer
-from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply, RequestHead
+from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
 from tenure.protocol.head_cache import HeadCache, Match
 from tenure.protocol.identity import Identity
 from tenure.server.auth import Authenticator
@@ -65,14 +63,16 @@ class OperationsApp:
         """
         if not self.runner.inline or "content-encoding" in headers:
             return None
-        return InlineExchange(self.dispatcher, self._identify_inline, method, path, headers, body)
+        return InlineExchange(self.dispatcher, method, path, headers, body, identify=self._identify_inline)
 
     def inline_match(self, match: Match, body: bytes) -> InlineExchange | None:
         """The same, of a request whose head is in the cache."""
         if len(body) > SMALL_BYTES:
             return None
         head, headers = match.cached
-        return InlineExchange.with_head(self.dispatcher, self._identify_inline, head, headers, match.request_id, body)
+        made = InlineExchange(self.dispatcher, head.operation.method, "", headers, body, identify=self._identify_inline)
+        made.use_head(head, match.request_id)
+        return made
 
     async def identify(self, headers: Mapping[str, str]) -> Identity:
         """Raises Unauthenticated."""
@@ -88,8 +88,6 @@ class OperationsApp:
 class _AsgiExchange(Exchange):
     """A request as ASGI hands it over."""
 
-    __slots__ = ("_app", "_receive", "_send", "held")
-
     def __init__(self, app: OperationsApp, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
@@ -97,6 +95,7 @@ class _AsgiExchange(Exchange):
         query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
         super().__init__(scope["method"], path, query, plain_headers(scope["headers"]))
         self._app = app
+        self.in_thread = app.runner.run
         #: Bytes of its body that are held.
         self.held = 0
         self._receive = receive
@@ -137,16 +136,6 @@ class _AsgiExchange(Exchange):
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def decode(self, dispatcher: Dispatcher, head: RequestHead, body: bytes | bytearray) -> DecodedRequest:
-        if len(body) <= SMALL_BYTES:
-            return dispatcher.request(head, self.query, self.request_id, body)
-        return await self._app.runner.run(dispatcher.request, head, self.query, self.request_id, body)
-
-    async def encode(self, dispatcher: Dispatcher, request: DecodedRequest, result: object) -> Reply:
-        if _quick_to_encode(request, result):
-            return dispatcher.reply(request, result)
-        return await self._app.runner.run(dispatcher.reply, request, result)
-
     async def carry_out(self, request: DecodedRequest) -> object:
         if request.operation.name == "events" and "text/event-stream" in self.headers.get("accept", ""):
             from tenure.server.event_stream import stream_events
@@ -186,19 +175,6 @@ class BodiesFull(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("the server holds as many bytes of requests as it may: try again in a moment")
-
-
-#: A claim of no more jobs than this, of small payloads, is encoded on the event loop.
-_FEW = 16
-
-
-def _quick_to_encode(request: DecodedRequest, result: object) -> bool:
-    """Whether encoding the reply takes less than a change of threads."""
-    if not request.operation.small:
-        return False
-    if isinstance(result, m.ClaimReply):
-        return len(result.jobs) <= _FEW and all(len(job.payload) <= SMALL_BYTES for job in result.jobs)
-    return not isinstance(result, Job) or len(result.payload) + len(result.result or b"") <= SMALL_BYTES
 
 
 def start_of(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:

@@ -18,7 +18,7 @@ _MANY = 10_000
 
 class RequestQuota:
     def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
-        self._backend = backend
+        self._store = backend
         self._clock = clock or SystemClock()
         self._counts = backend.traits.quotas
         #: Until when a tenant is known to have no limit.
@@ -34,8 +34,8 @@ class RequestQuota:
     def draw(self, identity: Identity) -> None:
         """Count one request; asks the store. Raises RateLimited."""
         tenant = identity.tenant
-        if any(info.quota.requests is not None for info in self._backend.quotas(tenant)):
-            self._backend.draw(tenant, 1)
+        if any(info.quota.requests is not None for info in self._store.quotas(tenant)):
+            self._store.draw(tenant, 1)
             return
         if len(self._free) > _MANY:
             self._free.clear()

@@ -18,10 +18,10 @@ import json
 import os
 import socket
 import time
-import weakref
 from pathlib import Path
 
 from tenure.errors import FormatError, OpenError, StoreLocked
+from tenure.process import Layer, renewed_after_fork
 from tenure.storage.keyspace import FORMAT
 
 #: Where the owner of the store lets others in.
@@ -125,13 +125,17 @@ class Folder:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(owner).encode(), 0)
         self._fd = fd
-        _locked.add(self)
+        renewed_after_fork(self, Layer.STORAGE)
         return alone
 
     def share(self) -> None:
         """Let other processes in beside us (after an exclusive start)."""
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def renew_after_fork(self) -> None:
+        """The child drops its copy of the handle, so that the lock ends with its owner."""
+        self.unlock()
 
     def unlock(self) -> None:
         if self._fd is not None:
@@ -159,18 +163,6 @@ def lets_in(path: Path) -> bool:
         return owner["pid"] != os.getpid() and bool(owner.get("listens"))
     except (OSError, ValueError, KeyError, TypeError):
         return True  # it has only just taken the folder: look again
-
-
-#: Folders locked by this process. A forked child drops its copies of the handles, so that each lock ends with its owner.
-_locked: weakref.WeakSet[Folder] = weakref.WeakSet()
-
-
-def _unlock_in_child() -> None:
-    for folder in list(_locked):
-        folder.unlock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def sync_folder(path: Path) -> None:

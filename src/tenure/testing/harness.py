@@ -90,12 +90,12 @@ class EngineHarness(Harness):
 
 def backend_of(store: Store) -> Backend:
     """What the store is a façade of: for tests of the contract beneath it."""
-    return store._backend
+    return store.backend
 
 
 def engine_of(store: Store) -> Any:
     """The engine under an embedded store: for tests that reach below the contract."""
-    return store._backend._engine  # type: ignore[attr-defined]
+    return store.backend._engine  # type: ignore[attr-defined]
 
 
 def driver_of(store: Store) -> Any:

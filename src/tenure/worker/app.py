@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
@@ -18,6 +16,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration
 from tenure.model.names import DEFAULT_TENANT, queue_name
 from tenure.model.retry import Backoff, Policy
+from tenure.process import Layer, closed_at_exit
 from tenure.worker.codec import ENCODINGS, Encoding
 from tenure.worker.outcomes import Rules
 from tenure.worker.periodic import Missed, Periodic
@@ -82,7 +81,7 @@ class App:
                 self._opened, self._owner = None, os.getpid()
             if self._opened is None:
                 self._opened = opening.open(self._url, clock=self.clock, **self._options)
-                atexit.register(_close, weakref.ref(self))
+                closed_at_exit(self, Layer.APPLICATION)
             return self._opened
 
     def use(self, store: str | Store) -> None:
@@ -96,6 +95,9 @@ class App:
         opened, self._opened = self._opened, None
         if opened is not None and self._owner == os.getpid():
             opened.close()
+
+    def close_at_exit(self) -> None:
+        self.close()
 
     def __enter__(self) -> App:
         return self
@@ -263,9 +265,3 @@ def _types(given: Any) -> tuple[type[BaseException], ...] | None:
     if given is None:
         return None
     return (given,) if isinstance(given, type) else tuple(given)
-
-
-def _close(app: weakref.ref[App]) -> None:
-    found = app()
-    if found is not None:
-        found.close()

@@ -133,7 +133,7 @@ class Claimer:
         request = ClaimRequest(room, self._lease_ms, self._wait_ms, self._name, _MAX_BYTES)
         sent = self._asked_ms = self._clock.steady_ms()
         try:
-            claim = claim_from(queues[0]._backend, queues[0]._telemetry, queues, request, self._stop)
+            claim = claim_from(queues, request, self._stop)
         except TenureError as exc:
             self._failed(exc, sent)
             return

@@ -152,7 +152,7 @@ class Ticker:
         """Attend to the ticks that are due; how many jobs that enqueued."""
         queue = self._queue()
         request = claim_request(16, None, wait, self._worker, None, None)
-        claim = claim_from(queue._backend, queue._telemetry, (queue,), request, cancel)
+        claim = claim_from((queue,), request, cancel)
         return sum(self._attend(queue, delivery) for delivery in claim)
 
     def _attend(self, queue: Queue, delivery: Delivery) -> int:

@@ -276,11 +276,12 @@ class _Connection:
             return AfterTurn.CLOSE
 
     def _answer_match(self, match: Match, got: bytes) -> AfterTurn:
-        """Answer a request whose head is in the cache."""
-        cached = match.cached
-        exchange = InlineExchange.with_head(
-            self._dispatcher, self._listener.identify, cached.head, cached.headers, match.request_id, got[match.body :]
+        """Answer a request whose head is in the cache: the listener trusts all callers (`Listener.trusting`)."""
+        head, headers = match.cached
+        exchange = InlineExchange(
+            self._dispatcher, head.operation.method, "", headers, got[match.body :], identity=head.identity
         )
+        exchange.use_head(head, match.request_id)
         with self._lock:
             self._busy = True
         try:
@@ -305,7 +306,9 @@ class _Connection:
         if len(self._buffer) < whole or whole > _INLINE_BYTES:
             return False
         data, listener = bytes(self._buffer[:whole]), self._listener
-        exchange = InlineExchange(self._dispatcher, listener.identify, method, target, headers, data[end + 4 :])
+        exchange = InlineExchange(
+            self._dispatcher, method, target, headers, data[end + 4 :], identify=listener.identify
+        )
         with self._lock:
             self._busy = True
         try:
@@ -471,8 +474,6 @@ class _Connection:
 
 class _ThreadExchange(Exchange):
     """A request served by its connection's own thread, which blocks."""
-
-    __slots__ = ("_connection", "unread")
 
     def __init__(
         self, connection: _Connection, method: str, target: str, headers: Mapping[str, str], size: int

@@ -108,23 +108,18 @@ class Calls:
 class _CallExchange(Exchange):
     """A call of the RPC, as a request for the operation of that name."""
 
-    __slots__ = ("_body", "_calls", "_name", "_words")
-
     def __init__(self, calls: Calls, name: str, headers: Mapping[str, str], words: dict[str, str], body: bytes) -> None:
         super().__init__("", "", {}, headers)
         self._calls = calls
         self._name = name
         self._words = words
-        self._body = body
+        self.content = body
 
     def find(self) -> tuple[Operation, dict[str, str]]:
         return OPERATIONS[self._name], self._words
 
     async def identify(self) -> Identity:
         return await self._calls.identify(self.headers)
-
-    async def body(self) -> bytes:
-        return self._body
 
     async def carry_out(self, request: DecodedRequest) -> object:
         return await self._calls.runner.carry_out(request)

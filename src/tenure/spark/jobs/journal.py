@@ -36,7 +36,7 @@ def there(url: str) -> Iterator[Store]:
 def bounds(url: str, after: Mapping[str, int] | None) -> tuple[Places, Places]:
     """From where (exclusive) and up to where there are events to read. Raises JournalTrimmed."""
     with there(url) as store:
-        kept = store._backend.journal_slice(None, None, 0)
+        kept = store.backend.journal_slice(None, None, 0)
     if after is None:
         return {SHARD: kept.oldest - 1}, {SHARD: max(kept.newest, kept.oldest - 1)}
     start = after.get(SHARD, 0)

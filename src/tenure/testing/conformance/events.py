@@ -33,7 +33,7 @@ from tenure.testing.conformance.world import (
 DAY = 86_400
 
 
-def _busy(queue: Queue, clock: ManualClock) -> None:
+def _busy(store: Store, queue: Queue, clock: ManualClock) -> None:
     """A bit of everything that can happen to a job."""
     queue.configure(Policy(max_attempts=2, retention=60))
     fill(queue, 8)
@@ -51,19 +51,15 @@ def _busy(queue: Queue, clock: ManualClock) -> None:
     queue.resume()
     queue.nack(claimed(queue), error="again", delay=0)
     clock.advance(5)
-    sweep_all(queue_store(queue))
+    sweep_all(store)
     queue.replay()
     queue.purge("ready")
     clock.advance(100)
-    sweep_all(queue_store(queue))
-
-
-def queue_store(queue: Queue) -> Store:
-    return Store(queue._backend)
+    sweep_all(store)
 
 
 def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) -> None:
-    _busy(world.queue(), clock)
+    _busy(world.store, world.queue(), clock)
     events = all_events(world.store)
     assert_told_right(events, dense=world.store.traits.order == "strict")
     elsewhere = {"repaired", "restored"}  # told in the themes of damage and of restoring
@@ -72,7 +68,7 @@ def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) ->
 
 
 def test_events_are_numbered_without_a_gap_and_in_order(world: World, clock: ManualClock) -> None:
-    _busy(world.queue(), clock)
+    _busy(world.store, world.queue(), clock)
     fill(world.queue("more"), 1200)
     for events in journals(world.store):
         assert [e.number for e in events] == list(range(1, len(events) + 1))
@@ -83,7 +79,7 @@ def test_events_are_numbered_without_a_gap_and_in_order(world: World, clock: Man
 
 def test_the_journal_counts_what_the_counters_count(world: World, clock: ManualClock) -> None:
     queue = world.queue()
-    _busy(queue, clock)
+    _busy(world.store, queue, clock)
     fill(queue, 3)
     queue.claim(limit=2)
     kill(queue, 1)

@@ -210,7 +210,7 @@ def test_waiting_with_an_id(queue: Queue) -> None:
 
 def test_a_caller_gone_while_waiting_leaves_nothing_leased(store: Store, queue: Queue) -> None:
     gone = threading.Event()
-    waiter = begin(lambda: store._backend.claim([queue.name], ClaimRequest(limit=1, wait_ms=600_000), gone))
+    waiter = begin(lambda: store.backend.claim([queue.name], ClaimRequest(limit=1, wait_ms=600_000), gone))
     assert still(waiter)
     gone.set()
     assert waiter.result(PATIENCE) is None
