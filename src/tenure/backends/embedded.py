@@ -24,7 +24,7 @@ from tenure.contract.backend import (
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
-from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
 from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
@@ -210,6 +210,10 @@ class KvBackend:
 
     def queues(self, tenant: str | None) -> QueueInfos:
         return queries.queues(self._core, tenant)
+
+    def depths(self, limit: int) -> tuple[Sequence[QueueDepth], int]:
+        """For a server's metrics: the busiest queues, and how many others there are."""
+        return queries.depths(self._core, limit)
 
     def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
         return queries.upcoming(self._core, before_ms, limit, tenant, queues)

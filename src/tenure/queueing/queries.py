@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Collection, Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
+from tenure.model.job import Counts, Job, Page, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import journal
@@ -312,6 +312,44 @@ def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bo
         removed=number[Counter.REMOVED],
         at_least=at_least,
     )
+
+
+_SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD)
+
+
+def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
+    """The queues with most jobs to do or to look after, by their counters, and how many others there are."""
+    with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as reader:
+        found = core.registry.all(reader)
+        keys = [keyspace.counter(queue.number, counter) for queue in found for counter in _SHOWN_COUNTERS]
+        counts = [records.decode_count(raw) for raw in reader.get_many(keyspace.COUNTERS, keys)]
+        rows = sorted(
+            zip(found, counts[0::4], counts[1::4], counts[2::4], counts[3::4], strict=True),
+            key=lambda row: -(row[1] + row[2] + row[4]),
+        )
+        now = core.time.now_ms()
+        shown_rows = [
+            QueueDepth(
+                tenant=queue.name.tenant,
+                queue=queue.name.queue,
+                waiting=waiting,
+                leased=leased,
+                done=done,
+                dead=dead,
+                oldest_age_ms=_oldest_age(reader, queue, now) if waiting else None,
+            )
+            for queue, waiting, leased, done, dead in rows[:limit]
+        ]
+        return shown_rows, max(0, len(rows) - limit)
+
+
+def _oldest_age(reader: Reader, queue: Registered, now_ms: int) -> int | None:
+    """By the first key of each priority: how long the oldest ready job has been ready."""
+    ages = []
+    for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
+        first = reader.keys(keyspace.READY, prefix, keyspace.ready_until(queue.number, priority, now_ms), 1)
+        ages += [now_ms - keyspace.split_ready(key).visible_at_ms for key in first]
+    return max(ages, default=None)
 
 
 def queues(core: Core, tenant: str | None) -> list[QueueInfo]:

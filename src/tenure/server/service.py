@@ -22,6 +22,8 @@ from tenure.protocol.free_space import FreeSpace
 from tenure.protocol.limits import Limits
 from tenure.server.auth import Authenticator, LoopbackAuthenticator
 from tenure.server.auth.configuration import authenticator
+from tenure.server.metrics_listener import serving_metrics
+from tenure.server.queue_metrics import QUEUE_METRICS
 from tenure.server_settings import Server, Tls
 from tenure.settings import parse_url
 
@@ -173,6 +175,11 @@ class Service:
             from tenure.server.http_protocol import guarded
             from tenure.server.request_log import RequestLogger
             from tenure.server.shutdown import Stopping
+        if settings.metrics_bind is not None and parse_bind(settings.metrics_bind).path:
+            raise SettingsError("server.metrics_bind takes HOST:PORT")
+        self._metrics_bind = settings.metrics_bind
+        #: Where /metrics is served besides, once it is.
+        self.metrics_port = 0
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
         app = Application(
             self.dispatcher,
@@ -212,6 +219,24 @@ class Service:
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""
         self.authenticator.prepare()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._shown_in_metrics())
+            if self._metrics_bind is not None:
+                place = parse_bind(self._metrics_bind)
+                self.metrics_port = stack.enter_context(serving_metrics(place.host, place.port))
+            self._serve(sock)
+
+    @contextlib.contextmanager
+    def _shown_in_metrics(self) -> Iterator[None]:
+        """The queues of the store are in `/metrics` while it is served."""
+        backend = self.dispatcher.backend
+        QUEUE_METRICS.add(backend)
+        try:
+            yield
+        finally:
+            QUEUE_METRICS.remove(backend)
+
+    def _serve(self, sock: socket.socket) -> None:
         with self.capnp or contextlib.nullcontext():
             self._server.run(sockets=[sock])
 
