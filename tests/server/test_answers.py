@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ def test_events_of_others_are_passed_over_within_bounds(limit: int, monkeypatch:
         answer = server.ask("GET", f"/v1/events?limit={limit}", None, token("acme", "consume"))
         assert json.loads(answer.body)["events"] == []
         assert sum(asked) <= 10_000
+        assert len(asked) <= 10
         assert max(asked) <= 1000
         operator = server.ask("GET", f"/v1/events?limit={limit}", None, token(None, "operator"))
         assert len(json.loads(operator.body)["events"]) == min(limit, 5001) or limit == 1
@@ -123,3 +125,38 @@ def test_a_write_is_not_kept_for_a_century(keep_ms: int):
     with running() as server:
         body = json.dumps({"manifest": "", "keep_ms": keep_ms}).encode()
         assert server.ask("PUT", "/v1/writes/w", body, token("acme", "produce")).status == 400
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 1000])
+def test_events_behind_and_between_others_come_once_each(limit: int):
+    with running() as server:
+        crowd, own = server.store.queue("crowd", tenant="globex"), server.store.queue("own", tenant="acme")
+        crowd.enqueue_many([b"x"] * 12_000)
+        ids = []
+        for _ in range(3):
+            ids += [added.id for added in own.enqueue_many([b"mine"] * 3)]
+            crowd.enqueue_many([b"x"] * 500)
+        seen: list[str] = []
+        after = ""
+        for _ in range(60):
+            path = f"/v1/events?limit={limit}&wait_ms=1" + (f"&after={after}" if after else "")
+            page = json.loads(server.ask("GET", path, None, token("acme", "consume")).body)
+            assert len(page["events"]) <= limit
+            seen += [event["job_id"] for event in page["events"] if event["type"] == "enqueued"]
+            if page["cursor"] == after:
+                break
+            after = page["cursor"]
+        assert seen == ids
+
+
+def test_a_stream_finds_events_behind_others():
+    with running() as server:
+        server.store.queue("crowd", tenant="globex").enqueue_many([b"x"] * 12_000)
+        server.store.queue("own", tenant="acme").enqueue(b"mine")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("GET", "/v1/events", headers={**token("acme", "consume"), "Accept": "text/event-stream"})
+        answer = connection.getresponse()
+        heard = b""
+        while b"event: enqueued" not in heard:
+            heard += answer.read1(65536)
+        connection.close()

@@ -32,7 +32,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState, owner_of
 from tenure.queueing import (
     admin,
     bulk_loads,
@@ -70,6 +70,7 @@ class KvBackend:
         self._engine = engine
         self._core = Core(engine, clock)
         bulk_loads.roll_forward(self._core)
+        quotas.count_stored(self._core)
         self._attendant = Attendant(OfEngine(self._core))
         engine.share()
         self.url = url
@@ -129,6 +130,9 @@ class KvBackend:
         return staged_writes.finish(self._core, write_id, forget)
 
     def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        owner = owner_of(write_id)
+        if owner:
+            quotas.admit_pieces(self._core, write_id, self._pieces.held_by(owner) + len(data))
         self._pieces.put(write_id, part, piece, data)
 
     def piece(self, write_id: str, part: str, piece: int) -> bytes | None:

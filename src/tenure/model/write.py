@@ -19,6 +19,11 @@ MAX_KEEP_MS = 30 * KEEP_MS
 MAX_MANIFEST = 4 * 1024 * 1024
 
 
+def owner_of(write_id: str) -> str:
+    """The tenant that a write of a server's caller belongs to, by the prefix its id has there; "" for other ids."""
+    return write_id.partition("/")[0] if "/" in write_id else ""
+
+
 class WriteState(msgspec.Struct, frozen=True, kw_only=True):
     """How far a write is. `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish."""
 

@@ -60,8 +60,8 @@ async def stream_events(
         while not gone.done() and not dispatcher.stopping and not entry.over:
             text = _text_of(page) if page.events else b": alive\n\n"
             await send({"type": "http.response.body", "body": text, "more_body": True})
-            query["after"] = page.cursor
-            if not page.events:
+            moved_on, query["after"] = page.cursor != query.get("after"), page.cursor
+            if not page.events and not moved_on:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), _ALIVE_S)
                 if not gone.done() and not dispatcher.stopping:
