@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 _OBJECTS = """
     import gc, os, sys
@@ -80,3 +81,27 @@ def test_one_that_raises_does_not_keep_the_others_from_their_turn():
     """)
     assert said == ["renew below", "renew broken", "close broken", "close below"]
     assert "broken fails" in errors
+
+
+def test_a_store_that_is_left_open_is_closed_in_order(tmp_path: Path):
+    """The sweeper and the listener use the engine: it is closed last, and nobody is told of an error."""
+    said, errors = _run(f"""
+        import tenure
+        from tenure.api.sweeper import Sweeper
+        from tenure.backends.owner.listener import Listener
+        from tenure.storage.engines.rocksdb.engine import RocksEngine
+
+        def telling(kind, name):
+            real = getattr(kind, name)
+            def told(self, *args, **kwargs):
+                os.write(1, f"{{kind.__name__}}.{{name}}\\n".encode())
+                return real(self, *args, **kwargs)
+            setattr(kind, name, told)
+
+        telling(Sweeper, "stop"), telling(Listener, "stop"), telling(RocksEngine, "close")
+        store = tenure.open({f"rocksdb:{tmp_path}/data"!r}, sweep=True)
+        store.queue("q").enqueue(b"x")
+    """)
+    assert said == ["Sweeper.stop", "Listener.stop", "RocksEngine.close"]
+    assert not errors
+    assert not (tmp_path / "data" / "SOCKET").exists()

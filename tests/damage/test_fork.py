@@ -15,7 +15,7 @@ import pytest
 
 import tenure
 from tenure.api.store import Store
-from tenure.backends.owner.event_loop import Loop
+from tenure.backends.owner.event_loop import EventLoop
 from tenure.errors import StoreClosed
 from tenure.testing.conformance.world import assert_sound
 
@@ -163,7 +163,7 @@ def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path
 
 def test_a_child_leaves_the_handles_alone_that_a_closed_store_had() -> None:
     """By then they are somebody else's: here, those of pipes."""
-    loop = Loop()
+    loop = EventLoop()
     loop.stop()
     pipes = [os.pipe() for _ in range(8)]
 

@@ -1,8 +1,8 @@
 """Every job of a store into another: same ids, states, attempts and tokens.
 
-Both stores should be at rest: source queues that claim or enqueue meanwhile make the two differ, and the checksums say so.
-The queues of the target are paused until the end, so that nobody works on half a store; then each is as it was at the
-source. A migration that was stopped is run again: jobs that are there already are left, by their ids.
+Both stores should be at rest: source queues that claim or enqueue meanwhile make the two differ, and the checksums say
+so. The queues of the target are paused until the end, so that nobody works on half a store; then each is as it was at
+the source. A migration that was stopped is run again: jobs that are there already are left, by their ids.
 """
 
 from __future__ import annotations

@@ -55,12 +55,13 @@ def open(
     Or one that a server keeps: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
 
     What is not said here comes from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
-    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or says
-    how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
+    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or
+    says how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
     listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), token, encoding,
     timeout, ca_file (http).
 
-    Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk; Corrupt.
+    Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk;
+    Corrupt.
     """
     overrides: dict[str, object] = {"storage.durability": durability, **_options(options)}
     if isinstance(sweep, bool):
@@ -68,15 +69,18 @@ def open(
     elif sweep is not None:
         overrides |= {"sweep.enabled": True, "sweep.interval": sweep}
     settings = Settings.load(url, config, overrides=overrides)
-    return open_with(settings, clock, asked=frozenset(options), sweep=sweep not in (None, False))
+    return open_with(settings, clock, given=frozenset(options), sweep=sweep not in (None, False))
 
 
 def open_with(
-    settings: Settings, clock: Clock | None = None, *, asked: frozenset[str] = frozenset(), sweep: bool = False
+    settings: Settings, clock: Clock | None = None, *, given: frozenset[str] = frozenset(), sweep: bool = False
 ) -> Store:
-    """Open what the settings say. `sweep`: it was asked for, and not only left on."""
+    """Open what the settings say. `given`: options of the caller, which the engine must have.
+
+    `sweep`: the caller wants a sweeper.
+    """
     storage = settings.storage
-    for option in asked:
+    for option in given:
         engines = [name.split(".")[1] for name in OPTIONS[option]]
         if storage.engine not in engines:
             raise SettingsError(
@@ -86,7 +90,7 @@ def open_with(
     opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
     backend, remarks, joined = opened(storage, clock)
     sweeping = settings.sweep
-    # A server and an owner sweep their stores; a client of theirs sweeps only where it was asked to.
+    # A server and an owner sweep their stores; a client of theirs sweeps only on demand.
     wanted = sweeping.enabled and joined is None and (sweep or storage.engine != "http")
     store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
     if joined is not None and sweeping.enabled:
@@ -137,7 +141,10 @@ def _embedded(storage: Storage, clock: Clock) -> _Opened:
 
 
 def _owned(storage: Storage, clock: Clock) -> _Opened:
-    """A store that one process owns: this one, if no other does; else the owner is asked, and its heir in time."""
+    """A store that one process owns: this one, if no other does.
+
+    Otherwise the owner carries verbs out, and its successor later.
+    """
     if not storage.rocksdb.listen:
         return _embedded(storage, clock)
     from tenure.backends.owner.backend import OwnerBackend
@@ -174,13 +181,13 @@ def _owned(storage: Storage, clock: Clock) -> _Opened:
 
 
 def _sweep_once_owned(joined: JoinedBackend, store: Store, clock: Clock, interval: float) -> None:
-    """The owner sweeps; who inherits the store goes on with it."""
+    """The owner sweeps: begin once this process owns the store."""
     found = weakref.ref(store)
 
     def begin() -> None:
-        heir = found()
-        if heir is not None:
-            heir._begin_sweeping(Sweeper(clock, interval))
+        owned = found()
+        if owned is not None:
+            owned._begin_sweeping(Sweeper(clock, interval))
 
     joined.on_owner(begin)
 
@@ -226,7 +233,7 @@ def _behind_a_server(storage: Storage, clock: Clock) -> _Opened:
     return _Opened(backend)
 
 
-# ── the engines: each is imported when it is asked for ───────────────────────────────────────────────────────────────
+# ── the engines: each is imported at its first use ───────────────────────────────────────────────────────────────
 
 
 def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:
@@ -242,7 +249,7 @@ def _rocksdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
 
     engine = RocksEngine(
         path,
-        # It has a log in any case: whoever asks for nothing still gets what survives a killed process.
+        # It has a log in any case: without a wish the store still survives a killed process.
         durability="disk" if storage.promised == "disk" else "os",
         cache_capacity=storage.rocksdb.cache_capacity,
         mode=storage.rocksdb.mode,
@@ -281,6 +288,6 @@ def _path(storage: Storage) -> str:
     return str(expand(storage.path))
 
 
-def _refuse_less(has: Durability, asked: Durability, url: str) -> None:
-    if DURABILITIES.index(has) < DURABILITIES.index(asked):
-        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {asked!r} was asked for")
+def _refuse_less(has: Durability, wanted: Durability, url: str) -> None:
+    if DURABILITIES.index(has) < DURABILITIES.index(wanted):
+        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {wanted!r} was asked for")

@@ -1,7 +1,7 @@
 """A staged write as programs hold it: `store.staged("id")`. Exactly once, however often a commit is repeated.
 
     staged = store.staged("nightly-2026-11-15")
-    state = staged.begin(manifest)                # the first manifest recorded for this id, whoever brought it
+    state = staged.begin(manifest)                # the first manifest recorded for this id
     for number in range(state.chunk, chunks):
         staged.publish(number, queue, jobs)       # at most 1,000 jobs each, in order
     staged.finish()
@@ -69,7 +69,7 @@ class Staged:
         return self.publish_checked(chunk, queue, job_requests(jobs))
 
     def publish_checked(self, chunk: int, queue: Queue, jobs: Sequence[JobRequest]) -> Published:
-        """As `publish`, of requests that have been checked: for those who check a column at a time."""
+        """As `publish`, of requests that have been checked: for callers that check a column at a time."""
         whole_number("chunk", chunk, 0, 2**40)
         with self._telemetry.span("publish") as span:
             published = self._backend.publish(self.id, chunk, queue.name, jobs)

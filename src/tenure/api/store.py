@@ -1,7 +1,7 @@
 """`Store`: what users open, and the verbs on all of it.
 
-Telemetry is here and in `queue`, and nowhere below: one span a verb (`telemetry.Telemetry.span`), one line of log for what
-happened.
+Telemetry is here and in `queue`, and nowhere below: one span a verb (`telemetry.Telemetry.span`), one line of log for
+what happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Traits
 from tenure.telemetry import Telemetry
 
-#: A change of the calendar that is told of as a step.
+#: A change of the calendar of this size is logged as a step.
 _STEP_MS = 1000
 
 

@@ -54,7 +54,7 @@ class Sweeper:
         if os.getpid() != self._owner:
             return
         self._stop.set()
-        # Whoever drops the last reference to a store may be the sweeper itself.
+        # The sweeper's own thread may be the one that drops the last reference to a store.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 

@@ -1,1 +1,1 @@
-"""Who does the work: the queue's logic on an engine in this process, on Redis, or in another process."""
+"""Implementations of the contract: the queue's logic on an engine in this process, on Redis, or in another process."""

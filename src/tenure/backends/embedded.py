@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tenure.backends.named_snapshots import shelf_of
+from tenure.backends.named_snapshots import named_snapshots_of
 from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
@@ -75,12 +75,12 @@ class KvBackend:
         engine.share()
         self.url = url
         self._clock = clock
-        self._shelf = shelf_of(engine)
+        self._named_snapshots = named_snapshots_of(engine)
         self._pieces = Pieces(engine.home)
-        self._shelf.expire(clock.wall_ms())
+        self._named_snapshots.expire(clock.wall_ms())
 
-    def on_retry(self, told: Callable[[str], None]) -> None:
-        self._engine.retried = told
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        self._engine.retried = notify
 
     @property
     def traits(self) -> Traits:
@@ -152,8 +152,8 @@ class KvBackend:
     ) -> Leased | None:
         return claim.claim(self._core, names, request, cancel)
 
-    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        return self._attendant.watch(topics, wait_ms, told)
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        return self._attendant.watch(topics, wait_ms, notify)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return settle.settle(self._core, name, items)
@@ -225,7 +225,7 @@ class KvBackend:
     def sweep(self) -> Swept:
         self._engine.tend()
         self._pieces.tend()
-        self._shelf.expire(self._clock.wall_ms())
+        self._named_snapshots.expire(self._clock.wall_ms())
         return sweep.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
@@ -247,20 +247,23 @@ class KvBackend:
         self._engine.export(str(target))
 
     def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
-        return self._shelf.take(name, ttl_ms, self._clock.wall_ms(), self.now_ms())
+        return self._named_snapshots.take(name, ttl_ms, self._clock.wall_ms(), self.now_ms())
 
     def renew_snapshot(self, id: str) -> SnapshotInfo:
-        return self._shelf.renew(id, self._clock.wall_ms())
+        return self._named_snapshots.renew(id, self._clock.wall_ms())
 
     def drop_snapshot(self, id: str) -> bool:
-        return self._shelf.drop(id)
+        return self._named_snapshots.drop(id)
 
     def snapshots(self) -> SnapshotInfos:
-        return self._shelf.all(self._clock.wall_ms())
+        return self._named_snapshots.all(self._clock.wall_ms())
 
     def open_snapshot(self, id: str) -> Snapshot:
-        """The moment itself. Not part of the contract: readers elsewhere open its folder, or ask a server for its tables."""
-        return self._shelf.open(id, self._clock.wall_ms())
+        """The moment itself.
+
+        Not part of the contract: readers elsewhere open its folder, or ask a server for its tables.
+        """
+        return self._named_snapshots.open(id, self._clock.wall_ms())
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
         return journal.slice_of(self._core, begin, end, max_bytes)

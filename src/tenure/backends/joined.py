@@ -61,7 +61,7 @@ _PAUSE = 0.02
 
 
 class _Link:
-    """Who carries verbs out at present: the owner's socket, or the store in this process. Thread-safe."""
+    """The backend that carries verbs out at present: the owner's socket, or the store in this process. Thread-safe."""
 
     def __init__(self, url: str, own: Callable[[], Backend], join: Callable[[], RemoteBackend], first: Backend) -> None:
         self.url = url
@@ -100,7 +100,7 @@ class _Link:
                 self._recover(current, exc)
 
     def _recover(self, lost: Backend, reason: Unreachable) -> None:
-        """Own the store, or find who does. Raises Unavailable, StoreClosed."""
+        """Own the store, or reach its new owner. Raises Unavailable, StoreClosed."""
         until = time.monotonic() + PATIENCE
         with self._lock:
             while self.current is lost:
@@ -137,7 +137,7 @@ class _Link:
 
 
 def _for_request(current: Backend, request: bytes | None) -> Backend:
-    """The id under which an outcome is stored is the same, whether the owner is sent the request or this process is the owner."""
+    """The view for this request: an outcome is stored under the same id, whichever process owns the store."""
     if request is None:
         return current
     if isinstance(current, RemoteBackend):
@@ -358,7 +358,10 @@ class JoinedBackend(JoinedRequestView):
 
 
 def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, locked: StoreLocked) -> Backend:
-    """The store through its owner, or owned by this process should the owner have ended meanwhile. Raises `locked` where neither works."""
+    """The store through its owner, or owned by this process should the owner have ended meanwhile.
+
+    Raises `locked` where neither works.
+    """
     socket = str(folder / SOCKET)
 
     def join() -> RemoteBackend:

@@ -1,11 +1,11 @@
-"""Named snapshots: moments of a store that are kept while they are used, and go when nobody does.
+"""Named snapshots: copies of one moment of a store, kept while they are used and removed when they are not.
 
     data/snapshots/<id>/      a copy that could be opened as a store (FORMAT, DURABLE, db/)
       SNAPSHOT                 JSON: what it is; its file time is when it was last used
 
-A reader on the same host opens the folder itself and says so by touching SNAPSHOT: nobody has to ask the owner, who may
-be busy. Whoever sweeps the store removes what was not used for its time to live; the name goes first, so that no one
-opens half a folder. Whoever has it open by then reads on: the files live until they are closed.
+A reader on the same host opens the folder itself and touches SNAPSHOT: it needs no answer of the owner, which may
+be busy. The sweeper removes a snapshot that was not used for its time to live: it renames the folder first, so that no
+reader opens half of one. A reader that has it open goes on: the files live until they are closed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEFT_MS = 3_600_000
 _info = msgspec.json.Decoder(SnapshotInfo).decode
 
 
-class Shelf(Protocol):
+class NamedSnapshots(Protocol):
     """Where a store keeps its snapshots. Times are the calendar's, except `now_ms`, which is the store's."""
 
     def take(self, name: str, ttl_ms: int, wall_ms: int, now_ms: int) -> SnapshotInfo: ...
@@ -53,11 +53,11 @@ class Shelf(Protocol):
         """The moment itself, which counts as using it. Raises SnapshotExpired."""
 
 
-def shelf_of(engine: Engine) -> Shelf:
-    return ProcessShelf(engine) if engine.home is None else FolderShelf(engine.home / FOLDER, engine.export)
+def named_snapshots_of(engine: Engine) -> NamedSnapshots:
+    return SnapshotsInMemory(engine) if engine.home is None else SnapshotFolder(engine.home / FOLDER, engine.export)
 
 
-class FolderShelf:
+class SnapshotFolder:
     def __init__(self, root: Path, export: Callable[[str], None] | None = None) -> None:
         self._root = root
         self._export = export
@@ -140,7 +140,7 @@ class FolderShelf:
         return msgspec.structs.replace(info, where=str(self._root / id), expires_at_ms=used + info.ttl_ms)
 
 
-class ProcessShelf:
+class SnapshotsInMemory:
     """For a store that has no folder: its snapshots are in this process, and end with it."""
 
     def __init__(self, engine: Engine) -> None:

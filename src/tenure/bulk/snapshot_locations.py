@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tenure.api.opening import open as open_store
 from tenure.api.store import Store
-from tenure.backends.named_snapshots import FOLDER, FolderShelf
+from tenure.backends.named_snapshots import FOLDER, SnapshotFolder
 from tenure.backends.remote.backend import RemoteBackend
 from tenure.bulk import table_messages
 from tenure.bulk.plan import Part, event_parts, plan
@@ -123,7 +123,7 @@ def find(url: str, id: str, token: str | None = None) -> Place:
     if is_server(url):
         with opened(url, token) as store:
             return place(url, store.renew_snapshot(id), token)
-    return place(url, FolderShelf(home(url) / FOLDER).renew(id, SystemClock().wall_ms()))
+    return place(url, SnapshotFolder(home(url) / FOLDER).renew(id, SystemClock().wall_ms()))
 
 
 def opened(url: str, token: str | None = None) -> Store:

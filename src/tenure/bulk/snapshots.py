@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tenure.api.store import Store
 from tenure.backends.embedded import KvBackend
-from tenure.backends.named_snapshots import FolderShelf, open_copy
+from tenure.backends.named_snapshots import SnapshotFolder, open_copy
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Moment, Query
@@ -34,7 +34,7 @@ class Kept:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
-        self._shelf = FolderShelf(self._folder.parent)
+        self._snapshots = SnapshotFolder(self._folder.parent)
         self._clock = SystemClock()
         self._renewed = 0
 
@@ -44,7 +44,7 @@ class Kept:
 
     def renew(self) -> SnapshotInfo:
         self._renewed = self._clock.steady_ms()
-        return self._shelf.renew(self.id, self._clock.wall_ms())
+        return self._snapshots.renew(self.id, self._clock.wall_ms())
 
     def moment(self) -> Moment:
         """Open, or opened before by this process. Raises SnapshotExpired."""
@@ -88,7 +88,7 @@ def moment_of(store: Store, snapshot: str | None = None) -> Iterator[Moment]:
         try:
             yield Moment(reader, info.taken_at_ms)
         finally:
-            if info.where is not None:  # else it is the shelf's own
+            if info.where is not None:  # else it is held in memory, by the backend
                 reader.close()
     finally:
         if snapshot is None:

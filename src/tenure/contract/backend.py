@@ -94,13 +94,13 @@ class Serving(Protocol):
     """What a server needs to answer many callers: repeats, waiting without a thread, syncs without a thread."""
 
     def once(self, request: bytes) -> Backend:
-        """A view of this store for one request, whose id is `request`: its verb takes effect once, however often it is repeated.
+        """A view of this store for one request, whose id is `request`: repeats of its verb take effect once.
 
-        The outcome of a verb that `verbs.VERBS` marks as remembered (a result, or an error of `failure.ANSWERS`) is kept
-        for ten minutes, in the same commit as its effect. A repeat with the same id returns or raises that outcome; the
-        same id with another verb or other arguments raises InvalidArgument. Verbs that work in chunks go on where they
-        were cut off. `claim` uses the id as its own where its request has none. All other verbs do what they do without
-        an id, and `close` does nothing. One view serves one verb.
+        The outcome of a verb that `verbs.VERBS` marks as remembered (a result, or an error of `failure.ANSWERS`) is
+        kept for ten minutes, in the same commit as its effect. A repeat with the same id returns or raises that
+        outcome; the same id with another verb or other arguments raises InvalidArgument. Verbs that work in chunks go
+        on where they were cut off. `claim` uses the id as its own where its request has none. All other verbs do what
+        they do without an id, and `close` does nothing. One view serves one verb.
 
         Ids are the caller's to scope: a server of several tenants puts the tenant into the id.
         """
@@ -108,14 +108,17 @@ class Serving(Protocol):
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
         """Have `notify` called whenever it is worth looking again; for servers, which wait for many callers at once.
 
-        That is when a verb wakes these topics, when a job of these queues becomes due or a lease runs out, when `wait_ms`
-        have passed, and when the store is closed. Look once after this returns: something may have happened before.
-        `notify` is called from any thread, must be quick and must not call the store; it may be called in vain.
+        That is when a verb wakes these topics, when a job of these queues becomes due or a lease runs out, when
+        `wait_ms` have passed, and when the store is closed. Look once after this returns: something may have happened
+        before. `notify` is called from any thread, must be quick and must not call the store; it may be called in vain.
         """
 
     @property
     def waits_on(self) -> WaitsOn:
-        """What a small verb may wait for. An event loop runs it in its own thread at "nothing", and at "sync" by `deferring`."""
+        """What a small verb may wait for.
+
+        An event loop runs it in its own thread at "nothing", and at "sync" by `deferring`.
+        """
 
     def deferring(self, verb: Callable[[], T]) -> tuple[T, PendingSync | None]:
         """Call `verb`, which calls this backend, and do not wait in this thread until what it commits is durable.
@@ -145,7 +148,7 @@ class Consumption(Protocol):
 
         Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
         With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
-        InvalidArgument (it asked for something else).
+        InvalidArgument (its other arguments differ).
         """
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
@@ -194,7 +197,7 @@ class Maintenance(Protocol):
         """
 
     def discard(self, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> JobIds:
-        """Remove those of these jobs that are still in this state (done or dead) with this token, in one transaction."""
+        """Remove those of these jobs that are still in this state (done or dead) with this token; one transaction."""
 
     def cancel(self, name: QueueName, job: bytes) -> bool: ...
 
@@ -222,7 +225,7 @@ class Administration(Protocol):
         """The queue's policy, or the default if there is no such queue yet."""
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
-        """What a tenant may take, from now on; an empty quota lifts it. InvalidArgument where `traits.quotas` is not."""
+        """What a tenant may take from now on; an empty quota lifts it. InvalidArgument without `traits.quotas`."""
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         """The tenants that have one, and what each has waiting."""
@@ -238,12 +241,15 @@ class Journal(Protocol):
     """What happened, in order."""
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
-        """Durable events in order. Raises JournalTrimmed. A `consumer` is remembered: nothing it has yet to read is trimmed."""
+        """Durable events in order. Raises JournalTrimmed.
+
+        A `consumer` is remembered: nothing it has yet to read is trimmed.
+        """
 
     def forget_consumer(self, consumer: str) -> bool: ...
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
-        """Durable journal rows from commit `begin` (the oldest) to before `end` (all), as stored, up to about `max_bytes`.
+        """Durable journal rows from commit `begin` (the oldest) to before `end` (all), about `max_bytes` of them.
 
         With `max_bytes` 0 there are no rows: a look at what there is. At least one row otherwise, if there is one.
         Raises JournalTrimmed, and Corrupt naming a row that is missing.
@@ -263,7 +269,7 @@ class StagedWrites(Protocol):
         """How far a write is; None if it was never begun, or has been forgotten."""
 
     def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
-        """Add a chunk's jobs (at most 1,000), in one transaction with the marker that counts it; nothing if it was before.
+        """Add a chunk's jobs (at most 1,000), in one transaction with its marker; nothing if it was added before.
 
         Chunks come in order, from 0. Raises what `enqueue` does, and InvalidArgument (never begun, or out of order).
         """
@@ -301,7 +307,7 @@ class Snapshots(Protocol):
     def snapshot(self, path: str) -> None: ...
 
     def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
-        """Keep one moment of the store (with `traits.snapshot` of "queue": of each queue) until it was not used for `ttl_ms`."""
+        """Keep one moment of the store (of each queue, by `traits.snapshot`) until it was not used for `ttl_ms`."""
 
     def renew_snapshot(self, id: str) -> SnapshotInfo:
         """Say that it is in use. Raises SnapshotExpired, also before anyone has removed it: the clock decides."""

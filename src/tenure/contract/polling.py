@@ -1,7 +1,4 @@
-"""Waiting on a backend that cannot tell of changes: look again every so often.
-
-It is what a server falls back to. One thread serves all who wait.
-"""
+"""`Serving.watch` for a backend that learns of no changes: one thread notifies every watch, every 50 ms."""
 
 from __future__ import annotations
 
@@ -11,23 +8,23 @@ from collections.abc import Callable, Sequence
 
 from tenure.contract.backend import Topic
 
-#: Between two looks: a job is found this late at worst.
+#: Seconds between two notifications: a job is found this late at worst.
 _EVERY_S = 0.05
 
 
 class PolledWatch:
-    __slots__ = ("_poller", "deadline", "told")
+    __slots__ = ("_poller", "deadline", "notify")
 
-    def __init__(self, poller: Poller, seconds: float, told: Callable[[], None]) -> None:
+    def __init__(self, poller: Poller, seconds: float, notify: Callable[[], None]) -> None:
         self._poller = poller
         self.deadline = time.monotonic() + seconds
-        self.told = told
+        self.notify = notify
 
     def left_ms(self) -> int:
         return max(0, round((self.deadline - time.monotonic()) * 1000))
 
     def again(self) -> None:
-        """It is told of every turn in any case."""
+        """It is notified at every turn in any case."""
 
     def close(self) -> None:
         self._poller.leave(self)
@@ -39,8 +36,8 @@ class Poller:
         self._watches: dict[PolledWatch, None] = {}
         self._running = False
 
-    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> PolledWatch:
-        made = PolledWatch(self, wait_ms / 1000, told)
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> PolledWatch:
+        made = PolledWatch(self, wait_ms / 1000, notify)
         with self._lock:
             self._watches[made] = None
             if not self._running:
@@ -53,7 +50,7 @@ class Poller:
             self._watches.pop(watch, None)
 
     def _run(self) -> None:
-        """Ends with the last who waits."""
+        """Ends with the last watch."""
         while True:
             time.sleep(_EVERY_S)
             with self._lock:
@@ -62,4 +59,4 @@ class Poller:
                     self._running = False
                     return
             for watch in waiting:
-                watch.told()
+                watch.notify()

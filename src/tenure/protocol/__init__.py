@@ -2,5 +2,5 @@
 
 messages     what travels, as structs          problems    errors as problem details, and back
 operations   the one table of operations       formats     JSON and MessagePack
-identity     who asks, and what they may       dispatcher  carries an operation out on a backend
+identity     a caller, and its scopes           dispatcher  carries an operation out on a backend
 """

@@ -1,4 +1,4 @@
-"""How queues are looked after, and data brought in: operations on a backend, in the order of `operations`."""
+"""Operations of administrators, bulk writers and bulk readers, each carried out on a backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenure.protocol import messages as m
 from tenure.protocol.calls import Call
 from tenure.protocol.snapshot_readers import READERS
 
-# ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── maintenance and administration ────────────────────────────────────────────────────────────────────────────────────
 
 
 def policy(call: Call) -> Policy:
@@ -94,7 +94,7 @@ def forget_consumer(call: Call) -> m.Done:
     return m.Done()
 
 
-# ── bring in ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── restores and staged writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def restore(call: Call) -> Restored:
@@ -111,14 +111,14 @@ def discard(call: Call) -> m.JobIdList:
 
 def begin_write(call: Call) -> WriteState:
     request = call.request
-    return _told(call, call.backend.begin_write(_write_id(call), request.manifest, request.keep_ms))
+    return _without_prefix(call, call.backend.begin_write(_write_id(call), request.manifest, request.keep_ms))
 
 
 def write_state(call: Call) -> WriteState:
     state = call.backend.write_state(_write_id(call))
     if state is None:
         raise NotFound("there is no such write, or it has been forgotten")
-    return _told(call, state)
+    return _without_prefix(call, state)
 
 
 def publish(call: Call) -> Published:
@@ -129,7 +129,7 @@ def publish(call: Call) -> Published:
 
 def finish_write(call: Call) -> WriteState:
     forget = call.request.forget
-    return _told(
+    return _without_prefix(
         call,
         call.backend.finish_write(_write_id(call), None if forget is None else _own(call, checked_write_id(forget))),
     )
@@ -165,7 +165,7 @@ def load_target(call: Call) -> LoadTarget:
 
 def load(call: Call) -> WriteState:
     request = call.request
-    return _told(
+    return _without_prefix(
         call, call.backend.load(LoadRequest(_write_id(call), request.manifest, request.parts, request.keep_ms))
     )
 
@@ -175,22 +175,22 @@ def _write_id(call: Call) -> str:
 
 
 def _own(call: Call, write_id: str) -> str:
-    """A tenant's writes have names of their own, and so have those of a token for some queues only."""
-    return _whose(call) + write_id
+    """Prefixed: no tenant, and no token for some queues only, can name the writes of another."""
+    return _prefix(call) + write_id
 
 
-def _whose(call: Call) -> str:
+def _prefix(call: Call) -> str:
     tenant, queues = call.tenant, call.identity.queues
     if queues is None:
         return "" if tenant is None else f"{tenant}/"
     return f"{tenant or ''}/{blake2b(' '.join(sorted(queues)).encode(), digest_size=8).hexdigest()}/"
 
 
-def _told(call: Call, state: WriteState) -> WriteState:
-    return replace(state, id=state.id.removeprefix(_whose(call)))
+def _without_prefix(call: Call, state: WriteState) -> WriteState:
+    return replace(state, id=state.id.removeprefix(_prefix(call)))
 
 
-# ── read in bulk ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── snapshots and the journal ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def take_snapshot(call: Call) -> SnapshotInfo:
@@ -220,7 +220,7 @@ def read_table(call: Call) -> m.Stream:
 
 
 def _read(call: Call) -> bytes:
-    """By a process beside this one, from the snapshot's folder."""
+    """Read by a process beside this one, from the snapshot's folder."""
     info = call.backend.renew_snapshot(call.path["snapshot"])
     if info.where is None:
         raise InvalidArgument("the snapshots of this store are not in a folder, and cannot be read as tables")

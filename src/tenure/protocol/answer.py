@@ -217,7 +217,7 @@ class InlineExchange(Exchange):
         return self._dispatcher.run(request)
 
     def cacheable_head(self, reply: Reply) -> RequestHead | None:
-        """The head with its queue, for `head_cache`; None unless the request was answered and heads like it are cached."""
+        """The head with its queue, for `head_cache`; None if it was refused, or is not worth caching."""
         head, request = self.head, self.request
         if head is None or request is None or reply.status != 200 or head.operation.name not in CACHED:
             return None

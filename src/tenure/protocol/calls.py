@@ -46,7 +46,10 @@ class Call(Struct, frozen=True):
 
 
 class Waiting(NamedTuple):
-    """What a request waits for: `look` when one of the topics is notified; `None` means not yet. `end` is the answer when time is up."""
+    """What a request waits for: `look` when one of the topics is notified; `None` means not yet.
+
+    `end` is the answer when time is up.
+    """
 
     topics: Sequence[Topic]
     wait_ms: int

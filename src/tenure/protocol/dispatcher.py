@@ -8,7 +8,8 @@
     wait       for an operation that waits: a look whenever the backend notifies (`Wait`)
     reply      the answer encoded in the caller's format
 
-Nothing here knows sockets. A request that waits is known by its id: it can be called off, and a repeat shares its outcome.
+Nothing here knows sockets. A request that waits is known by its id: it can be called off, and a repeat shares its
+outcome.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ class Dispatcher:
     def head(
         self, operation: Operation, path: dict[str, str], headers: Mapping[str, str], identity: Identity
     ) -> RequestHead:
-        """Check scope and tenant, and find the formats. `headers` by their names in lower case. Raises Forbidden, InvalidArgument."""
+        """Check scope and tenant, and find the formats. `headers` by their names in lower case.
+
+        Raises Forbidden, InvalidArgument.
+        """
         if operation.local and not self.local:
             raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
         if not identity.may(operation.scope):

@@ -49,7 +49,7 @@ _MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/v
 
 
 def of_body(content_type: str | None) -> Format:
-    """How a request's body is written. Whoever says nothing, or what `curl -d` says, means JSON."""
+    """How a request's body is written. Without a Content-Type, or with the one that `curl -d` sends, it is JSON."""
     if not content_type:
         return JSON
     known = _BY_TYPE.get(content_type)
@@ -64,7 +64,7 @@ def of_body(content_type: str | None) -> Format:
 
 
 def of_reply(accept: str | None, body: Format) -> Format:
-    """How to answer: as asked for by `Accept`, or else as the request was written."""
+    """The format of the reply: the one that `Accept` names, or else the request's."""
     if not accept:
         return body
     if "msgpack" in accept:

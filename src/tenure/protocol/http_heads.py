@@ -5,7 +5,8 @@ from __future__ import annotations
 from tenure.protocol.dispatcher import Reply
 
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
-            413: "Content Too Large", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
+            405: "Method Not Allowed", 413: "Content Too Large", 429: "Too Many Requests", 500: "Internal Server Error",
+            503: "Service Unavailable"}  # fmt: skip
 
 
 def parse(head: str) -> tuple[str, str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Who asks, and what they may.
+"""A caller: its tenant, and what its scopes allow.
 
     scope       may
     produce     enqueue, cancel, and look
@@ -6,7 +6,7 @@
     admin       the two above, policies, pausing, replays, purges
     operator    everything, of every tenant, and the store itself
 
-Whoever may anything may look at what is their tenant's.
+Every scope includes looking at what is the tenant's own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _granted(scopes: frozenset[str]) -> frozenset[str]:
 
 
 class Identity(Struct, frozen=True):
-    """What a token (or the lack of one, where that is allowed) says of its bearer."""
+    """The bearer of a token, or of none where a server allows that."""
 
     subject: str
     tenant: str
@@ -71,7 +71,7 @@ class Identity(Struct, frozen=True):
             checked("tenant", tenant)
         checked("queue", queue)
         if self.queues is not None and queue not in self.queues:
-            # As for what is not there: a token for some queues is not told which others are.
+            # The same error as for a queue that does not exist: the token does not reveal which other queues do.
             raise NotFound(f"there is no queue {queue!r} for this token")
         return QueueName(DEFAULT_TENANT if tenant is None else tenant, queue)
 
@@ -80,5 +80,5 @@ class Identity(Struct, frozen=True):
         return (tenant is None or name.tenant == tenant) and (self.queues is None or name.queue in self.queues)
 
 
-#: Whoever can open a file that only its owner may: the owner's socket, or a server without tokens on loopback.
+#: A caller that needs no token: one that may open the owner's socket, or reaches a server without tokens on loopback.
 LOCAL = Identity("local", DEFAULT_TENANT, frozenset({"operator"}))

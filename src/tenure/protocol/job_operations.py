@@ -1,4 +1,4 @@
-"""How jobs are produced, consumed and looked at: operations on a backend, in the order of `operations`."""
+"""Operations that produce, consume and show jobs, each carried out on a backend."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def wait_for_waits(call: Call) -> Waiting | None:
 
 def _ended(call: Call, last: Job) -> Job:
     """A job that is gone was done and not kept, or removed: its last event tells which."""
-    told = call.backend.timeline(call.name, call.job)
-    gone = told[-1] if told and told[-1].state == "gone" else None
+    events = call.backend.timeline(call.name, call.job)
+    gone = events[-1] if events and events[-1].state == "gone" else None
     state = "done" if gone is not None and gone.type == "done" else "removed"
     return ended_as(last, state, call.backend.now_ms() if gone is None else gone.time_ms)
 

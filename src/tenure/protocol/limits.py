@@ -1,6 +1,6 @@
-"""What one request may ask for. The shapes of messages have bounds of their own; these are the server's to choose.
+"""The bounds of one request that a server chooses; the types of the messages have bounds of their own.
 
-How deep a request may be nested needs none: its shape says so, and nothing outside of it is read.
+Nesting needs no bound: a message is only read as deep as its type goes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     #: A body that came compressed, once it is opened.
     inflated_bytes: int = 64 * 1024**2
     head_bytes: int = 32 * 1024
-    #: A longer wait is answered when this has passed, and asked for again by the client.
+    #: A longer wait is answered when this has passed; the client then sends its request again.
     wait_ms: int = 60_000
     batch: int = 1_000_000
     claim: int = 1_000_000

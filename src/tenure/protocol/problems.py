@@ -58,7 +58,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 #: Facts of an error that do not travel, and what they are at the other end.
-_NOT_TOLD = {"corrupt": {"key": None}}
+_NOT_SENT = {"corrupt": {"key": None}}
 
 
 def fault_of(error: TenureError) -> Fault:
@@ -94,12 +94,12 @@ def retry_after(error: TenureError) -> int | None:
 def error_of(problem: Problem) -> TenureError:
     """The error, as the embedded store would have raised it."""
     fault = FAULTS.get(problem.code)
-    if fault is None:  # a newer server's: its message is all that can be told
+    if fault is None:  # of a newer server: only its message is known here
         return TenureError(problem.detail)
     error = fault.error.__new__(fault.error)
     Exception.__init__(error, problem.detail)
     for name in fault.facts:
         setattr(error, name, problem.facts.get(name))
-    for name, value in _NOT_TOLD.get(problem.code, {}).items():
+    for name, value in _NOT_SENT.get(problem.code, {}).items():
         setattr(error, name, value)
     return error

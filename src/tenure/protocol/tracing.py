@@ -3,7 +3,8 @@
     client   span "tenure enqueue" (CLIENT) ──▶ header traceparent ──▶ span "enqueue" (SERVER)   server
 
 A program that traces has imported the API, so this looks for it among the loaded modules and imports nothing: without
-it a span is one lookup. A span has the operation, the queue, the tenant and the outcome, never a payload, a token or a receipt.
+it a span is one lookup. A span has the operation, the queue, the tenant and the outcome, never a payload, a token or a
+receipt.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def client_span(operation: str, headers: MutableMapping[str, str], attributes: A
 def server_span(
     operation: str, headers: Mapping[str, str], attributes: Attributes, *, ends: bool = True
 ) -> Iterator[Span | None]:
-    """Around a request's work: the child of whatever its headers name. Not `ends`: the caller ends it, or it never was."""
+    """Around a request's work: a child of the span that its headers name. `ends=False`: the caller ends it."""
     if not tracing():
         yield None
         return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from tenure.clock import Clock
 from tenure.model.ids import IdSource
+from tenure.process import Layer, renewed_after_fork
 from tenure.queueing.priorities import Priorities
 from tenure.queueing.registry import Registry
 from tenure.queueing.store_time import StoreTime
@@ -23,18 +22,6 @@ T = TypeVar("T")
 #: Where readers of the journal wait.
 JOURNAL_LINE = "journal"
 _UNKNOWN = JournalEnd(-1, 0, 0)
-
-
-_cores: weakref.WeakSet[Core] = weakref.WeakSet()
-
-
-def _renew_in_child() -> None:
-    for core in list(_cores):
-        core.ids.renew()
-        core.waiters.renew()
-
-
-os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class Core:
@@ -52,7 +39,11 @@ class Core:
         self.journal_end = _UNKNOWN
         #: The engine's generation that the memory above belongs to.
         self._generation = engine.generation
-        _cores.add(self)
+        renewed_after_fork(self, Layer.QUEUEING)
+
+    def renew_after_fork(self) -> None:
+        self.ids.renew()
+        self.waiters.renew()
 
     def write(
         self,

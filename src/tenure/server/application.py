@@ -23,7 +23,7 @@ from tenure.server.openapi import openapi
 from tenure.server.request_log import log_entry, plain_headers
 
 document = cache(openapi)
-"""The protocol as OpenAPI; made when it is first asked for."""
+"""The protocol as OpenAPI; made at its first use."""
 
 Page = Callable[[Scope], Awaitable[Reply]]
 
@@ -39,7 +39,7 @@ _PAGE_HEADERS = (
 
 
 class Application:
-    """ASGI. It does not own the store: who opened it closes it."""
+    """ASGI. It does not close the store, which it did not open."""
 
     def __init__(
         self,

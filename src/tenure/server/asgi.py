@@ -59,7 +59,8 @@ class OperationsApp:
     def inline(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> InlineExchange | None:
         """A request that is at hand whole, to be answered without the machinery of ASGI; None: it cannot be.
 
-        For `http_protocol`: ASGI takes a task, four messages and two writes for a request, which is more than a small verb.
+        For `http_protocol`: ASGI takes a task, four messages and two writes for a request, which is more than a small
+        verb.
         """
         if not self.runner.inline or "content-encoding" in headers:
             return None

@@ -7,8 +7,9 @@ A connection that gets nowhere is closed. Every `idle_seconds / 2` each is looke
 it is made: it has to complete a head within `idle_seconds`, send its body and take its answer at `MIN_RATE` or faster.
 
 A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
-(`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the verb.
-Every other request goes uvicorn's way, and so does this one where a reply is under way before it, or the caller does not read.
+(`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the
+verb. Every other request goes uvicorn's way, and so does this one where a reply is under way before it, or the caller
+does not read.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
         "tags": [_TAGS[operation.scope]],
         "parameters": [*_path_parameters(operation), *_query_parameters(operation), *_headers(operation)],
         "responses": {
-            "200": {"description": "As asked.", "content": _content(answers)},
+            "200": {"description": "Done.", "content": _content(answers)},
             **_refusals(),
         },
     }
@@ -129,7 +129,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
                 "name": "Tenure-Request",
                 "in": "header",
                 "required": False,
-                "description": "An id of the caller's: asked again under it within ten minutes, the first answer is given again.",
+                "description": "The caller's id of the request: a repeat within ten minutes gets the first answer.",
                 "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
             }
         )

@@ -5,8 +5,8 @@
 
     tenure_http_requests_total{route,status}   tenure_http_seconds{route}
 
-A line says who asked for which operation and how it ended. It never holds a header, a path as it was sent, a query, a body or a
-receipt: anything a caller wrote could be a secret. The route is the operation's name, so that callers cannot make
+A line names the caller, the operation and how it ended. It never holds a header, a path as it was sent, a query, a body
+or a receipt: anything a caller wrote could be a secret. The route is the operation's name, so that callers cannot make
 up new ones.
 """
 
@@ -92,7 +92,7 @@ def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 class RequestLogger:
-    """An ASGI application around another, which logs and counts its requests. `plain`: paths that are logged as such."""
+    """An ASGI application around another: logs and counts its requests. `plain`: paths that are logged as such."""
 
     def __init__(self, app: Asgi, plain: frozenset[str] = frozenset()) -> None:
         self._app = app

@@ -1,8 +1,8 @@
 """Counts a tenant's requests against its quota (`requests`), where it has one.
 
-Whether it has one is looked up and remembered for a few seconds, so that tenants without one cost nothing. Those with one
-draw each request from the store, which is exact however many servers share it. Operators are not counted: one has to be
-able to lift a quota.
+Whether it has one is looked up and remembered for a few seconds, so that tenants without one cost nothing. Those with
+one draw each request from the store, which is exact however many servers share it. Operators are not counted: one has
+to be able to lift a quota.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Listening: an address, a socket, and the ASGI server (uvicorn: docs/adr tells why) that runs the application on it.
 
-On SIGTERM or SIGINT it takes no more connections, answers those who wait with nothing, lets every request under way finish, and ends.
+On SIGTERM or SIGINT it takes no more connections, answers waiting requests with nothing, lets every request under way
+finish, and ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Connections that the kernel keeps until they are taken.
 _BACKLOG = 1024
-#: For requests under way, once the server is told to end.
+#: Seconds for requests under way, once the server stops.
 _FINISH_S = 30
 
 
@@ -82,7 +83,8 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
         else:
             family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
             made = socket.create_server((bind.host, bind.port), family=family, backlog=_BACKLOG)
-            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol; without
+            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol;
+            # without
             # it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
@@ -123,7 +125,10 @@ def _unix(path: str) -> socket.socket:
 
 
 def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
-    """Who tells callers apart; None: nobody. Raises SettingsError: what would be open to everyone is refused, and broken keys are."""
+    """The authenticator; None: callers need no token.
+
+    Raises SettingsError for keys that are broken, and for a server that would be open to everyone.
+    """
     known = authenticator(settings.auth)
     for place in places:
         if place is not None and known is None and not place.loopback:
@@ -155,12 +160,12 @@ def _folder_of(url: str) -> str | None:
 
 
 class Service:
-    """A store behind an application, behind uvicorn. `run` serves until it is told to stop."""
+    """A store behind an application, behind uvicorn. `run` serves until `stop`."""
 
     def __init__(
         self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
     ) -> None:
-        """`capnp`: where to serve Cap'n Proto as well. Raises SettingsError: what would be open to everyone is refused."""
+        """`capnp`: where to serve Cap'n Proto as well. Raises SettingsError for a server open to everyone."""
         known = known_by(settings, bind, capnp)
         self.open_to_all = known is None
         self.bind = bind

@@ -81,7 +81,7 @@ class Stopping(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but the signal ends with the serving: it would otherwise end the process before the store is closed."""
+        """As uvicorn's, but the signal is not raised again afterwards: the store has to be closed first."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -102,14 +102,14 @@ class Stopping(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         try:
-            await asyncio.wait_for(self._gone(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._all_closed(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             for task in self.server_state.tasks:
                 task.cancel()
         if not self.force_exit:
             await self.lifespan.shutdown()
 
-    async def _gone(self) -> None:
+    async def _all_closed(self) -> None:
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
             await asyncio.sleep(0.005)

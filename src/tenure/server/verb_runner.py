@@ -1,4 +1,5 @@
-"""Requests carried out for an event loop. Verbs run in threads, or on the loop where that is quicker; waiting holds no thread.
+"""Requests carried out for an event loop. Verbs run in threads, or on the loop where that is quicker; waiting holds no
+thread.
 
 A small verb of a backend that waits for nothing runs on the loop: a change of threads takes longer than the verb. Where
 it waits for a sync only, it runs on the loop too, and the loop goes on while the disk works (`Backend.deferring`).

@@ -156,7 +156,7 @@ class Listener:
             self._connections.pop(connection, None)
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """Accept no more, end all waits, let requests under way finish. False: stopped before, or of another process."""
+        """Accept no more, end all waits, let requests under way finish. False: it was stopped before, or forked."""
         if os.getpid() != self.owner or self.dispatcher.stopping:
             return False
         self.dispatcher.stop()

@@ -58,7 +58,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         self._poller = Poller()
         try:
             self._info = self._store(patience)
-            # Whoever can reach the server may share the store: processes of this host by a Unix socket, others by TCP.
+            # Every process that can reach the server may share the store: of this host by a Unix socket, of others by
+            # TCP.
             self._traits = replace(self._info.traits, scope="host" if address.unix else "cluster", poll=None)
         except Unavailable as exc:
             self._transport.close()
@@ -87,8 +88,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def clock_drift_ms(self) -> int:
         return self._store().drift_ms
 
-    def on_retry(self, told: Callable[[str], None]) -> None:
-        self._transport.retried = told
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        self._transport.retried = notify
 
     def close(self) -> None:
         self._transport.close()
@@ -110,7 +111,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             except LeaseLost:
                 if request.id is not None or self._request:
                     raise
-                # The id was ours: the answer was lost, and the lease ran out before we could ask again. Its jobs are back.
+                # The id was made here: the reply was lost, and the lease ran out before the repeat. Its jobs are ready
+                # again.
                 continue
             if reply.lease is not None:
                 return reply.leased(_which(names, reply))
@@ -131,13 +133,13 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         if len(names) == 1:
             body = m.ClaimBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True)
             return self._of_queue("claim", names[0], "/claims", body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
-        tenant, queues = _told(names)
+        tenant, queues = _tenant_and_queues(names)
         several = m.ClaimAnyBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
         operation = OPERATIONS["claim_any"]
         return self._ask(operation, "/v1/claims", tenant, several, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
 
-    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        return self._poller.watch(topics, wait_ms, told)
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        return self._poller.watch(topics, wait_ms, notify)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         reply = self._of_queue("settle", name, "/settle", m.SettleBody.of(items), m.SettleReply)
@@ -238,7 +240,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             ((name, policy),) = policies.items()
             self._of_queue("configure", name, "/policy", policy, m.Done)
             return
-        tenant, queues = _told(list(policies))
+        tenant, queues = _tenant_and_queues(list(policies))
         body = dict(zip(queues, policies.values(), strict=True))
         self._ask(OPERATIONS["apply"], "/v1/queues", tenant, body, m.Done)
 
@@ -265,7 +267,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         return self._ask(OPERATIONS["check"], "/v1/admin/check", None, body, Report, wait_ms=LONG_MS)
 
     def once(self, request: bytes) -> Backend:
-        """The same store, whose next verb goes by that id."""
+        """The same store, whose next verb is sent under that id."""
         return RemoteRequestView(self, request)
 
     def snapshot(self, path: str) -> None:
@@ -284,7 +286,7 @@ class RemoteRequestView(RemoteBackend):
         """The store is not the view's to close."""
 
 
-def _told(names: Sequence[QueueName]) -> tuple[str | None, list[str]]:
+def _tenant_and_queues(names: Sequence[QueueName]) -> tuple[str | None, list[str]]:
     """Several queues by one tenant's header, or each with its tenant before it."""
     tenants = {name.tenant for name in names}
     if len(tenants) == 1:
@@ -294,6 +296,6 @@ def _told(names: Sequence[QueueName]) -> tuple[str | None, list[str]]:
 
 
 def _which(names: Sequence[QueueName], reply: m.ClaimReply) -> QueueName:
-    """The one of the queues asked for that the reply is of; a token's own tenant goes by the default's name here."""
+    """The queue of the claim that the reply is of; a token's own tenant has the default's name here."""
     exact = QueueName(reply.tenant, reply.queue)
     return exact if exact in names else next(name for name in names if name.queue == reply.queue)

@@ -1,7 +1,7 @@
 """The token a client shows, and where a new one comes from when it has run out.
 
-A worker outlives its tokens. One out of a file is read again when the server no longer takes it: whoever issues
-tokens only has to replace the file.
+A worker outlives its tokens. One out of a file is read again when the server no longer takes it: the issuer
+of tokens only has to replace the file.
 """
 
 from __future__ import annotations

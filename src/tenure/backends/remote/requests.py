@@ -1,4 +1,4 @@
-"""Requests to a server: head and body out, and the reply decoded as the type wanted, or raised as the error it holds."""
+"""Requests to a server: head and body out, and the reply decoded, or raised as the error that it holds."""
 
 from __future__ import annotations
 

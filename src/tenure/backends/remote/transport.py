@@ -1,7 +1,8 @@
 """A small HTTP/1.1 client: connections kept and shared by threads, deadlines, and repeats that are safe.
 
 A request that got no answer is sent again, with the same id, until its deadline: the server remembers what it did under
-that id and answers the same. (http.client takes nearly twice the processor time for a request, httpx seven times: docs/adr.)
+that id and answers the same. (http.client takes nearly twice the processor time for a request, httpx seven times:
+docs/adr.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Answer(NamedTuple):
 
 
 class Unreachable(Unavailable):
-    """No answer came: whoever was asked is gone, or cannot be reached."""
+    """No answer came: the server is gone, or cannot be reached."""
 
 
 class Broken(OSError):
@@ -142,7 +143,7 @@ class Transport:
     def __init__(
         self, address: Address, *, timeout: float = 30.0, ca_file: str | None = None, retry: bool = True
     ) -> None:
-        """Without `retry`, who gets no answer is told at once."""
+        """Without `retry`, a request that gets no answer raises at once."""
         self.address = address
         self.timeout = timeout
         self._retry = retry
@@ -164,8 +165,8 @@ class Transport:
     ) -> Answer:
         """Send it, and again if no answer comes, until `patience` (the timeout, if not said) has passed.
 
-        `wait` is how long the server may take besides. Once `cancel` is set meanwhile, `call_off` is called, and the answer taken.
-        Raises Unavailable, StoreClosed.
+        `wait` is how long the server may take besides. Once `cancel` is set meanwhile, `call_off` is called, and the
+        answer received. Raises Unavailable, StoreClosed.
         """
         patience = (self.timeout if self._retry else 0.0) if patience is None else patience
         until = time.monotonic() + patience
@@ -210,18 +211,18 @@ class Transport:
         try:
             connection.send(request)
             if wait:
-                self._attend(connection, wait, cancel, call_off)
+                self._wait(connection, wait, cancel, call_off)
             return connection.receive()
         except BaseException:
             connection.close()
             raise
 
-    def _attend(
+    def _wait(
         self, connection: Connection, wait: float, cancel: threading.Event | None, call_off: Callable[[], None] | None
     ) -> None:
-        """Until the answer comes; `cancel` is noticed soon, and the server told."""
+        """Return when the answer begins to arrive; once `cancel` is set, call the request off."""
         if cancel is None or call_off is None:
-            return self._attended(connection, wait)
+            return self._wait_plainly(connection, wait)
         until = time.monotonic() + wait + self.timeout
         while not connection.ready(_NOTICE_S):
             if cancel.is_set():
@@ -231,7 +232,7 @@ class Transport:
                 raise TimeoutError("no answer in time")
         return None
 
-    def _attended(self, connection: Connection, wait: float) -> None:
+    def _wait_plainly(self, connection: Connection, wait: float) -> None:
         if not connection.ready(wait + self.timeout):
             raise TimeoutError("no answer in time")
 

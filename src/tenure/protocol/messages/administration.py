@@ -13,7 +13,7 @@ from tenure.model.job import Counts, Job
 from tenure.model.quota import QuotaInfo
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
-from tenure.protocol.messages.base import Limit, Moment, Request, Span, State
+from tenure.protocol.messages.base import DurationMs, Limit, Request, State, TimeMs
 from tenure.storage.engine import Traits
 
 
@@ -24,13 +24,13 @@ class ListQuery(Request):
 
 
 class WaitQuery(Request):
-    timeout_ms: Span = 10_000
+    timeout_ms: DurationMs = 10_000
 
 
 class EventsQuery(Request):
     after: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
-    wait_ms: Span = 0
+    wait_ms: DurationMs = 0
     consumer: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
@@ -80,14 +80,14 @@ class ReplayBody(Request):
     ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
     error: str | None = None
     reason: Literal["max_attempts", "failed"] | None = None
-    since_ms: Moment | None = None
-    before_ms: Moment | None = None
+    since_ms: TimeMs | None = None
+    before_ms: TimeMs | None = None
     limit: Annotated[int, Meta(ge=1, le=2**40)] | None = None
     spacing_ms: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
     dry_run: bool = False
     #: Of each of the ids, the token it must still have.
     tokens: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=100_000)] | None = None
-    delay_ms: Span = 0
+    delay_ms: DurationMs = 0
 
     def checked(self) -> ReplayRequest:
         ids = None if self.ids is None else tuple(job_id_bytes(job) for job in self.ids)
@@ -122,7 +122,7 @@ class PurgeBody(Request):
 
 
 class CleanupBody(Request):
-    before_ms: Moment | None = None
+    before_ms: TimeMs | None = None
     limit: Annotated[int, Meta(ge=1, le=2**40)] = 1000
 
 

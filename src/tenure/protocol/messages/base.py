@@ -9,9 +9,10 @@ from msgspec import Meta, Struct
 from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS
 
-Span = Annotated[int, Meta(ge=0, le=MAX_MS)]
-SomeSpan = Annotated[int, Meta(ge=1, le=MAX_MS)]
-Moment = Annotated[int, Meta(ge=0, le=2 * MAX_MS)]
+#: A duration, a duration of at least one, and a time of the calendar: whole milliseconds.
+DurationMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
+PositiveMs = Annotated[int, Meta(ge=1, le=MAX_MS)]
+TimeMs = Annotated[int, Meta(ge=0, le=2 * MAX_MS)]
 Limit = Annotated[int, Meta(ge=1, le=10_000)]
 State = Literal["ready", "scheduled", "leased", "done", "dead"]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
@@ -30,7 +31,7 @@ class Request(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Nothing(Request):
-    """A request that says nothing besides its path."""
+    """A request with nothing besides its path."""
 
 
 class Problem(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -51,4 +52,4 @@ class Count(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """It is so."""
+    """It was done; there is nothing more to say."""

@@ -14,7 +14,7 @@ from tenure.model.request import JobImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
 from tenure.model.write import CHUNK, MAX_KEEP_MS, LoadPart
-from tenure.protocol.messages.base import Number, Request, Small, SomeSpan, checked_text
+from tenure.protocol.messages.base import Number, PositiveMs, Request, Small, checked_text
 from tenure.protocol.messages.jobs import Jobs
 
 
@@ -103,7 +103,7 @@ class LoadBody(Request):
 
 
 class TakeBody(Request):
-    ttl_ms: SomeSpan
+    ttl_ms: PositiveMs
     name: str = "snapshot"
 
 

@@ -28,7 +28,7 @@ from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short
 from tenure.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request, payloads_of
 from tenure.model.request import job_requests as plain_or_checked
 from tenure.model.retry import MAX_ATTEMPTS
-from tenure.protocol.messages.base import Moment, Problem, Request, SomeSpan, Span, checked_text
+from tenure.protocol.messages.base import DurationMs, PositiveMs, Problem, Request, TimeMs, checked_text
 
 Token = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -38,12 +38,12 @@ class JobBody(Request, gc=False):
 
     payload: bytes | None = None
     text: str | None = None
-    delay_ms: Span = 0
-    at_ms: Moment | None = None
+    delay_ms: DurationMs = 0
+    at_ms: TimeMs | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
-    ttl_ms: SomeSpan | None = None
+    ttl_ms: PositiveMs | None = None
     headers: dict[str, str] | None = None
 
     def checked(self) -> JobRequest:
@@ -116,8 +116,8 @@ class ClaimBody(Request):
     """A claim of one queue. `id`: a repeat gives the same jobs. `columns`: for programs, the answer in columns."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
-    lease_ms: SomeSpan | None = None
-    wait_ms: Span = 0
+    lease_ms: PositiveMs | None = None
+    wait_ms: DurationMs = 0
     worker: Annotated[str, Meta(max_length=MAX_WORKER_BYTES)] = ""
     max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
     id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
@@ -206,7 +206,7 @@ def _cut(ids: bytes) -> list[bytes]:
 
 
 class ClaimReply(Struct, frozen=True, omit_defaults=True):
-    """One lease over these jobs; without a lease there was nothing, and `left_ms` of the wait are left to be asked for again."""
+    """One lease over these jobs. Without a lease there were none; `left_ms` are left of the wait: ask again."""
 
     jobs: list[DeliveryBody]
     lease: str | None = None
@@ -214,7 +214,7 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     queue: str = ""
     left_ms: int = 0
-    #: The jobs, where they were asked for so.
+    #: The jobs, where the request wanted columns.
     columns: Columns | None = None
 
     @classmethod
@@ -287,7 +287,7 @@ class SettleItem(Request, gc=False):
     receipt: str
     result: bytes | None = None
     error: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
-    delay_ms: Span | None = None
+    delay_ms: DurationMs | None = None
 
     def checked(self) -> Settle:
         if self.result is not None and self.verb != "ack":
@@ -360,7 +360,7 @@ class SettleReply(Struct, frozen=True):
 
 
 class ExtendBody(Request):
-    lease_ms: SomeSpan
+    lease_ms: PositiveMs
 
 
 class ProgressBody(Request):

@@ -5,8 +5,8 @@
                                           ▼
                                      protocol.answer.carried_out ──▶ results, or a problem in them
 
-A session keeps its token, not the identity found in it: every call is identified anew, and the session ends with the token.
-Nothing may be raised to the RPC layer, which would send the caller a traceback.
+A session keeps its token, not the identity found in it: every call is identified anew, and the session ends with the
+token. Nothing may be raised to the RPC layer, which would send the caller a traceback.
 """
 
 from __future__ import annotations
@@ -246,7 +246,10 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
             raise error_of(problem)
 
     async def _receipt(self, job: bytes, lease: bytes, token: int) -> str:
-        """The proof. Where the caller kept no token, the job's own stands in: the lease still has to be the one that holds it."""
+        """The proof.
+
+        Where the caller kept no token, the job's own stands in: the lease still has to be the one that holds it.
+        """
         if not token:
             try:
                 found: Job = await self._call("get", job=_hex(job))

@@ -1,4 +1,4 @@
-# Tenure's door for clients in other languages. docs/capnp.md explains it.
+# Tenure's RPC for clients in other languages. docs/capnp.md explains it.
 #
 #   Door.login(token) -> Session.queue(name) -> Queue.add, poll, remove, extend   as Queueber has them
 #                                               Queue.nack, settle                ours

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import os
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from rocksdict import Checkpoint, WriteBatch
 
 from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
+from tenure.process import Layer, closed_at_exit, renewed_after_fork
 from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.rocksdb.iterators import check_status
@@ -29,31 +29,6 @@ from tenure.storage.records import decode_count, encode_count
 from tenure.storage.writer_lock import WriterLock
 
 T = TypeVar("T")
-
-#: Engines to close when the interpreter ends: a thread of ours that is inside the driver by then would abort the process.
-_open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
-
-
-def _disown_in_child() -> None:
-    """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
-    for engine in list(_open_engines):
-        engine._writer = WriterLock()
-        # Never destroy driver objects in a forked child: their destructors join threads that do not exist there.
-        for held in engine._driver_objects():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
-        engine._stopped = StoreClosed(
-            "this process is a fork of the one that opened the store: open it anew in the child"
-        )
-
-
-os.register_at_fork(after_in_child=_disown_in_child)
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    for engine in list(_open_engines):
-        with contextlib.suppress(TenureError):
-            engine.close()
 
 
 class RocksEngine:
@@ -125,7 +100,8 @@ class RocksEngine:
         #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
         self.loader = RocksLoader(self)
-        _open_engines.add(self)
+        renewed_after_fork(self, Layer.STORAGE)
+        closed_at_exit(self, Layer.STORAGE)
         self._synced_to = self._sequence
         self._note_writes = durability != "disk"
 
@@ -198,6 +174,23 @@ class RocksEngine:
         watermark.note(last, last)
         watermark.close()
 
+    def renew_after_fork(self) -> None:
+        """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
+        if isinstance(self._stopped, StoreClosed):
+            return
+        self._writer = WriterLock()
+        # Never destroy driver objects in a forked child: their destructors join threads that do not exist there.
+        for held in self._driver_objects():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+        self._stopped = StoreClosed(
+            "this process is a fork of the one that opened the store: open it anew in the child"
+        )
+
+    def close_at_exit(self) -> None:
+        """A thread of ours that is inside the driver when the interpreter ends would abort the process."""
+        with contextlib.suppress(TenureError):
+            self.close()
+
     def close(self) -> None:
         if os.getpid() != self._owner:
             return
@@ -215,7 +208,6 @@ class RocksEngine:
         finally:
             self._let_go()
             self._folder.unlock()
-            _open_engines.discard(self)
 
     def _let_go(self) -> None:
         """Close what is open. The driver keeps its own lock for as long as any object of it is alive."""
