@@ -93,7 +93,10 @@ class Exchange:
 
 
 async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
-    """The answer to a request, not encoded. Raises TenureError, Abandoned. Acts of administration are logged (`audit`)."""
+    """The answer to a request, not encoded. Raises TenureError, Abandoned.
+
+    Acts of administration are logged (`audit`).
+    """
     outcome = "failed"
     try:
         identity = exchange.identity

@@ -141,7 +141,8 @@ class Dispatcher:
         if request_id is not None and (operation.remembered or operation.waits):
             key = RequestKey(tenant, identity.subject, request_id, operation.name, tuple(path.values()))
             if operation.remembered:
-                # Callers of the owner's socket are one user; they may ask again by a new owner, which knows the id alone.
+                # Callers of the owner's socket are one user; they may ask again by a new owner, which knows the id
+                # alone.
                 asked_by = b"" if self.local else _asked_by(key, identity)
                 backend = backend.once(outcome_id(asked_by, request_id))
         call = Call(backend, identity, tenant, path, request, self.in_flight, queue)
@@ -209,7 +210,10 @@ class Dispatcher:
         return Reply(200, form.content_type, form.encode(answer))
 
     def for_callers(self, error: TenureError) -> TenureError:
-        """The error as callers are told it. What is wrong with the store names paths and hosts: that goes to the log."""
+        """The error as callers are told it.
+
+        What is wrong with the store names paths and hosts: that goes to the log.
+        """
         if self.local or not isinstance(error, Unavailable | OpenError) or getattr(error, "for_callers", False):
             return error
         now = _clock.steady_ms()
@@ -324,8 +328,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def _asked_by(key: RequestKey, identity: Identity) -> bytes:
-    """What besides its id tells a request from others: an id that became known is of no use to another caller, nor for another
-    operation or queue."""
+    """What besides its id tells a request from others: an id that became known is of no use to another caller, nor for
+    another operation or queue."""
     queues = None if identity.queues is None else sorted(identity.queues)
     return msgspec.msgpack.encode((key.tenant, key.subject, key.operation, key.words, queues))
 

@@ -1,7 +1,7 @@
 """Free space on the store's disk, kept for the store's own work.
 
-A store that finds its disk full cannot write at all, not even to end jobs. So while less than a reserve is free, a server
-refuses the operations that put more in; those that end, remove or move jobs go on, and make room.
+A store that finds its disk full cannot write at all, not even to end jobs. So while less than a reserve is free, a
+server refuses the operations that put more in; those that end, remove or move jobs go on, and make room.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _SHARE = 0.05
 
 
 class DiskNearlyFull(Unavailable):
-    """The store's disk has no more space than the store itself needs. Nothing was written: make room, then try again."""
+    """The store's disk has no more space than the store itself needs.
+
+    Nothing was written: make room, then try again.
+    """
 
     retry_after = 30.0
     for_callers = True

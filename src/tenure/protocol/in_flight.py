@@ -58,7 +58,10 @@ _PAST = 32_768
 
 
 class RequestsInFlight:
-    """The requests that wait or may arrive again, by `RequestKey`; one without an id has a key of its own. Thread-safe."""
+    """The requests that wait or may arrive again, by `RequestKey`; one without an id has a key of its own.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

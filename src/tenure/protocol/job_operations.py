@@ -173,7 +173,10 @@ def events(call: Call) -> EventPage:
 
 
 def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
-    """The caller's events behind `after`. Of a page without events the cursor has moved on if others' were passed over."""
+    """The caller's events behind `after`.
+
+    Of a page without events the cursor has moved on if others' were passed over.
+    """
     limit = call.request.limit
     if consumer is not None:
         if not call.identity.may("operator"):
@@ -201,7 +204,9 @@ def events_waits(call: Call) -> Waiting | None:
     page = EventPage([], "")
 
     def look() -> EventPage | None:
-        """Go on behind what was passed over; a caller whose events are far behind others' gets a page without events."""
+        """Go on behind what was passed over; a caller whose events are far behind others' gets a page without
+        events.
+        """
         nonlocal after, consumer, page
         for _ in range(_LOOKS):
             page = _page(call, after, consumer)

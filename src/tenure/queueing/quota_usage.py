@@ -3,8 +3,8 @@
     JOBS     jobs that wait
     STORED   bytes of payloads, whatever state their jobs are in, of results, and of manifests of staged writes
 
-A queue's row names its tenant's meter, so nothing is looked up where there is none. A meter is a number of the queues' own
-sequence, under which the tenant's counters are kept. A manifest counts in whole parts, by its row's number of them.
+A queue's row names its tenant's meter, so nothing is looked up where there is none. A meter is a number of the queues'
+own sequence, under which the tenant's counters are kept. A manifest counts in whole parts, by its row's number of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def removed_done(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes]) -> 
 
 
 def weigh(reader: Reader, queue: int, jobs: Sequence[bytes]) -> int:
-    """The bytes of their payloads and results. What cannot be read weighs nothing: `check` finds it, and counts again."""
+    """The bytes of their payloads and results.
+
+    What cannot be read weighs nothing: `check` finds it, and counts again.
+    """
     keys = [keyspace.of_queue(queue, job) for job in jobs]
     total = 0
     for job, row, noted in zip(

@@ -48,8 +48,8 @@ def meters_in_use(reader: Reader) -> list[int]:
 
 
 def admit(unit: UnitOfWork, queue: Registered, jobs: int, weight: int, *, by_rate: bool = True) -> None:
-    """May so many jobs more wait, and so many bytes more be stored? Raises QuotaExceeded, RateLimited; if not, they count
-    as enqueued by the rate (`by_rate=False`: they are not enqueued, but come back)."""
+    """May so many jobs more wait, and so many bytes more be stored? Raises QuotaExceeded, RateLimited; if not, they
+    count as enqueued by the rate (`by_rate=False`: they are not enqueued, but come back)."""
     tenant, tx = queue.name.tenant, unit.tx
     record = read(tx, tenant)
     if record is None or not (jobs or weight):
@@ -246,7 +246,9 @@ def _meter_queues(core: Core, unit: UnitOfWork, tenant: str, meter: int) -> None
 
 
 class _Count:
-    """What a tenant has waiting and stored in jobs, as counted at a moment, and brought up to a later one by the journal."""
+    """What a tenant has waiting and stored in jobs, as counted at a moment, and brought up to a later one by the
+    journal.
+    """
 
     def __init__(self, core: Core, moment: Reader, tenant: str) -> None:
         self._moment = moment

@@ -44,8 +44,8 @@ class Acceptor:
         in_use: Callable[[], int],
         close_idle: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`connect` makes a protocol of an accepted socket, TLS included, and may raise OSError. `in_use` counts those made
-        and not ended; `close_idle` closes one that nobody misses, and says whether there was one."""
+        """`connect` makes a protocol of an accepted socket, TLS included, and may raise OSError. `in_use` counts those
+        made and not ended; `close_idle` closes one that nobody misses, and says whether there was one."""
         self._listening = listening
         self._connect = connect
         self._limit = limit

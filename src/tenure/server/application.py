@@ -50,7 +50,10 @@ class Application:
         open_metrics: bool = False,
         bodies: int = 2**40,
     ) -> None:
-        """`open_metrics`: `/metrics` needs no token. `bodies`: bytes of all requests' bodies that may be held at once."""
+        """`open_metrics`: `/metrics` needs no token.
+
+        `bodies`: bytes of all requests' bodies that may be held at once.
+        """
         self.operations = OperationsApp(dispatcher, authenticator, threads=threads, bodies=bodies)
         self._dispatcher = dispatcher
         self._open_metrics = open_metrics

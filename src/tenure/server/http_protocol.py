@@ -3,8 +3,9 @@
 uvicorn hands a request on once its head is complete, and keeps whatever comes before that, however much. So the head is
 counted here; a request that is refused gets an answer of our own shape, and the connection is closed.
 
-A connection that gets nowhere is closed. Every `idle_seconds / 2` each is looked at (`_look_at_progress`), from the moment
-it is made: it has to complete a head within `idle_seconds`, send its body and take its answer at `MIN_RATE` or faster.
+A connection that gets nowhere is closed. Every `idle_seconds / 2` each is looked at (`_look_at_progress`), from the
+moment it is made: it has to complete a head within `idle_seconds`, send its body and take its answer at `MIN_RATE` or
+faster.
 
 A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
 (`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the

@@ -4,8 +4,8 @@
     tenure_queue_oldest_age_seconds{tenant,queue}   how long the oldest ready job has been ready
     tenure_queues_omitted                           queues that are not shown
 
-Users make queues by the thousand: the QUEUES busiest are shown, by jobs that wait, are leased or dead. The numbers are the
-store's own counters, read from a snapshot at most once in MAX_AGE_MS, however many scrapers ask.
+Users make queues by the thousand: the QUEUES busiest are shown, by jobs that wait, are leased or dead. The numbers are
+the store's own counters, read from a snapshot at most once in MAX_AGE_MS, however many scrapers ask.
 """
 
 from __future__ import annotations
@@ -89,10 +89,12 @@ class QueueMetrics(Collected):
         return (
             GaugeMetricFamily("tenure_queue_jobs", "Jobs of a queue, by state.", labels=["tenant", "queue", "state"]),
             GaugeMetricFamily(
-                "tenure_queue_oldest_age_seconds", "How long the oldest ready job has been ready.", labels=["tenant", "queue"]
+                "tenure_queue_oldest_age_seconds",
+                "How long the oldest ready job has been ready.",
+                labels=["tenant", "queue"],
             ),
             GaugeMetricFamily("tenure_queues_omitted", "Queues that are not shown.", labels=[]),
-        )  # fmt: skip
+        )
 
 
 def depths_of(backend: Backend, limit: int) -> tuple[Sequence[QueueDepth], int]:

@@ -133,8 +133,8 @@ def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
     for place in places:
         if place is not None and known is None and not place.loopback:
             raise SettingsError(
-                f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured: set"
-                " one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
+                f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured:"
+                " set one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
             )
     check_tls(settings.tls)
     return known

@@ -93,7 +93,9 @@ class Stopping(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, but those who wait are answered first, and it is over when all are gone, not a tenth of a second later."""
+        """As uvicorn's, but those who wait are answered first, and it is over when all are gone, not a tenth of a
+        second later.
+        """
         self._dispatcher.stop()
         for acceptor in self._acceptors:
             acceptor.close()

@@ -1,12 +1,14 @@
 """A small HTTP/1.1 server for the operations, inside any process, with nothing to install.
 
 It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `tenure serve`.
-Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices at
-once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections (`event_loop`).
+Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices
+at once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections
+(`event_loop`).
 
-The accepting thread also looks after the connections: one that has never asked for anything, or stands still in a request or
-an answer, is closed after IDLE_SECONDS. There are no more of them than `connection_limit` allows: at the limit, the one that
-has been quiet longest goes. A caller that has asked before may keep its connection as long as it likes otherwise.
+The accepting thread also looks after the connections: one that has never asked for anything, or stands still in a
+request or an answer, is closed after IDLE_SECONDS. There are no more of them than `connection_limit` allows: at the
+limit, the one that has been quiet longest goes. A caller that has asked before may keep its connection as long as it
+likes otherwise.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ class Authenticator(Protocol):
     """Names of headers are in lower case; the values of a header that came twice are joined with commas."""
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        """The sender of these headers. Raises Unauthenticated, Forbidden; Unavailable where its key could not be fetched.
+        """The sender of these headers. Raises Unauthenticated, Forbidden; Unavailable where its key could not be
+        fetched.
 
-        It may fetch keys, which takes up to `jwks.TIMEOUT`, if a token names a key it has not seen: not for an event loop.
+        It may fetch keys, which takes up to `jwks.TIMEOUT`, if a token names a key it has not seen: not for an event
+        loop.
         """
 
     def identify_at_once(self, headers: Mapping[str, str]) -> Identity | None:

@@ -1,9 +1,9 @@
 """A token's claims, judged: pure, and stricter than the standard where it leaves a choice.
 
 sub, iss, aud, iat, exp   all required. Times are numbers, not text that looks like one.
-tenant (or another name)  one string; a list is refused, since whoever reads its first item and whoever reads its last
-                          would not agree. Only an operator may do without.
-scope                     names parted by spaces, as OAuth has it, or a list of them; those that are not ours are passed over
+tenant (or another name)  one string; a list is refused, since two programs could take two different items of it.
+                          Only an operator may do without.
+scope                     names parted by spaces, as OAuth has it, or a list of them; unknown ones are ignored
 queues                    optional: a list of names. Absent: every queue.
 """
 

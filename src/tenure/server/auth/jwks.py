@@ -128,7 +128,10 @@ class Jwks:
             self._start()
 
     def _start(self) -> threading.Event | None:
-        """Start a fetch in a thread of its own; the event is set when it ends. None: it is not due. Raises KeysPending."""
+        """Start a fetch in a thread of its own; the event is set when it ends. None: it is not due.
+
+        Raises KeysPending.
+        """
         with self._changing:
             if self._fetching:
                 raise KeysPending

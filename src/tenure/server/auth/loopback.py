@@ -1,8 +1,8 @@
 """No authentication: for the machine's own callers only.
 
 A web page in a browser of this machine can send requests to loopback too: under a name of its own that resolves to
-127.0.0.1, or by a form. So `Host` has to name loopback, and where a browser sends `Origin` it has to be this server's own:
-the page of another site is refused, and so is the page of another server on this machine.
+127.0.0.1, or by a form. So `Host` has to name loopback, and where a browser sends `Origin` it has to be this server's
+own: the page of another site is refused, and so is the page of another server on this machine.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Between a connection and the RPC layer: messages are measured by their heads, and connections that get nowhere are closed.
+"""Between a connection and the RPC layer: messages are measured by their heads, and connections that get nowhere are
+closed.
 
     socket ──▶ GuardedStream ──▶ pycapnp's own protocol
 
-The RPC layer allocates what a message's head declares, keeps half a message for ever, and stops reading after one that it
-does not understand: it then never notices that the caller has left. So each message's head is read here first:
+The RPC layer allocates what a message's head declares, keeps half a message for ever, and stops reading after one that
+it does not understand: it then never notices that the caller has left. So each message's head is read here first:
 
     u32 segments − 1 · u32 words of each segment · padding to 8 bytes · the segments
 
-Before login a message may have SMALL_BYTES, afterwards the server's limit. Every `idle_seconds / 2` a connection is looked
-at: it has to log in within `idle_seconds`, and go on with a message or take its answers at MIN_RATE or faster.
+Before login a message may have SMALL_BYTES, afterwards the server's limit. Every `idle_seconds / 2` a connection is
+looked at: it has to log in within `idle_seconds`, and go on with a message or take its answers at MIN_RATE or faster.
 """
 
 from __future__ import annotations
@@ -166,6 +167,7 @@ class GuardedStream(asyncio.BufferedProtocol):
         if not self.logged_in and not self.calls:
             return now - self.made_at >= self._idle_seconds
         if self._heads.within:
-            # A message that has just begun is not late; where a call is under way, it may be the server that does not read.
+            # A message that has just begun is not late; where a call is under way, it may be the server that does not
+            # read.
             return self._came < least and not self.calls and now - self.quiet_since >= self._idle_seconds / 2
         return not self.calls and now - self.quiet_since >= SESSION_SECONDS

@@ -81,7 +81,10 @@ class Calls:
         self.runner = runner
 
     async def call(self, name: str, headers: Mapping[str, str], path: dict[str, str], request: object = None) -> Any:
-        """The operation's answer, of the type that it declares: hence Any. Logged and counted like a request by HTTP."""
+        """The operation's answer, of the type that it declares: hence Any.
+
+        Logged and counted like a request by HTTP.
+        """
         body = b"" if request is None else msgspec.msgpack.encode(request)
         exchange = _CallExchange(self, name, headers, path, body)
         entry, began = LogEntry(os.urandom(16).hex()), perf_counter()
