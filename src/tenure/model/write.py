@@ -15,7 +15,7 @@ KEEP_MS = 86_400_000
 #: How long an unfinished one is, of which a part is published already.
 UNFINISHED_MS = 30 * KEEP_MS
 #: The longest that anybody may ask a write to be remembered: a manifest takes space all that time.
-MAX_KEEP_MS = 30 * KEEP_MS
+MAX_KEEP_MS = 366 * KEEP_MS
 MAX_MANIFEST = 4 * 1024 * 1024
 
 

@@ -122,7 +122,7 @@ async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
         outcome = exc.code
         raise
     finally:
-        if exchange.operation is not None and exchange.operation.audited:
+        if exchange.operation is not None and exchange.operation.audited and not dispatcher.local:
             log_act(exchange, outcome)
 
 
