@@ -15,12 +15,12 @@ ARGS  ?=
 PIP := $(PY) -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
-CHECKED := $(wildcard src tests examples bench)
+CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup demo test test-crash check format bench bench-full lock clean
+.PHONY: help setup demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, and find Java for Spark; quick when nothing changed
 	@$(ensure_java)
@@ -34,19 +34,31 @@ test: setup ## run the tests; ARGS="-k name" is passed on
 test-crash: setup ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n)
 	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \
 		HISTORY_KILLS=$${HISTORY_KILLS:-10} MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
-		OWNER_KILLS=$${OWNER_KILLS:-10} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} \
+		POWER_IMAGES=$${POWER_IMAGES:-2000} OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} \
 		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/spark tests/moving $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
-check: setup ## formatting, lint, types, import contracts
+check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
+
+# The parts of `check`; .pre-commit-config.yaml calls each.
+check-format: setup
 	@$(PY) -m ruff format --check $(CHECKED)
+
+check-lint: setup
 	@$(PY) -m ruff check $(CHECKED)
+
+check-types: setup
 	@$(PY) -m mypy $(CHECKED)
+
+check-imports: setup
 	@$(VENV)/bin/lint-imports --no-logo
 
 format: setup ## format, and fix what lint can fix
 	@$(PY) -m ruff format $(CHECKED)
 	@$(PY) -m ruff check --fix $(CHECKED)
+
+release-check: setup ## build wheel and sdist into dist/, and use the wheel in a new environment
+	@$(PY) tools/release_check.py
 
 bench: setup $(PEERS) ## the benchmarks, beside other queues: a table with ratios, and bench/results/latest.md and .json
 	@$(PY) -m bench $(ARGS)

@@ -66,14 +66,14 @@ def _lives(durability: str) -> Any:
 def _round_trips(name: str, store: tenure.Store) -> Iterator[Row]:
     """What each verb sends, once its queue is known; batches of 100, and of 1,000 for enqueue_many."""
     queue = store.queue("trips")
-    wire = store._backend._core.wire  # type: ignore[attr-defined]
+    commands = store._backend._core.commands  # type: ignore[attr-defined]
     payloads = payloads_of(1000, 128)
     queue.enqueue(b"x")
 
     def trips(verb: str, batch: int, call: Any) -> tuple[Row, Any]:
-        before = wire.trips
+        before = commands.trips
         answer = call()
-        row = Row(name, f"round trips: {verb}", Setting("os", batch), float(wire.trips - before), "round trips")
+        row = Row(name, f"round trips: {verb}", Setting("os", batch), float(commands.trips - before), "round trips")
         return row, answer
 
     row, _ = trips("enqueue_many", 1000, lambda: queue.enqueue_many(payloads))

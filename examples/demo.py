@@ -1,7 +1,7 @@
-"""The queue at work, in about ten seconds, and then its history, audited and drawn: `make demo`, or `python examples/demo.py [--keep]`.
+"""`make demo`, or `python examples/demo.py [--keep]`: the queue at work for ten seconds, then its history with Spark.
 
-Everything that is printed was measured or read back from a real store: embedded RocksDB, in a temporary folder, every
-write synced to disk. Each scene is a function; read them in order, they are also the tour of the API.
+Everything it prints was measured, or read back from a real store: embedded RocksDB in a temporary folder, with every
+write synced to disk. Each scene is a function. Read them in order: they are also a tour of the API.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.errors import OpenError, SettingsError, UnknownEngine
 from tenure.server_settings import Secret
-from tenure.settings import SETTINGS, Settings, parse_url, variable
+from tenure.settings import ENGINES, SETTINGS, Settings, parse_url, variable
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -77,6 +77,7 @@ def test_every_setting_has_a_variable():
         "TENURE_STORAGE_ENGINE": "lmdb",
         "TENURE_STORAGE_PATH": "null",
         "TENURE_STORAGE_DURABILITY": "os",
+        "TENURE_STORAGE_INSPECT_LIMIT": "50",
         "TENURE_STORAGE_ROCKSDB_CACHE_CAPACITY": "1GiB",
         "TENURE_STORAGE_ROCKSDB_MODE": "low_space",
         "TENURE_STORAGE_ROCKSDB_SYNC_INTERVAL": "0.25",
@@ -95,6 +96,9 @@ def test_every_setting_has_a_variable():
         "TENURE_STORAGE_REDIS_BLOOM_GHOSTS": "false",
         "TENURE_STORAGE_REDIS_BLOOM_CLEANUP": "true",
         "TENURE_STORAGE_REDIS_BLOOM_CAPACITY": "10",
+        "TENURE_STORAGE_REDIS_BLOOM_KEYS_CAPACITY": "20",
+        "TENURE_STORAGE_REDIS_BLOOM_GHOSTS_CAPACITY": "30",
+        "TENURE_STORAGE_REDIS_BLOOM_CLEANUP_CAPACITY": "40",
         "TENURE_STORAGE_REDIS_BLOOM_RATE": "0.1",
         "TENURE_STORAGE_REDIS_BLOOM_ROTATION": "60",
         "TENURE_STORAGE_HTTP_TOKEN_FILE": "t",
@@ -295,7 +299,7 @@ def test_urls(url, meaning):
 def test_engines_to_come_say_so(url):
     with pytest.raises(UnknownEngine, match="this release does not have") as caught:
         parse_url(url)
-    assert "rocksdb:<path>" in str(caught.value)
+    assert "rocksdb:PATH" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -306,10 +310,10 @@ def test_engines_to_come_say_so(url):
         (Path("data"), "'rocksdb:data'"),
         ("memory", "'memory:'"),
         (":memory:", "'memory:'"),
-        ("lmdb", "'lmdb:<path>'"),
-        ("", "'rocksdb:<path>'"),
-        ("sqlite:./data", "'rocksdb:<path>', 'lmdb:<path>', 'memory:'"),
-        (5, "'rocksdb:<path>'"),
+        ("lmdb", "'lmdb:PATH'"),
+        ("", "'rocksdb:PATH'"),
+        ("sqlite:./data", "'rocksdb:PATH', 'lmdb:PATH', 'memory:'"),
+        (5, "'rocksdb:PATH'"),
     ],
 )
 def test_other_urls_get_a_hint(url, hint):
@@ -352,8 +356,69 @@ def test_a_secret_is_never_shown(tmp_path):
     assert "8273645" not in str(caught.value)
 
 
+def test_the_document_shows_a_url_of_every_engine_and_each_is_taken():
+    table = re.search(r"## URLs\n\n((?:\|.*\n)+)", DOCUMENT.read_text())
+    assert table is not None
+    shown = [url for line in table[1].splitlines()[2:] for url in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    assert {parse_url(url)[0] for url in shown} == set(ENGINES)
+    assert parse_url("redis://host?prefix=mail")[0] == "redis", "only redis: takes options"
+
+
 def test_the_example_in_the_document_is_valid(tmp_path):
     example = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert example is not None
     (tmp_path / "tenure.toml").write_text(example[1])
     assert load().storage.rocksdb.cache_capacity == 256 * 1024**2
+
+
+# ── a token belongs to a server ──────────────────────────────────────────────────────────────────────────────────────
+
+SERVER = "https://queue.example.org"
+FILE_WITH_SERVER = f'[storage]\nengine = "http"\npath = "{SERVER}"\n'
+TOKEN = "TENURE_STORAGE_HTTP_TOKEN"
+TOKEN_FILE = "TENURE_STORAGE_HTTP_TOKEN_FILE"
+
+
+@pytest.mark.parametrize("name", [TOKEN, TOKEN_FILE])
+def test_a_file_that_lies_around_does_not_choose_who_gets_the_token(tmp_path, name):
+    (tmp_path / "tenure.toml").write_text(FILE_WITH_SERVER)
+    said = refused(environ={name: "abc"})
+    assert f"{SERVER} (in tenure.toml) would receive the token" in said
+    assert name in said
+    assert "'abc'" not in said
+    with pytest.raises(SettingsError, match="would receive the token"):
+        Settings.load(environ={}, overrides={"storage.http.token": "abc"})
+
+
+def test_a_token_goes_to_the_server_that_its_own_source_or_a_nearer_one_names(tmp_path):
+    file = tmp_path / "named.toml"
+    file.write_text(FILE_WITH_SERVER)
+    for given in (
+        {"url": SERVER, "environ": {TOKEN: "abc"}},
+        {"environ": {TOKEN: "abc", "TENURE_STORAGE_ENGINE": "http", "TENURE_STORAGE_PATH": SERVER}},
+        {"environ": {TOKEN: "abc"}, "config": file},
+        {"environ": {TOKEN: "abc", "TENURE_CONFIG": str(file)}},
+        {"environ": {TOKEN: "abc"}, "url": "rocksdb:./data"},
+    ):
+        assert load(**given).storage.http.token == Secret("abc")
+    (tmp_path / "tenure.toml").write_text(FILE_WITH_SERVER + '[storage.http]\ntoken = "abc"\n')
+    assert load().storage.http.token == Secret("abc")
+    assert load(url=SERVER + "/").storage.http.token == Secret("abc")
+
+
+def test_the_token_of_a_file_that_names_its_server_goes_nowhere_else(tmp_path):
+    (tmp_path / "tenure.toml").write_text(FILE_WITH_SERVER + '[storage.http]\ntoken_file = "token"\n')
+    said = refused(url="http://other.example.org")
+    assert f"is for {SERVER}, and the store is http://other.example.org" in said
+    assert load(url="http://other.example.org", environ={TOKEN: "abc"}).storage.http.token_file is None, "the nearest"
+    assert load(url="http://other.example.org", overrides={"storage.http.token": ""}).storage.http.token == Secret()
+
+
+def test_each_bloom_filter_may_have_its_own_size():
+    redis = load(environ={"TENURE_STORAGE_REDIS_BLOOM_GHOSTS_CAPACITY": "5000"}).storage.redis
+    assert (redis.bloom_capacity, redis.bloom_ghosts_capacity, redis.bloom_keys_capacity) == (100_000, 5000, None)
+
+
+def test_the_inspect_limit_is_a_setting():
+    assert load().storage.inspect_limit == 200
+    assert load(environ={"TENURE_STORAGE_INSPECT_LIMIT": "50"}).storage.inspect_limit == 50

@@ -1,6 +1,6 @@
-"""What a server can be told, as settings: `settings.py` reads them.
+"""The server's settings; `settings.py` reads them.
 
-A `Secret` does not show itself: not in a repr, a log line, an error or a traceback.
+A `Secret` never shows its text: not in a repr, a log line, an error or a traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Number = Annotated[int, Meta(ge=1, le=1_000_000, extra={"number": True})]
 
 
 class Secret:
-    """Text that is not for showing. Empty: there is none."""
+    """Text that must not be shown. Empty: no secret is set."""
 
     __slots__ = ("_text",)
 

@@ -2,9 +2,11 @@
 
     constructor  >  environment (TENURE_STORAGE_ENGINE, …)  >  tenure.toml  >  the defaults below
 
-A setting is known by its dotted name (`storage.rocksdb.mode`): a table and key in TOML, `TENURE_` and its words in capitals
-in the environment. Nothing unknown is passed over: a name that is none, or a value that cannot be, is a
-SettingsError which says which, where it came from, and what was probably meant.
+A setting has a dotted name (`storage.rocksdb.mode`). In TOML that is a table and a key; in the environment it is `TENURE_`
+and the name in capitals with underscores. An unknown name or a wrong value is a SettingsError, which names the setting, its
+source, and the nearest known name.
+
+A token belongs to a server: `_bind_token` refuses to send one to a server that another source chose.
 
 docs/settings.md lists them all.
 """
@@ -15,6 +17,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -26,16 +29,16 @@ from tenure.server_settings import Secret, Server
 
 EngineName = Literal["rocksdb", "lmdb", "memory", "redis", "http"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
-#: Planned, and asked for by name already: better told apart from a misspelling.
+#: Planned engines: their names get an error of their own, not that of a misspelling.
 _LATER = {"foundationdb", "fdb"}
 
-#: What a store of that engine promises when nothing is asked for.
+#: The durability of each engine when the caller does not ask for one.
 _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
     "rocksdb": "disk",
     "lmdb": "disk",
     "memory": "memory",
-    "redis": "memory",  # what the server has is taken, and told of
-    "http": "memory",  # whatever the server has will do
+    "redis": "memory",  # the server's own level is accepted, and logged
+    "http": "memory",  # the server's own level is accepted
 }
 
 PREFIX = "TENURE_"
@@ -43,70 +46,77 @@ CONFIG = "TENURE_CONFIG"
 DEFAULT_FILE = "tenure.toml"
 
 Size = Annotated[int, Meta(ge=64 * 1024, le=2**46, extra={"size": True})]
-"""Bytes: a whole number, or one with a unit ("64MB"), of which each is 1024 of the one before."""
+"""Bytes: a whole number, or a number with a unit ("64MB"). Units are powers of 1024."""
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
+BloomCapacity = Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})]
 
 
 class RocksDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    #: Blocks kept in memory for reading.
+    #: Memory for blocks that were read.
     cache_capacity: Size = 64 * 1024**2
-    #: Stronger compression and small buffers, or speed.
+    #: low_space: strong compression and small buffers. high_throughput: light compression and large buffers.
     mode: Literal["low_space", "high_throughput"] = "high_throughput"
-    #: At durability `os`: how often the log is synced, which bounds what a power cut takes.
+    #: At durability `os`: seconds between two syncs of the log. A power cut may lose the writes of that time.
     sync_interval: Seconds = 0.1
-    #: Whether the process that has the store open lets others in, by a socket in its folder.
+    #: Whether the process that owns the store lets other processes in, through a socket in its folder.
     listen: bool = True
 
 
 class Lmdb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    #: Address space to begin with; it grows by itself.
+    #: Size of the map at first, in address space; it grows when needed.
     map_size: Size = 1024**3
 
 
 class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    #: What every key begins with: two stores of one server have two prefixes.
+    #: The first part of every key: two stores on one server have two prefixes.
     prefix: Annotated[str, Meta(min_length=1, max_length=64)] = "tenure"
-    #: Into how many partitions queues are split that are made from now on; with more than one, order is approximate.
+    #: Partitions of each queue created from now on; with more than one, the order of jobs is approximate.
     partitions: Annotated[int, Meta(ge=1, le=64, extra={"number": True})] = 1
     #: How many replicas must have a write before it is acknowledged (WAIT).
     wait_replicas: Annotated[int, Meta(ge=0, le=16, extra={"number": True})] = 0
-    #: Whether the primary's disk must have it too (WAITAOF).
+    #: Whether the primary must also have written it to disk (WAITAOF).
     wait_aof: bool = False
-    #: With `rediss://`: certificates to trust instead of the system's, and who we are, where the server wants to know.
+    #: With `rediss://`: certificates to trust instead of the system's, and our own certificate and key.
     ca_file: Annotated[str, Meta(min_length=1)] | None = None
     cert_file: Annotated[str, Meta(min_length=1)] | None = None
     key_file: Annotated[str, Meta(min_length=1)] | None = None
-    #: For an answer, and for WAIT's.
+    #: Seconds to wait for an answer, and for WAIT.
     timeout: Seconds = 5.0
-    #: For how long a request is sent again before it is given up as Unavailable.
+    #: Seconds for which the client sends a request again before it raises Unavailable.
     patience: Seconds = 15.0
-    #: Bloom filters of this process: keys of large jobs it sent, ids it saw gone before it looks, or removes, again.
+    #: Bloom filters of this process: keys of large jobs it sent, ids that `get` found gone, ids that `discard` was given.
     bloom_keys: bool = True
     bloom_ghosts: bool = True
     bloom_cleanup: bool = False
-    #: Of each: how many it holds (0: no filters), how often it may be wrong, when it turns over.
-    bloom_capacity: Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})] = 100_000
+    #: Entries of each filter (0: no filter), its rate of false positives, and seconds until it starts again empty.
+    bloom_capacity: BloomCapacity = 100_000
+    #: The same for one filter. None: `bloom_capacity`.
+    bloom_keys_capacity: BloomCapacity | None = None
+    bloom_ghosts_capacity: BloomCapacity | None = None
+    bloom_cleanup_capacity: BloomCapacity | None = None
     bloom_rate: Annotated[float, Meta(gt=0, lt=1, extra={"seconds": True})] = 0.01
     bloom_rotation: Seconds = 1800.0
 
     def with_options(self, options: Mapping[str, str], url: str) -> Redis:
-        """These, with what a URL says after its `?`."""
-        said = {name: _checked(f"storage.redis.{name}", _Given(value, f"from the URL {url!r}", text=True))
-                for name, value in options.items()}  # fmt: skip
-        return msgspec.structs.replace(self, **said)
+        """These settings, changed by the options that a URL has after its `?`. Raises SettingsError."""
+        changes = {
+            name: _checked(f"storage.redis.{name}", _Given(value, f"from the URL {url!r}", text=True))
+            for name, value in options.items()
+        }
+        return msgspec.structs.replace(self, **changes)
 
 
 class Http(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For stores behind a server (`http://…`, `https://…`, `http+unix:…`)."""
 
-    #: Who asks: a token of the server's.
+    #: The token that the client sends.
     token: Secret = Secret()
-    #: The same, out of a file, which is read again when the server no longer takes it.
+    #: A file that holds the token. The client reads it again when the server refuses the token.
     token_file: Annotated[str, Meta(min_length=1)] | None = None
-    #: How requests and answers are written.
+    #: The format of requests and answers.
     encoding: Literal["msgpack", "json"] = "msgpack"
-    #: How long a request is tried for before it is given up, besides the waiting it asks for.
+    #: Seconds for which the client tries a request; the waiting that the request asks for is added.
     timeout: Seconds = 30.0
     #: Certificates to trust instead of the system's.
     ca_file: Annotated[str, Meta(min_length=1)] | None = None
@@ -114,10 +124,12 @@ class Http(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: EngineName = "rocksdb"
-    #: A folder of its own; `~` and variables are expanded. Not for `memory`.
+    #: The store's folder (`~` and variables are expanded), or the server's URL. Not for `memory`.
     path: Annotated[str, Meta(min_length=1)] | None = None
-    #: The least an acknowledged write survives. None: the engine's own, `disk` for those that have one.
+    #: The least that an acknowledged write must survive. None: the engine's default.
     durability: Literal["disk", "os", "memory"] | None = None
+    #: How many rows one claim inspects beyond those it returns: expired leases it takes over, jobs it passes over.
+    inspect_limit: Annotated[int, Meta(ge=1, le=100_000, extra={"number": True})] = 200
     rocksdb: RocksDb = RocksDb()
     lmdb: Lmdb = Lmdb()
     redis: Redis = Redis()
@@ -125,18 +137,18 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def promised(self) -> Literal["disk", "os", "memory"]:
-        """The durability asked for, or the engine's own."""
+        """The durability that was asked for, or the engine's default."""
         return self.durability or _DEFAULT_DURABILITY[self.engine]
 
 
 class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = True
-    #: Between two looks at what is due.
+    #: Seconds between two passes of the sweeper.
     interval: Seconds = 1.0
 
 
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For the command line. A library's logs are configured by the program that uses it."""
+    """For the command line. As a library, Tenure leaves logging to the program that uses it."""
 
     level: Literal["debug", "info", "warning", "error"] = "warning"
     #: auto: lines for people on a terminal, JSON otherwise.
@@ -157,15 +169,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, object] | None = None,
     ) -> Settings:
-        """Gather settings from everywhere, the nearest source first.
+        """Collect settings from the call, the environment, the TOML file and the defaults; the first that has one wins.
 
-        `overrides` are the constructor's, by dotted name; None among them means: not said. A `url` says engine and
-        path. `environ` stands in for the process's environment, in tests.
+        `overrides` come from the call, by dotted name; None means not given. `url` sets engine and path. `environ`
+        replaces the process's environment, in tests. Raises SettingsError, UnknownEngine or OpenError.
         """
         environ = os.environ if environ is None else environ
-        given: dict[str, _Given] = {}
-        for source in (_from_file(config, environ), _from_environment(environ), _from_call(url, overrides or {})):
-            given.update(source)
+        file = _from_file(config, environ)
+        given = file | _from_environment(environ) | _from_call(url, overrides or {})
+        _bind_token(given, file)
         tree: dict[str, Any] = {}
         for name, item in given.items():
             table = tree
@@ -176,12 +188,22 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.convert(tree, cls)
 
 
+class _Origin(IntEnum):
+    """Where a setting came from; a greater one wins."""
+
+    FOUND_FILE = 1  # the working directory's tenure.toml, which the caller did not name
+    NAMED_FILE = 2
+    ENVIRONMENT = 3
+    CALL = 4
+
+
 class _Given(NamedTuple):
     value: object
-    #: In the user's words, for an error: "TENURE_LOG_LEVEL", "log.level in ./tenure.toml".
+    #: Where it came from, for an error message: "from the environment variable TENURE_LOG_LEVEL", "in tenure.toml".
     source: str
-    #: Whether it is text that stands for a value, as in the environment.
+    #: Whether the value is text to be converted, as in the environment.
     text: bool = False
+    origin: _Origin = _Origin.CALL
 
 
 def _walk(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, msgspec.structs.FieldInfo]]:
@@ -228,8 +250,9 @@ def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _G
             given[name] = _Given(value, "given to the call")
     if url is not None:
         engine, path = parse_url(url)
-        given["storage.engine"] = _Given(engine, f"from the URL {url!r}")
-        given["storage.path"] = _Given(path, f"from the URL {url!r}")
+        source = f"from the URL {without_password(str(url))!r}"
+        given["storage.engine"] = _Given(engine, source)
+        given["storage.path"] = _Given(path, source)
     return given
 
 
@@ -242,7 +265,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if name is None:
             raise SettingsError(f"unknown environment variable {key}{_nearest(key, (*_VARIABLES, CONFIG))}")
         if environ[key]:  # an empty variable is how many tools say "not set"
-            given[name] = _Given(environ[key], f"from the environment variable {key}", text=True)
+            source = f"from the environment variable {key}"
+            given[name] = _Given(environ[key], source, text=True, origin=_Origin.ENVIRONMENT)
     return given
 
 
@@ -265,10 +289,11 @@ def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]
         raise SettingsError(f"the settings file {file}{named} cannot be read: {exc.strerror or exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise SettingsError(f"the settings file {file} is not TOML: {exc}") from exc
-    return dict(_flattened(tree, file))
+    origin = _Origin.NAMED_FILE if asked else _Origin.FOUND_FILE
+    return {name: _Given(value, f"in {file}", origin=origin) for name, value in _flattened(tree, file)}
 
 
-def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iterator[tuple[str, _Given]]:
+def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in tree.items():
         name = prefix + key
         if name in _TABLES:
@@ -276,17 +301,58 @@ def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iter
                 raise SettingsError(f"{name} in {file} is a table of settings, not {value!r}")
             yield from _flattened(value, file, name + ".")
         elif name in _FIELDS:
-            yield name, _Given(value, f"in {file}")
+            yield name, value
         else:
             raise SettingsError(
                 f"unknown setting {name!r} in {file}{_nearest(name, _TABLES if isinstance(value, dict) else _FIELDS)}"
             )
 
 
+def _bind_token(given: dict[str, _Given], file: Mapping[str, _Given]) -> None:
+    """Leave one token in `given`, and refuse it where another source chose the server. Raises SettingsError.
+
+    - A tenure.toml that merely lies in the working directory must not choose the server that receives a token of the
+      environment or of the call: whoever can write to that folder would get the token.
+    - The token of a settings file that names its server goes to that server only.
+    """
+    tokens = [name for name in _TOKENS if name in given]
+    nearest = max((given[name].origin for name in tokens), default=None)
+    for name in tokens:
+        if given[name].origin != nearest:
+            del given[name]
+    server = given.get("storage.path")
+    token = next((given[name] for name in tokens if name in given and given[name].value), None)
+    if token is None or server is None or not _is_http(server.value):
+        return
+    if server.origin == _Origin.FOUND_FILE != token.origin:
+        raise SettingsError(
+            f"{server.value} ({server.source}) would receive the token that is {token.source}. Name the server in the"
+            f" call (--store), by {variable('storage.path')}, or in a file given as config= or {CONFIG};"
+            " or put the token into the same file"
+        )
+    own = file.get("storage.path")
+    if token.origin in (_Origin.FOUND_FILE, _Origin.NAMED_FILE) and own and not _same_server(own.value, server.value):
+        raise SettingsError(
+            f"the token {token.source} is for {own.value}, and the store is {server.value} ({server.source}): give that"
+            f" server's token in the call (token=) or by {variable('storage.http.token')}"
+        )
+
+
+_TOKENS = ("storage.http.token", "storage.http.token_file")
+
+
+def _is_http(path: object) -> bool:
+    return isinstance(path, str) and path.lower().startswith(("http:", "https:", "http+unix:"))
+
+
+def _same_server(one: object, other: object) -> bool:
+    return str(one).rstrip("/").lower() == str(other).rstrip("/").lower()
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
     import difflib
 
-    # Compared by what sets them apart: a variable's prefix, or the table they are in, would make any two of them alike.
+    # Compare names without their common prefix: TENURE_ or the table's name would make any two of them look alike.
     table = PREFIX if name.startswith(PREFIX) else name.rpartition(".")[0] + "."
     beside = {one[len(table) :]: one for one in known if one.startswith(table)}
     if beside:
@@ -311,7 +377,7 @@ def _checked(name: str, given: _Given) -> object:
         value = value.total_seconds()
     elif "size" in extra and isinstance(value, str):
         value = _bytes_of(value)
-    # Text stands for a number or a switch; a path of the name "null" stays one.
+    # Text is converted to a number or a switch only: a path that is called "null" stays a path.
     lax = given.text and (kind is bool or "seconds" in extra or "number" in extra)
     try:
         return msgspec.convert(value, kind, strict=not lax)
@@ -330,7 +396,7 @@ def _secret(name: str, given: _Given) -> Secret:
     if isinstance(given.value, Secret):
         return given.value
     if not isinstance(given.value, str):
-        raise SettingsError(f"{name} ({given.source}): expected text")  # and not a word about what it is
+        raise SettingsError(f"{name} ({given.source}): expected text")  # the value stays out of the message
     return Secret(given.value)
 
 
@@ -338,13 +404,16 @@ _UNITS = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
 def _bytes_of(text: str) -> int | str:
-    """ "64MB", "64 MiB" and "64m" are one size; what is none comes back as it is, and is refused with its name."""
+    """ "64MB", "64 MiB" and "64m" are the same size. Returns text that is no size unchanged: the caller refuses it."""
     match = re.fullmatch(r"\s*(\d{1,15})\s*(?:([KMGT])(?:i?B)?|B)?\s*", text, re.IGNORECASE)
     return int(match[1]) * _UNITS[(match[2] or "").upper()] if match else text
 
 
 def _extra(kind: Any) -> Mapping[str, object]:
-    meta = get_args(kind)[1:] if hasattr(kind, "__metadata__") else ()
+    """The `extra` of a field's type; of `Annotated[…] | None`, that of its first part."""
+    if not hasattr(kind, "__metadata__"):
+        kind = next((part for part in get_args(kind) if hasattr(part, "__metadata__")), kind)
+    meta = getattr(kind, "__metadata__", ())
     return {key: value for part in meta for key, value in (getattr(part, "extra", None) or {}).items()}
 
 
@@ -357,7 +426,29 @@ def _choices(kind: Any) -> list[str]:
 # ── URLs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _REDIS = re.compile(r"(redis|valkey)s?(\+(unix|cluster|sentinel))?\Z")
+#: How a URL of each engine is written; help texts and documents show these.
+URL_FORMS = {
+    "rocksdb": "rocksdb:PATH",
+    "lmdb": "lmdb:PATH",
+    "memory": "memory:",
+    "redis": "redis://HOST",
+    "http": "http://HOST:PORT",
+}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+
+
+def without_password(url: str) -> str:
+    """The URL for people, logs and metrics: everything between `://` and the last `@` is hidden, but for the user's name.
+
+    A password may itself hold `@`, `/`, `?` or `:`, so nothing up to the last `@` is taken for anything else. A URL that
+    names no host (`redis+unix:///path`) has no login.
+    """
+    scheme, found, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    if not found or not at or rest.startswith("/"):
+        return url
+    user, colon, _ = login.partition(":")
+    return f"{scheme}://{user if colon else ''}{':' if colon else ''}***@{place}"
 
 
 def parse_url(url: object) -> tuple[str, str | None]:
@@ -367,17 +458,18 @@ def parse_url(url: object) -> tuple[str, str | None]:
     if not isinstance(url, str):
         raise UnknownEngine(f"{url!r} is not a store's URL: write {_known()}")
     match = _SCHEME.fullmatch(url)
+    shown = without_password(url)
     if match is None:
-        raise UnknownEngine(f"{url!r} does not say which engine: {_meant(url)}")
+        raise UnknownEngine(f"{shown!r} does not say which engine: {_meant(shown)}")
     engine, rest = match[1].lower(), match[2]
     if _REDIS.match(engine):
-        return "redis", url  # who and where, for its own reader
+        return "redis", url  # the redis backend parses the rest
     if engine in ("http", "https", "http+unix"):
         return "http", url
     if engine in _LATER:
-        raise UnknownEngine(f"{url!r}: this release does not have {engine} yet. It has {_known()}")
+        raise UnknownEngine(f"{shown!r}: this release does not have {engine} yet. It has {_known()}")
     if engine not in ENGINES:
-        raise UnknownEngine(f"{url!r}: no engine is called {engine!r}. There are {_known()}")
+        raise UnknownEngine(f"{shown!r}: no engine is called {engine!r}. There are {_known()}")
     return engine, _path_of(url, engine, rest)
 
 
@@ -396,19 +488,16 @@ def _path_of(url: str, engine: str, rest: str) -> str | None:
                 f"{url!r} names a host: write '{engine}:{path}', or '{engine}:///{path}' for a path from the root"
             )
     if not path:
-        raise OpenError(f"{url!r} has no path: write '{engine}:<path>'")
+        raise OpenError(f"{url!r} has no path: write '{engine}:PATH'")
     return path
 
 
 def _known() -> str:
-    forms = {"memory": "'memory:'", "redis": "'redis://<host>'", "http": "'http://<host>:<port>'"}
-    return ", ".join(forms.get(engine, f"'{engine}:<path>'") for engine in ENGINES)
+    return ", ".join(f"'{form}'" for form in URL_FORMS.values())
 
 
 def _meant(url: str) -> str:
     bare = url.strip(":")
-    if bare == "memory":
-        return "write 'memory:'"
-    if bare in ENGINES:
-        return f"write '{bare}:<path>'"
+    if bare in URL_FORMS:
+        return f"write '{URL_FORMS[bare]}'"
     return f"write 'rocksdb:{url}'" if url else f"write {_known()}"

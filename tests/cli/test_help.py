@@ -101,3 +101,28 @@ def test_the_document_knows_the_exit_codes():
     text = DOCUMENT.read_text()
     for code, _ in EXIT_CODE_HELP:
         assert re.search(rf"^\| {code} \|", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("explain", "No such command 'explain'. See"),
+        ("enqeue", "Did you mean 'enqueue'?"),
+        ("queue", "Did you mean 'queues'?"),
+    ],
+)
+def test_only_a_word_that_is_nearly_the_same_is_suggested(typed: str, said: str):
+    ran = CliRunner().invoke(cli, [typed])
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+    assert "replay" not in ran.stderr
+
+
+def test_the_store_may_be_any_url():
+    from tenure.settings import URL_FORMS
+
+    row = next(line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `--store"))
+    shown = " ".join(CliRunner().invoke(cli, ["queues", "--help"]).stdout.split())
+    for form in URL_FORMS.values():
+        assert f"`{form}`" in row
+        assert form in shown

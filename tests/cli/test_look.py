@@ -156,3 +156,36 @@ def test_what_was_stored_cannot_speak_to_the_terminal(shell: Shell):
         if args[0] in ("get", "list", "claim"):
             assert "[bold]x[/]" in ran.out
     assert shell.json("get", "emails", job).object["error"] == evil
+
+
+def test_a_queue_that_is_not_there_is_said_to_be_missing(shell: Shell):
+    job = shell.enqueue("emails", "x")
+    for args in (
+        ("dead", "emial"), ("list", "emial"), ("counts", "emial"), ("claim", "emial"), ("top", "emial", "--once"),
+        ("get", "emial", job), ("timeline", "emial", job), ("cancel", "emial", job),
+        ("purge", "emial", "dead", "--yes"), ("replay", "emial", "--all"),
+    ):  # fmt: skip
+        ran = shell(*args)
+        assert (ran.code, ran.out) == (1, ""), args
+        assert "has no queue 'emial': did you mean 'emails'?" in ran.err, args
+    assert "See 'tenure queues'" in shell("dead", "nosuchqueue").err
+    ran = shell.json("dead", "nosuchqueue")
+    assert (ran.code, ran.out) == (1, "")
+    assert '"error": "not_found"' in ran.err
+    assert shell("dead", "emails").code == 0, "an empty list of a queue that is there is no error"
+    assert shell.json("claim", "nosuchqueue").code == 1
+    assert [line["queue"] for line in shell.json("queues").lines] == ["emails"], "looking made no queue"
+
+
+def test_a_traceback_is_shown_line_by_line(shell: Shell):
+    trace = 'ValueError: no\x1b[2J\n\nTraceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no'
+    job = shell.kill("emails", "x", trace)
+    shown = shell("get", "emails", job).out
+    (first,) = [line for line in shown.splitlines() if line.startswith("error")]
+    assert first == "error     ValueError: no\\x1b[2J"
+    assert '            File "a.py", line 1, in f\n' in shown
+    assert "⏎" not in shown
+    assert "Traceback" not in shell("dead", "emails").out, "a table shows the line that names the error"
+    bare = shell.kill("emails", "y", trace[trace.index("Traceback") :])
+    (row,) = [line for line in shell("dead", "emails").out.splitlines() if line.startswith(bare)]
+    assert row.rstrip().endswith("ValueError: no")

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from tenure.cli import progress as working
+from tenure.cli import progress as progress_module
 from tenure.cli import times
-from tenure.cli.output import clean, plural, preview
+from tenure.cli.output import clean, clean_lines, headline, plural, preview, shortened
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,18 @@ def test_previews():
     assert preview("aé€😀".encode() * 100, 5) == "aé€😀…"
     assert preview(bytes(range(200, 232))) == "32 bytes: c8 c9 ca cb cc cd ce cf d0 d1 d2 d3 d4 d5 d6 d7 …"
     assert preview(b"a\nb\x1b") == "a⏎b\\x1b"
+    assert preview("abc…".encode() * 200, 5) == "abc…", "one ellipsis, not two"
+    assert shortened("abc…defgh", 5) == "abc…"
+
+
+def test_an_error_in_one_line():
+    assert headline(None) == ""
+    assert headline("Boom: x\n\nTraceback (most recent call last):\n  …\nBoom: x") == "Boom: x"
+    assert headline("Traceback (most recent call last):\n  …\nBoom: y\n") == "Boom: y"
+
+
+def test_lines_are_kept_and_controls_escaped():
+    assert clean_lines("a\r\nb\tc\x1b[1m\x00\n") == "a\nb\tc\\x1b[1m\\x00\n"
 
 
 def test_small_words():
@@ -78,9 +90,9 @@ def test_a_bar_appears_only_after_a_while_and_only_on_a_terminal(monkeypatch: py
     monkeypatch.setenv("TERM", "xterm")
     for stream, rest, shown in ((Terminal(), 0.5, True), (Terminal(), 0.0, False), (io.StringIO(), 0.5, False)):
         with monkeypatch.context() as patch:
-            patch.setattr(working, "PATIENCE_SECONDS", 0.05 if rest else 60)
+            patch.setattr(progress_module, "PATIENCE_SECONDS", 0.05 if rest else 60)
             patch.setattr("sys.stderr", stream)
-            with working.working("Checking") as progress:
+            with progress_module.progress_bar("Checking") as progress:
                 progress(5, 10)
                 time.sleep(rest)
                 progress(10, 10)

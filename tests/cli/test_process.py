@@ -168,3 +168,60 @@ def on_terminal(*args: str) -> str:
     os.close(owner)
     assert process.wait(timeout=30) == 0, sent
     return sent.decode()
+
+
+def test_a_payload_cannot_speak_to_the_terminal(tmp_path: Path):
+    url = f"rocksdb:{tmp_path / 'data'}"
+    evil = "\x1b]0;owned\x07 tab\there\nsecond line \x9b31m"
+    with tenure.open(url) as store:
+        queue = store.queue("emails")
+        job = queue.enqueue(evil.encode()).id
+        queue.ack(queue.claim()[0], result=b"\xff\x1b[2J")
+    for what, shown in (
+        ("--payload", "\\x1b]0;owned\\x07 tab\there\r\nsecond line \\x9b31m\r\n"),
+        ("--result", "\\xff\\x1b[2J\r\n"),
+    ):
+        assert on_terminal("get", "emails", job, what, "--store", url) == shown
+    assert on_terminal("get", "emails", job, "--payload", "--raw", "--store", url).replace("\r", "") == evil
+    piped = subprocess.run(
+        [*TENURE, "get", "emails", job, "--payload", "--store", url], capture_output=True, timeout=60
+    )
+    assert piped.stdout == evil.encode(), "a pipe gets the bytes"
+
+
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from tenure.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "args"),
+    [
+        ("uvicorn", "server", ()),
+        ("httptools", "server", ()),
+        ("capnp", "capnp", ("--capnp", "localhost:0")),
+    ],
+)
+def test_a_server_that_cannot_run_makes_no_store(tmp_path: Path, missing: str, extra: str, args: tuple[str, ...]):
+    script = WITHOUT.format(missing=missing)
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "serve", "--bind", "localhost:0", *args],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 2, ran.stderr
+    assert f"the package {missing} is not installed. Install it with: pip install 'tenure[{extra}]'" in ran.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("args", [("--capnp", "unix:./x"), ("--bind", "nonsense"), ("--tls-cert", "nosuch.pem")])
+def test_a_server_that_is_told_nonsense_makes_no_store(tmp_path: Path, args: tuple[str, ...]):
+    ran = subprocess.run([*TENURE, "serve", *args], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2, ran.stderr
+    assert not (tmp_path / "data").exists()

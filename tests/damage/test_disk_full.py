@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tenure
 from tenure.errors import StoreError, TenureError, Unavailable
-from tenure.testing.conformance.world import assert_sound
+from tenure.testing.conformance.world import assert_sound, eventually
 
 
 @pytest.fixture
@@ -73,6 +77,123 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
         assert claim[0].id == first
         queue.ack(claim[0])
         assert_sound(store)
+
+
+@pytest.mark.parametrize("durability", ["disk", "os"])
+def test_rocksdb_goes_on_by_itself_once_there_is_room(small_disk: Path, durability: Any) -> None:
+    """Full and freed three times, with threads at work: refused while it lasts, then everything works again."""
+    ballast = small_disk / "ballast"
+    with tenure.open(f"rocksdb:{small_disk / 'data'}", durability=durability, sweep=0.1) as store:
+        queue = store.queue("work")
+        kept = [queue.enqueue(b"first").id]
+        for number in range(3):
+            with contextlib.suppress(OSError):  # as much of it as there is room for
+                ballast.write_bytes(bytes(12 << 20))
+            made, refusals = work_until_full(store, number)
+            kept += made
+            assert {type(error) for error in refusals} == {Unavailable}
+            assert any("space" in str(error) for error in refusals), refusals
+            ballast.unlink()
+            assert eventually(lambda: works(store)), "it did not go on"
+            assert_sound(store)
+            for job_id in kept:
+                assert queue.get(job_id) is not None, "acknowledged and lost"
+            queue.purge("ready")
+            queue.purge("scheduled")
+            kept = [queue.enqueue(b"first again").id]
+    with tenure.open(f"rocksdb:{small_disk / 'data'}", sweep=False) as store:
+        assert_sound(store)
+        assert store.queue("work").get(kept[0]) is not None
+
+
+def works(store: tenure.Store) -> bool:
+    queue = store.queue(f"new-{os.urandom(4).hex()}")
+    try:
+        queue.enqueue(b"with room again")
+        queue.ack(queue.claim(lease=60)[0])
+        return queue.counts().ready == 0
+    except Unavailable:
+        return False
+
+
+def work_until_full(store: tenure.Store, round_number: int) -> tuple[list[str], list[StoreError]]:
+    """Four threads enqueue, one of them into a new queue each time, until each was refused."""
+    made: list[str] = []
+    refusals: list[StoreError] = []
+
+    def run(number: int) -> None:
+        for count in range(10_000):
+            try:
+                if number == 0:
+                    store.queue(f"q-{round_number}-{count}").enqueue(b"y" * 5000)
+                made.append(store.queue("work").enqueue(b"%d;" % count * 3000).id)
+            except StoreError as error:
+                refusals.append(error)
+                return
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(refusals) == 4, "the disk never got full"
+    return made, refusals
+
+
+HANDLES = """
+import os, resource, sys, time, tenure
+from tenure.errors import Unavailable
+from tenure.storage.engines.rocksdb import log_rotation
+log_rotation.LOG_BYTES = dict.fromkeys(log_rotation.LOG_BYTES, 200_000)  # a new log, and so a new handle, often
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+store = tenure.open(sys.argv[1], durability=sys.argv[2], sweep=0.1)
+queue = store.queue("work")
+made = [queue.enqueue(b"first").id]
+taken = []
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+refused = None
+for number in range(2000):
+    try:
+        made.append(queue.enqueue(b"x" * 5000).id)
+    except Unavailable as error:
+        refused = error
+        break
+print("refused", refused)
+for handle in taken:
+    os.close(handle)
+until = time.monotonic() + 30
+while True:
+    try:
+        made.append(queue.enqueue(b"again").id)
+        break
+    except Unavailable as error:
+        if time.monotonic() > until:
+            raise
+        time.sleep(0.1)
+assert all(queue.get(job) is not None for job in made), "acknowledged and lost"
+report = store.check()
+assert report.clean, report.findings
+store.close()
+print("works again")
+"""
+
+
+@pytest.mark.parametrize("durability", ["disk", "os"])
+def test_a_process_at_its_limit_of_handles(tmp_path: Path, durability: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANDLES, f"rocksdb:{tmp_path / 'data'}", durability],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    refused, works = done.stdout.splitlines()
+    assert "Too many open files" in refused
+    assert works == "works again"
 
 
 def test_lmdb_goes_on_by_itself_once_there_is_room(small_disk: Path) -> None:

@@ -6,6 +6,8 @@ import faulthandler
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -176,3 +178,36 @@ def test_a_child_leaves_the_handles_alone_that_a_closed_store_had() -> None:
     assert in_child(use) == 0
     for handle in (handle for pipe in pipes for handle in pipe):
         os.close(handle)
+
+
+@engines
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_a_child_ends_like_any_process(engine: str, tmp_path: Path, closed: bool) -> None:
+    """By `sys.exit`, so that all that runs when a process ends is run: its exit code is its own."""
+    code = (
+        "import os, sys, tenure\n"
+        "store = tenure.open(sys.argv[1])\n"
+        "queue = store.queue('work')\n"
+        "queue.enqueue_many([b'x'] * 50)\n"
+        "queue.ack(queue.claim()[0])\n"
+        "if sys.argv[2] == 'True':\n"
+        "    store.close()\n"
+        "codes = []\n"
+        "for number in range(20):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        print('child', number)\n"
+        "        sys.exit(number)\n"
+        "    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+        "print(*codes)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"{engine}:{tmp_path / 'data'}", str(closed)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    *said, codes = done.stdout.splitlines()
+    assert codes.split() == [str(number) for number in range(20)]
+    assert said == [f"child {number}" for number in range(20)], "what it printed is written out"

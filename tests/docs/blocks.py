@@ -10,7 +10,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-DOCUMENTS = sorted([README, *DOCS.glob("*.md"), *(DOCS / "adr").glob("*.md")])
+DOCUMENTS = sorted(
+    [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS.glob("*.md"), *(DOCS / "adr").glob("*.md")]
+)
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")

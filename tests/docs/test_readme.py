@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.redis.servers import free_ports
-from tests.docs.blocks import README, blocks
+from tests.docs.blocks import README, ROOT, blocks
 
 EXAMPLES = [
     block
@@ -20,6 +21,8 @@ EXAMPLES = [
     if block.language == "python" and "spark" not in block.marks  # tests/spark has a session to run that one on
 ]
 #: The quick start with tasks: the file, and the commands.
+#: What a clone needs for a wheel to be built of it.
+KEPT = {"src", "pyproject.toml", "README.md", "LICENSE"}
 TASKS, TASK_COMMANDS = (block for block in blocks(README) if "tasks" in block.marks)
 SHELL = [
     line[2:]
@@ -97,6 +100,29 @@ def test_make_targets_that_are_named_are_there():
         for line in block.body.splitlines():
             if line.startswith("$ make "):
                 assert f"\n{line.split()[2]}:" in makefile
+
+
+def test_it_is_installed_as_the_readme_says(fresh: Path):
+    """Into a folder beside, and without the dependencies, which `make release-check` installs too."""
+    lines = [
+        line.split("#")[0].strip()
+        for block in blocks(README)
+        if "install" in block.marks
+        for line in block.body.splitlines()
+    ]
+    assert [line.split()[:3] for line in lines] == [
+        ["$", "pip", verb] for verb in ("install", "install", "wheel", "install")
+    ]
+    shutil.copytree(
+        ROOT, fresh / "tenure",
+        ignore=lambda folder, names: {n for n in names if n not in KEPT} if Path(folder) == ROOT else {"__pycache__"},
+    )  # fmt: skip
+    for line in (lines[0], *lines[2:]):  # the second differs in its dependencies only
+        quiet = line.removeprefix("$ pip ").replace("install", "install --no-deps --target there --upgrade", 1)
+        quiet += "" if quiet.endswith(".whl") else " --no-build-isolation"
+        done = run("bash", "-c", f"{sys.executable} -m pip --disable-pip-version-check -q {quiet}", where=fresh)
+        assert done.returncode == 0, done.stderr
+        assert (fresh / "there" / "tenure" / "__init__.py").exists()
 
 
 def test_tasks_from_an_empty_folder_to_a_worker_in_another_process(fresh: Path):

@@ -15,8 +15,9 @@ from typing import TypeVar
 from sortedcontainers import SortedDict
 
 from tenure.errors import TenureError
-from tenure.storage.engines.memory import MemoryEngine, _Transaction
-from tenure.storage.keyspace import NAMES
+from tenure.storage.engine import Changes, Transaction
+from tenure.storage.engines.memory import MemoryEngine, _StrictReader
+from tenure.storage.keyspace import JOURNAL, NAMES, split_commit
 
 T = TypeVar("T")
 
@@ -28,9 +29,9 @@ class TwiceEngine(MemoryEngine):
         super().__init__()
         self.reruns = 0
 
-    def transact(self, fn: Callable[[_Transaction], T]) -> T:
-        def twice(tx: _Transaction) -> T:
-            thrown_away = _outcome(fn, _Transaction(self._tables))
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        def twice(tx: Transaction) -> T:
+            thrown_away = _outcome(fn, _thrown_away(self, self._tables))
             self.reruns += 1
             kept = _outcome(fn, tx)
             assert _plain(kept) == _plain(thrown_away), "the second run of a transaction answered otherwise"
@@ -49,22 +50,35 @@ class StaleEngine(MemoryEngine):
         self.reruns = 0
         #: The store as it was before the last commit, which follows one commit behind.
         self._before = [SortedDict() for _ in NAMES]
-        self._last: _Transaction | None = None
+        self._last: tuple[Changes, dict[bytes, bytes]] | None = None
 
-    def transact(self, fn: Callable[[_Transaction], T]) -> T:
-        with self._lock:
-            self._usable()
-            _outcome(fn, _Transaction(self._before))
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        def again(tx: Transaction) -> T:
+            _outcome(fn, _thrown_away(self, self._before))
             self.reruns += 1
-            transaction = _Transaction(self._tables)
-            result = fn(transaction)
-            if transaction.apply():
-                self._version += 1
-                if self._last is not None:
-                    self._last._tables = self._before
-                    self._last.apply()
-                self._last = transaction
-            return result
+            return fn(tx)
+
+        return super().transact(again)
+
+    def _apply(self, changes: Changes) -> None:
+        super()._apply(changes)
+        if self._last is not None:
+            self._follow(*self._last)
+        self._last = changes, dict(self._counts)
+
+    def _follow(self, changes: Changes, counts: dict[bytes, bytes]) -> None:
+        tables, version, current = self._tables, self._version, self._counts
+        self._tables, self._counts, changes.on_written = self._before, counts, []
+        super()._apply(changes)
+        self._before, self._tables, self._version, self._counts = self._tables, tables, version, current
+
+
+def _thrown_away(engine: MemoryEngine, tables: list[SortedDict]) -> Transaction:
+    reader = _StrictReader(tables)
+    journal = tables[JOURNAL]
+    transaction = Transaction(reader, (split_commit(journal.peekitem(-1)[0]) if journal else 0) + 1)
+    reader.changes = transaction
+    return transaction
 
 
 class _Raised:
@@ -72,7 +86,7 @@ class _Raised:
         self.error = error
 
 
-def _outcome(fn: Callable[[_Transaction], T], tx: _Transaction) -> T | _Raised:
+def _outcome(fn: Callable[[Transaction], T], tx: Transaction) -> T | _Raised:
     try:
         return fn(tx)
     except TenureError as error:

@@ -222,6 +222,7 @@ ERRORS = {
     "Timeout: no answer after 31 s": "Timeout",
     "lease 01a3185c500078ca984bc1a3fa2380c4 lost after 31.5 s": "lease # lost after # s",
     "could not open '/tmp/x'": "could not open …",
+    "could not open '/tmp/x'/y/z": "could not open …",
     "no route to https://example.org/x?y=1 today": "no route to … today",
     "Traceback (most recent call last):\n  File x, line 3\nValueError: bad": "ValueError",
     "psycopg.errors.UniqueViolation\nDETAIL: Key 17": "psycopg.errors.UniqueViolation",

@@ -72,7 +72,6 @@ def test_a_store_half_made_is_made_again(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "rocksdb")
     folder.lock()
     folder.unlock()
-    (tmp_path / "db").mkdir()
     (tmp_path / "DURABLE").write_bytes(bytes(64))
     (tmp_path / "FORMAT.new").write_text("lea")
     assert not Folder(str(tmp_path), "rocksdb").check()
@@ -195,3 +194,60 @@ def test_a_forked_child_does_not_hold_on_to_it(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         os.close(read)
         os.close(write)
+
+
+# ── who may use it ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022], ids=oct)
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_a_store_is_for_its_user_alone(tmp_path: Path, engine: str, mask: int) -> None:
+    """Whatever the umask. Files that the driver makes later are in a folder of 0700, and 0600 from the next sweep on."""
+    code = (
+        "import os, sys, tenure\n"
+        "os.umask(int(sys.argv[2]))\n"
+        "with tenure.open(sys.argv[1], sweep=False) as store:\n"
+        "    store.queue('work').enqueue(b'secret')\n"
+        "    os.chdir(sys.argv[3])\n"
+        "    store.snapshot('copy')\n"
+        "    store.sweep()\n"
+        "    for top in (sys.argv[1].partition(':')[2], 'copy'):\n"
+        "        for folder, _, files in os.walk(top):\n"
+        "            print(oct(os.stat(folder).st_mode & 0o777), folder)\n"
+        "            for name in files:\n"
+        "                print(oct(os.stat(os.path.join(folder, name)).st_mode & 0o777), name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"{engine}:{tmp_path / 'data'}", str(mask), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    modes = {line for line in done.stdout.splitlines() if not line.startswith(("0o700 /", "0o700 copy", "0o600 "))}
+    assert modes == set()
+    assert done.stdout.count("0o600 ") >= 8
+
+
+def test_a_folder_that_was_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "data" / "db").mkdir(parents=True)
+    (tmp_path / "data" / "OWNER").touch()
+    for place in (tmp_path / "data", tmp_path / "data" / "db"):
+        place.chmod(0o755)
+    folder = Folder(str(tmp_path / "data"), "rocksdb")
+    folder.lock()
+    for place in (tmp_path / "data", tmp_path / "data" / "db"):
+        assert place.stat().st_mode & 0o777 == 0o700
+    folder.unlock()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("inside", ["", "db", "OWNER"])
+def test_a_folder_prepared_by_another_user_is_refused(tmp_path: Path, inside: str) -> None:
+    data = tmp_path / "data"
+    folder = Folder(str(data), "rocksdb")
+    folder.lock()
+    folder.unlock()
+    os.chown(data / inside, 12345, 12345)
+    with pytest.raises(OpenError, match=r"belongs to user 12345.*chown"):
+        Folder(str(data), "rocksdb").check()

@@ -10,10 +10,11 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tenure.errors import Corrupt, FormatError, OpenError, StoreClosed, StoreLocked, Unavailable
+from tenure.errors import Corrupt, FormatError, OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.storage.engines.lmdb import LmdbEngine, engine
 from tenure.storage.keyspace import COUNTERS, DUE, JOBS, JOURNAL, LAST, META, READY, STATE, commit, of_queue
 from tenure.storage.records import decode_count
@@ -786,3 +787,54 @@ def test_what_it_says_of_itself(db):
     assert flags["metasync"]
     assert flags["lock"]
     assert not flags["writemap"]
+
+
+def test_writers_are_not_held_up_by_threads_that_read_all_the_time(tmp_path: Path) -> None:
+    """The driver's abort of a write transaction waits until no other thread is inside a call."""
+    opened = LmdbEngine(str(tmp_path / "data"), boot_id="here")
+    opened.transact(lambda tx: tx.put_many(JOBS, [(b"%08d" % n, b"v" * 1000) for n in range(2000)]))
+    snapshot = opened.snapshot()
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def read(reading: Any) -> None:
+        try:
+            while not stop.is_set():
+                reading()
+        except BaseException as error:
+            failures.append(error)
+
+    def short_reads() -> None:
+        opened.read(lambda reader: reader.scan(JOBS, b"0", b"9", 1000))
+
+    def snapshot_reads() -> None:
+        snapshot.scan(JOBS, b"0", b"9", 1000)
+
+    def broken(tx: Any) -> None:
+        tx.put(JOBS, b"row", b"must not stay")
+        tx.put(JOBS, b"k" * 600, b"a key that LMDB does not take")
+
+    done: list[str] = []
+
+    def write() -> None:
+        for number in range(10):
+            opened.transact(lambda tx: None)
+            with pytest.raises(TenureError):
+                opened.transact(broken)
+            opened.transact(lambda tx, n=number: tx.put(JOBS, b"row-%d" % n, b"stays"))  # type: ignore[misc]
+            done.append("round")
+
+    readers = [threading.Thread(target=read, args=(r,), daemon=True) for r in (short_reads, snapshot_reads) * 2]
+    writer = threading.Thread(target=write, daemon=True)
+    for thread in (*readers, writer):
+        thread.start()
+    writer.join(60)
+    stop.set()
+    for thread in readers:
+        thread.join(60)
+    assert len(done) == 10, "the writer stood still"
+    assert failures == []
+    snapshot.close()
+    assert opened.read(lambda reader: reader.get(JOBS, b"row")) is None
+    assert opened.read(lambda reader: reader.get(JOBS, b"row-9")) == b"stays"
+    opened.close()

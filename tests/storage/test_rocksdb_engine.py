@@ -16,7 +16,7 @@ from tenure.errors import Corrupt, StoreClosed
 from tenure.storage import keyspace
 from tenure.storage.engine import iterate, iterate_keys
 from tenure.storage.engines.rocksdb import RocksEngine
-from tenure.storage.engines.rocksdb.transaction import Reader
+from tenure.storage.engines.rocksdb.reader import RocksReader as Reader
 from tenure.storage.keyspace import (
     COUNTERS,
     DUE,
@@ -168,8 +168,8 @@ def test_writes_of_a_transaction_are_applied_in_order(db: RocksEngine) -> None:
     assert whole(db, PAYLOAD) == [(b"a", b"second"), (b"b", b"back"), (b"cc", b"after the range")]
 
 
-def test_the_straight_way_is_the_same_as_a_transaction(db: RocksEngine, path: Path) -> None:
-    """Heads, remembered rows, counters, journal and marks included."""
+def test_a_commit_is_what_memory_learns(db: RocksEngine, path: Path) -> None:
+    """Scan heads, recent rows, counters, journal and watermark included."""
     keys = [ready(1, 5, time_ms, bytes(16)) for time_ms in (100, 200, 300)]
     put(db, READY, (keys[1], b""), (keys[2], b""))
     put(db, STATE, *LETTERS)
@@ -179,21 +179,26 @@ def test_the_straight_way_is_the_same_as_a_transaction(db: RocksEngine, path: Pa
         return reader.keys(READY, keys[0][:5], keys[0][:5] + b"\xff", 1)
 
     assert db.read(first) == [keys[1]]
-    straight = db.straight
     large = b"x" * 1000  # not remembered: the older, smaller value must not be either
-    with straight.lock:
-        assert straight.first(READY, keys[0][:5], keys[0][:5] + b"\xff") == keys[1]
-        assert straight.first(READY, keys[0][:5], keys[1]) is None
-        assert straight.get(STATE, b"a") == b"aaa"
-        number = straight.begin()
-        version = straight.commit(
-            [(READY, keys[0], b""), (STATE, b"a", b"new"), (STATE, b"c", large), (JOBS, b"z", b"zzz")],
-            [(STATE, b"b"), (READY, keys[1]), (JOBS, b"not there")],
-            [(b"n", -2), (b"m", 7), (b"n", 1)],
-            b"an event",
-        )
-        assert straight.begin() == number + 1
-    straight.wait(version)
+
+    def work(tx: Any) -> int:
+        assert tx.keys(READY, keys[0][:5], keys[1], 1) == []
+        assert tx.get(STATE, b"a") == b"aaa"
+        for space, key, value in [
+            (READY, keys[0], b""),
+            (STATE, b"a", b"new"),
+            (STATE, b"c", large),
+            (JOBS, b"z", b"zzz"),
+        ]:
+            tx.put(space, key, value)
+        for space, key in [(STATE, b"b"), (READY, keys[1]), (JOBS, b"not there")]:
+            tx.delete(space, key)
+        for name, delta in [(b"n", -2), (b"m", 7), (b"n", 1)]:
+            tx.add(name, delta)
+        number: int = tx.append(JOURNAL, b"an event")
+        return number
+
+    number = db.transact(work)
     assert db.durable() in (None, number)
     for _ in range(2):
         assert get(db, JOURNAL, commit(number)) == b"an event"
@@ -541,16 +546,16 @@ def test_sixty_four_threads_share_syncs(path: Path) -> None:
     assert [key for key, _ in whole(db, JOURNAL)] == [commit(n + 1) for n in range(commits)]
     assert db.version() >= commits
     assert db.durable() == commits
-    assert db._syncer.syncs * 4 < commits, f"{commits} commits took {db._syncer.syncs} syncs"
+    assert db.group_commit.syncs * 4 < commits, f"{commits} commits took {db.group_commit.syncs} syncs"
     db.close()
 
 
 def test_a_lone_commit_is_synced_before_it_returns(path: Path) -> None:
     db = opened(path, durability="disk")
     for n in range(1, 6):
-        syncs = db._syncer.syncs
+        syncs = db.group_commit.syncs
         db.transact(lambda tx: tx.append(JOURNAL, b"e"))
-        assert db._syncer.syncs == syncs + 1
+        assert db.group_commit.syncs == syncs + 1
         assert db.durable() == n
     db.close()
 
@@ -561,9 +566,9 @@ def test_at_os_nobody_waits_and_syncs_come_by_themselves(path: Path) -> None:
     for _ in range(200):
         db.transact(lambda tx: tx.append(JOURNAL, b"e"))
     until = time.monotonic() + 60
-    while not db._syncer.syncs and time.monotonic() < until:
+    while not db.group_commit.syncs and time.monotonic() < until:
         time.sleep(0.01)
-    assert 1 <= db._syncer.syncs < 200, "fewer than commits"
+    assert 1 <= db.group_commit.syncs < 200, "fewer than commits"
     db.close()
 
 

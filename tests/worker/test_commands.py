@@ -118,7 +118,8 @@ WRONG = [
     (("worker", "nowhere:app"), 2, "there is no module 'nowhere' here: run the command where nowhere.py is"),
     (("worker", "tasks:ap"), 2, "module 'tasks' has no 'ap': did you mean tasks:app?"),
     (("worker", "tasks:send"), 2, "tasks:send is a Task, not an App"),
-    (("worker", "broken:app"), 1, "ZeroDivisionError"),
+    (("worker", "broken:app"), 2, "ZeroDivisionError"),
+    (("run", "broken:app.x"), 2, "broken could not be imported: its error is above"),
     (("worker", "tasks:app", "--queues", "No Such"), 2, "queue 'No Such'"),
 ]
 IN_TURN = """

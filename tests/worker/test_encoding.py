@@ -178,6 +178,13 @@ def test_what_is_no_payload_of_a_task(payload):
         open_envelope(payload)
 
 
+def test_text_that_is_no_payload_of_a_task_is_quoted():
+    with pytest.raises(InvalidArgument) as caught:
+        open_envelope(b"hello, worker")
+    assert "b'hello, worker'" in str(caught.value)
+    assert "int" not in str(caught.value)
+
+
 def test_a_type_that_cannot_be_made_again_is_refused_at_the_call():
     class Mine:
         pass

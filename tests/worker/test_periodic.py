@@ -195,3 +195,23 @@ def test_the_ticker_goes_on_after_an_error(store, monkeypatch, caplog):
     ticker.run(stop)
     assert len(calls) == 2
     assert "schedule_failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("nickname", "expression"),
+    [("@hourly", "0 * * * *"), ("@daily", "0 0 * * *"), ("@Weekly", "0 0 * * 0"), ("@monthly", "0 0 1 * *")],
+)
+def test_a_schedule_may_be_named(nickname, expression):
+    from tenure.worker.periodic import Periodic
+
+    app = App("memory:")
+    task = app.task(print_tick)
+    named, written = (Periodic(task, cron, "Europe/Berlin", "skip", {}) for cron in (nickname, expression))
+    assert list(itertools.islice(named.after(0), 3)) == list(itertools.islice(written.after(0), 3))
+    assert named.name == written.name, "the same schedule: a worker of each release waits for the same tick"
+    with pytest.raises(InvalidArgument, match="@sometimes"):
+        Periodic(task, "@sometimes", "Europe/Berlin", "skip", {})
+
+
+def print_tick() -> None:
+    """A task for schedules that are not run."""

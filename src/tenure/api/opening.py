@@ -199,7 +199,7 @@ def _redis(storage: Storage, clock: Clock) -> _Opened:
         )
     with needs("redis", "Redis and Valkey stores"):
         from tenure.backends.redis.opening import open_redis
-    backend, remarks = open_redis(storage.path, storage.redis, clock)
+    backend, remarks = open_redis(storage.path, storage.redis, clock, storage.inspect_limit)
     try:
         _refuse_less(backend.traits.durability, storage.promised, backend.url)
     except BaseException:

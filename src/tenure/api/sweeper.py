@@ -70,32 +70,42 @@ def _weak(sweep: Sweep) -> Callable[[], Sweep | None]:
 
 
 def _run(find: Callable[[], Sweep | None], clock: Clock, stop: threading.Event, interval: float) -> None:
+    """Sweep until stopped, or until the store is closed or collected. No error ends it: nobody else would sweep."""
     complaints: dict[str, int] = {}
-    while not stop.is_set():
-        sweep = find()
-        if sweep is None:
-            return
-        more = False
+    more: bool | None = False
+    while more is not None and not stop.is_set():
         try:
-            more = sweep().more
-        except StoreClosed:
-            return
-        except Exception as exc:  # noqa: BLE001 - whatever it was, the next pass may do better, and no one else would try
-            _complain(exc, complaints, clock.steady_ms())
-        del sweep  # nothing may hold the store while this thread sleeps
-        if more:
-            stop.wait(_BREATH)
-        else:
-            clock.wait(stop, interval)
+            more = _sweep_once(find, complaints, clock)
+            if more:
+                stop.wait(_BREATH)
+            elif more is False:
+                clock.wait(stop, interval)
+        except Exception:  # noqa: BLE001 - not even the complaint could be logged (no file handles, no memory)
+            more = False
+            stop.wait(interval)
+
+
+def _sweep_once(find: Callable[[], Sweep | None], complaints: dict[str, int], clock: Clock) -> bool | None:
+    """Whether there is more to do at once; None: the store is gone. Nothing here holds the store after it returns."""
+    sweep = find()
+    if sweep is None:
+        return None
+    try:
+        return sweep().more
+    except StoreClosed:
+        return None
+    except Exception as exc:  # noqa: BLE001 - whatever it was, the next pass may do better
+        _complain(exc, complaints, clock.steady_ms())
+        return False
 
 
 def _complain(error: Exception, complaints: dict[str, int], now_ms: int) -> None:
-    """Log it, once a minute for each message."""
+    """Log it, once a minute for each message. One that could not be logged is tried again with the next pass."""
     message = f"{type(error).__name__}: {error}"
     last = complaints.get(message)
     if last is not None and now_ms - last < _REPEAT_MS:
         return
+    telemetry.warn("sweep_failed", error, message=message)
     if len(complaints) >= _REMEMBERED:
         complaints.clear()
     complaints[message] = now_ms
-    telemetry.warn("sweep_failed", error, message=message)

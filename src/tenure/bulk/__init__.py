@@ -14,7 +14,9 @@ try:
     import numpy as _numpy
     import pyarrow as _pyarrow
 except ImportError as exc:  # pragma: no cover - where the extra is not installed
-    raise ImportError(f"tenure.bulk needs pyarrow and numpy ({exc}): pip install 'tenure[spark]'") from exc
+    from tenure.extras import missing
+
+    raise ImportError(missing("tenure.bulk", str(exc.name), "spark")) from exc
 
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES, schema

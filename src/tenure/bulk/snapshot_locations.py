@@ -26,7 +26,7 @@ from tenure.bulk.snapshots import Kept
 from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument, OpenError, StoreLocked
 from tenure.model.snapshot import SnapshotInfo
-from tenure.settings import parse_url
+from tenure.settings import parse_url, without_password
 from tenure.storage.folder import expand
 
 #: Seconds to wait for a process that has the store open and does not let others in.
@@ -156,7 +156,9 @@ def home(url: str) -> Path:
             "a memory: store lives in its own process, and Spark reads from others: use rocksdb: or lmdb:"
         )
     if engine not in ("rocksdb", "lmdb") or path is None:
-        raise InvalidArgument(f"url={url!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port")
+        raise InvalidArgument(
+            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port"
+        )
     return expand(path)
 
 

@@ -1,9 +1,10 @@
-"""The command line: arguments and printing only. What a verb does is the store's affair.
+"""The command line: arguments and printing only; the API does the work.
 
-main.py     the entry point        frame.py    groups, common options, errors to exit codes
-produce.py  enqueue                session.py  which store, and opening it
-consume.py  claim, ack, …          output.py   tables for people, lines of JSON for programs
-look.py     get, list, counts, …   shapes.py   the JSON objects, field by field
-mend.py     replay, purge, …       times.py    durations and moments, read and shown
-admin.py    check, snapshot, …     working.py  the progress bar
+main.py         the entry point               command.py        groups, common options, exit codes of errors
+produce.py      enqueue                       session.py        which store, and opening it
+consume.py      claim, ack, nack, …           output.py         tables for people, lines of JSON for programs
+queries.py      get, list, counts, …          json_shapes.py    the JSON objects, field by field
+history.py      timeline, events              times.py          durations and moments, read and shown
+maintenance.py  replay, purge, configure, …   progress.py       the progress bar
+admin.py        check, snapshot, upgrade, …   worker.py, top.py, serve.py, tokens.py, quota.py, migrate.py, spark.py
 """

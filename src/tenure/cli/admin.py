@@ -1,4 +1,4 @@
-"""check, cleanup, sweep, snapshot, upgrade: the care of a whole store."""
+"""check, cleanup, sweep, snapshot, upgrade: commands that look after a whole store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenure.cli import json_shapes
 from tenure.cli.command import NO, command
 from tenure.cli.format_upgrade import found_format, steps_from
 from tenure.cli.output import Cell, clean, plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
 from tenure.cli.times import AGO
@@ -25,7 +25,7 @@ from tenure.storage.keyspace import FORMAT
         ("Is everything as it must be?", "tenure check"),
         ("Mend what can be mended, and say how:", "tenure check --repair"),
     ),
-    short_help="Verify every invariant; --repair mends.",
+    short_help="Verify every invariant; --repair mends faults.",
 )
 @click.option("--repair", is_flag=True, help="Mend what can be mended.")
 def check(session: Session, repair: bool) -> None:
@@ -33,7 +33,7 @@ def check(session: Session, repair: bool) -> None:
 
     Ends with 1 if something was found; with --repair, if something was found that could not be mended.
     """
-    with session.store() as store, working("Checking") as progress:
+    with session.store() as store, progress_bar("Checking") as progress:
         report = store.check(repair, progress)
     if session.json:
         session.out.emit(json_shapes.report(report))
@@ -90,13 +90,13 @@ def _repaired(what: str | None, repair: bool) -> Cell | None:
             "tenure cleanup --before 30d --limit 1000000",
         ),
     ),
-    short_help="Remove jobs that ended and need not stay.",
+    short_help="Remove done jobs past their retention.",
 )
 @click.option("--before", type=AGO, help="All done and dead jobs that ended before this moment (30d: 30 days ago).")
 @click.option("--limit", "-n", type=int, default=100_000, show_default=True, help="At most this many.")
 def cleanup(session: Session, before: float | None, limit: int) -> None:
     """Remove done jobs past their retention; with --before, done and dead jobs that ended before then."""
-    with session.store() as store, working("Cleaning up") as progress:
+    with session.store() as store, progress_bar("Cleaning up") as progress:
         removed = store.cleanup(before, limit, progress)
     if session.json:
         session.out.emit({"removed": removed})
@@ -116,7 +116,7 @@ def sweep(session: Session) -> None:
 
     A program that has the store open does this by itself, every second.
     """
-    with session.store() as store, working("Sweeping") as progress:
+    with session.store() as store, progress_bar("Sweeping") as progress:
         total = Swept()
         while True:
             swept = store.sweep()
@@ -156,7 +156,7 @@ def _sum(one: Swept, other: Swept) -> Swept:
 @click.argument("path")
 def snapshot(session: Session, path: str) -> None:
     """Write a copy of one moment of the store to PATH, a new folder."""
-    with session.store() as store, working(f"Writing {path}"):
+    with session.store() as store, progress_bar(f"Writing {path}"):
         store.snapshot(path)
     if session.json:
         session.out.emit({"path": path})
@@ -183,7 +183,7 @@ def upgrade(session: Session, url: str | None) -> None:
         folder.lock()
         try:
             for step in steps:
-                with working(step.says) as progress:
+                with progress_bar(step.says) as progress:
                     step.run(folder, progress)
                 session.out.note(f"format {step.start} → {step.start + 1}: {step.says}")
         finally:

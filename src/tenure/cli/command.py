@@ -1,15 +1,15 @@
-"""What every command has in common: its options, its examples, and how errors end it.
+"""What every command has in common: options, examples, and the exit codes of errors.
 
 exit code   meaning
 0           done
-1           the answer is no: nothing to claim, no such job, the check found something, the queue refused the job
+1           the answer is no: nothing to claim, no such job or queue, the check found something, the queue refused the job
 2           the command line, a value or a setting is wrong; nothing was written
 3           the lease is lost: the job is no longer this receipt's
-4           the store cannot be opened, another process has it, or a server does not let you in
+4           the store cannot be opened, its owner lets nobody in, or a server refuses you
 5           the store is damaged or cannot go on
 70          a bug in Tenure
 130         interrupted (Ctrl-C)
-141         whoever read the output stopped reading
+141         the reader of the output stopped reading
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -26,12 +27,13 @@ import click
 from tenure import errors
 from tenure.cli.output import Output, clean
 from tenure.cli.session import Session
+from tenure.settings import URL_FORMS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 NO, USAGE, LOST, CLOSED, DAMAGED, BUG, INTERRUPTED, UNREAD = 1, 2, 3, 4, 5, 70, 130, 141
 
-#: The first that fits decides.
+#: The first class that fits decides.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.LeaseLost, LOST),
     (errors.InvalidArgument, USAGE),
@@ -43,24 +45,27 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.StoreError, DAMAGED),
     (errors.Conflict, DAMAGED),
     (errors.CommitUnknown, DAMAGED),
-    (errors.TenureError, NO),  # KeyConflict, QueueFull, WaitTimeout, JournalTrimmed: asked well, answered no
+    (errors.TenureError, NO),  # KeyConflict, QueueFull, NotFound, WaitTimeout, JournalTrimmed
     (OSError, DAMAGED),
     (Exception, BUG),
 )
 
 EXIT_CODE_HELP = (
     ("0", "done"),
-    ("1", "the answer is no: nothing to claim, no such job, the check found something, the queue refused the job"),
+    (
+        "1",
+        "the answer is no: nothing to claim, no such job or queue, the check found something, the queue refused the job",
+    ),
     ("2", "the command line, a value or a setting is wrong; nothing was written"),
     ("3", "the lease is lost: the job is no longer this receipt's"),
-    ("4", "the store cannot be opened, another process has it, or a server does not let you in"),
+    ("4", "the store cannot be opened, its owner lets nobody in, or a server refuses you"),
     ("5", "the store is damaged or cannot go on"),
     ("70", "a bug in Tenure"),
     ("130", "interrupted (Ctrl-C)"),
-    ("141", "whoever read the output stopped reading"),
+    ("141", "the reader of the output stopped reading"),
 )
 
-#: What to do, where the error's own message does not say it.
+#: What the user should do, where the error's own message does not say it.
 ADVICE: tuple[tuple[type[BaseException], str], ...] = (
     (errors.AlreadySettled, "Nothing to do: the first call took effect."),
     (errors.LeaseLost, "Do not settle it again; claim anew."),
@@ -106,8 +111,22 @@ class CommonOption(click.Option):
     """An option of every command, which may stand before the command's name as well as after it."""
 
 
-class Family(click.Group):
-    """A command whose first word says which of several; each of them is a `Command`."""
+class Group(click.Group):
+    """A group that suggests a command for a mistyped one only where the two are nearly the same word."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name.startswith("-") or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, self.list_commands(ctx), 1, 0.75)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
+
+
+class Family(Group):
+    """A command with subcommands, each of them a `Command`."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
@@ -119,8 +138,8 @@ class Family(click.Group):
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-class Root(click.Group):
-    """The group of all commands: lists them by theme, and turns whatever ends a command into an exit code."""
+class Root(Group):
+    """The group of all commands: lists them by theme, and turns what ends a command into an exit code."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -154,7 +173,7 @@ class Root(click.Group):
         try:
             code = super().main(args, *rest, **extra)
         except click.ClickException as exc:
-            _usage(exc, "--json" in args)
+            _report_usage(exc, "--json" in args)
             code = USAGE
         except click.Abort:
             code = INTERRUPTED
@@ -173,9 +192,9 @@ class Root(click.Group):
             _end_line()
             raise click.exceptions.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            _let_go_of_stdout()
+            _discard_stdout()
             raise click.exceptions.Exit(UNREAD) from None
-        except Exception as exc:  # noqa: BLE001 - a person gets a sentence, whatever it was; --debug shows the rest
+        except Exception as exc:  # noqa: BLE001 - every error becomes a sentence; --debug shows the traceback
             raise click.exceptions.Exit(_report(exc, session)) from None
 
 
@@ -197,7 +216,7 @@ def _report(exc: Exception, session: Session) -> int:
     return code
 
 
-def _usage(exc: click.ClickException, as_json: bool) -> None:
+def _report_usage(exc: click.ClickException, as_json: bool) -> None:
     message = _sentence(exc.format_message())
     context = getattr(exc, "ctx", None)
     if context is not None:
@@ -214,8 +233,8 @@ def _end_line() -> None:
         sys.stderr.write("\n")  # after the ^C
 
 
-def _let_go_of_stdout() -> None:
-    """What is still buffered has no reader: the interpreter must not try to write it at its end."""
+def _discard_stdout() -> None:
+    """Send buffered output nowhere: its reader is gone, and the interpreter would fail to write it when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -232,7 +251,7 @@ def common_options(function: F) -> F:
     """The options every command takes, before or after its name."""
     for declarations, name, help_text, extra in reversed(
         (
-            (("--store", "-s"), "url", "The store, as a URL: rocksdb:PATH, lmdb:PATH.", {"metavar": "URL"}),
+            (("--store", "-s"), "url", f"The store, as a URL: {', '.join(URL_FORMS.values())}.", {"metavar": "URL"}),
             (("--config", "-c"), "config", "Read settings from this TOML file.", {"metavar": "FILE"}),
             (("--tenant", "-t"), "given_tenant", "The queue's tenant ('default' if not given).", {"metavar": "NAME"}),
             (("--json",), "json", "One JSON object a line, for programs.", {"is_flag": True}),
@@ -256,7 +275,7 @@ def command(name: str, *, examples: Sequence[tuple[str, str]], **kwargs: Any) ->
 
 
 def no(session: Session, message: str) -> NoReturn:
-    """The answer is no: say so, and end with 1."""
+    """Print the message and end with exit code 1: the answer is no."""
     if not session.json:
         session.out.say(message)
     raise click.exceptions.Exit(NO)

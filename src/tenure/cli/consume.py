@@ -1,4 +1,4 @@
-"""claim, and the verbs that settle what was claimed: each asks for a receipt, the proof of a live lease."""
+"""claim, and the commands that settle: each takes a receipt, the proof of a live lease."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.api.queue import Queue
 from tenure.cli import json_shapes
 from tenure.cli.command import LOST, command, no
 from tenure.cli.output import Output, clean, faint, plural, preview, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, moment, span
 from tenure.errors import InvalidArgument, LeaseLost
@@ -41,7 +41,9 @@ error_option = click.option("--error", "-e", help="What went wrong: kept with th
 @click.option("--limit", "-n", type=int, default=1, show_default=True, help="At most this many jobs.")
 @click.option("--lease", type=DURATION, help="How long they are yours (the queue's policy, if not given).")
 @click.option("--wait", type=DURATION, default=0.0, help="Wait this long for the first, if there is none.")
-@click.option("--worker", default="command-line", show_default=True, help="Who claims: shown to whoever looks.")
+@click.option(
+    "--worker", default="command-line", show_default=True, help="The claimer's name, shown by list, get and top."
+)
 @click.option("--max-bytes", type=int, help="Stop before the payloads exceed this (one job is always given).")
 @click.option("--id", "claim_id", help="A repeated claim with the same id gives the same jobs, not more.")
 def claim(
@@ -61,12 +63,15 @@ def claim(
     """
     if claim_id is not None and len(queues) > 1:
         raise click.UsageError("--id repeats a claim on one queue: name one.")
-    with session.store() as store, working(f"Waiting up to {span(wait)} for a job") as _:
+    with session.store() as store, progress_bar(f"Waiting up to {span(wait)} for a job") as _:
         handles = [store.queue(name, session.tenant) for name in queues]
         if len(handles) == 1:
             taken = handles[0].claim(limit, lease, wait, worker, max_bytes=max_bytes, id=claim_id)
         else:
             taken = store.claim(handles, limit, lease, wait, worker, max_bytes=max_bytes)
+        if not taken and not session.json:  # programs that poll are spared the listing of all queues
+            for name in queues:
+                session.require_queue(name)
     if not taken or taken.until is None:
         no(session, f"nothing to claim in {', '.join(str(handle.name) for handle in handles)}")
     until_ms = round(taken.until.timestamp() * 1000)
@@ -174,11 +179,11 @@ def release(session: Session, queue: str, receipts: Sequence[str]) -> None:
 def _settle(
     session: Session, queue: str, receipts: Sequence[str], done: str, settle: Callable[[Queue, str], None]
 ) -> None:
-    """Each receipt for itself; those whose lease is lost are told, and the command ends with 3."""
+    """Settle each receipt on its own. Say which leases are lost, and then end with 3."""
     given = read_receipts(receipts)
-    proofs = [read_proof(receipt) for receipt in given]  # a malformed one refuses them all, before any is settled
+    proofs = [read_proof(receipt) for receipt in given]  # a malformed receipt raises before any is settled
     outcomes: list[LeaseLost | None] = []
-    with session.queue(queue) as target, working(f"Settling in {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Settling in {queue}") as progress:
         for count, receipt in enumerate(given, 1):
             try:
                 settle(target, receipt)
@@ -204,7 +209,7 @@ def _settle(
 
 
 def read_receipts(receipts: Sequence[str]) -> list[str]:
-    """As given; `-` stands for the lines of stdin, read to their end before any store is opened."""
+    """The receipts; `-` stands for the lines of stdin, which are read before the store is opened."""
     given: list[str] = []
     for receipt in receipts:
         given.extend(line.strip() for line in sys.stdin if line.strip()) if receipt == "-" else given.append(receipt)
@@ -229,7 +234,7 @@ def read_proof(receipt: str) -> Proof:
 @click.argument("receipt")
 @click.option("--lease", type=DURATION, help="At least this long from now (the queue's policy, if not given).")
 def extend(session: Session, queue: str, receipt: str, lease: float | None) -> None:
-    """Keep the whole claim that RECEIPT is of: all its jobs, in one write."""
+    """Keep the whole claim to which RECEIPT belongs: all its jobs, in one write."""
     read_proof(receipt)
     with session.queue(queue) as target:
         extended = target.extend(receipt, lease)
@@ -244,14 +249,14 @@ def extend(session: Session, queue: str, receipt: str, lease: float | None) -> N
 @command(
     "progress",
     examples=(("Forty per cent done:", "tenure progress emails RECEIPT 0.4 'resizing'"),),
-    short_help="Say how far a job is.",
+    short_help="Record how far a job is.",
 )
 @click.argument("queue")
 @click.argument("receipt")
 @click.argument("fraction", type=float)
 @click.argument("note", required=False)
 def progress(session: Session, queue: str, receipt: str, fraction: float, note: str | None) -> None:
-    """Note how far the job is (FRACTION, 0 to 1), for whoever looks at it. It does not extend the lease."""
+    """Record how far the job is (FRACTION, 0 to 1); get shows it. It does not extend the lease."""
     proof = read_proof(receipt)
     with session.queue(queue) as target:
         target.progress(receipt, fraction, note)

@@ -18,7 +18,7 @@ from tenure.storage.keyspace import FORMAT
 
 @dataclass(frozen=True)
 class Step:
-    """From `start` to `start + 1`. `run` leaves the folder in the one format or the other, whenever it is ended."""
+    """A step from format `start` to `start + 1`. If `run` is killed, the folder is in one of the two formats."""
 
     start: int
     says: str
@@ -29,7 +29,7 @@ STEPS: tuple[Step, ...] = ()
 
 
 def found_format(folder: Folder) -> int:
-    """The format the folder is in. Raises where there is no store, another engine's, or a newer Tenure's."""
+    """The format of the folder. Raises OpenError if it has no store, or one of another engine or of a newer Tenure."""
     try:
         if not folder.check():
             raise OpenError(f"there is no store at {folder.path}: nothing to upgrade")
@@ -42,7 +42,7 @@ def found_format(folder: Folder) -> int:
 
 
 def _older(file: Path, engine: str) -> int | None:
-    """An older format's number; None if the folder was refused for anything else."""
+    """The number of an older format; None if the folder was refused for another reason."""
     try:
         words = file.read_text("ascii", "replace").split()
     except OSError:

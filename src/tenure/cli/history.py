@@ -1,17 +1,16 @@
-"""timeline and events: what happened, as the journal tells it."""
+"""timeline and events: commands that print the journal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import click
 
 from tenure.api.store import Store
 from tenure.cli import json_shapes
 from tenure.cli.command import command, no
-from tenure.cli.output import Cell, clean, faint, joined, shortened, state
-from tenure.cli.progress import Told, working
+from tenure.cli.output import Cell, faint, headline, joined, shortened, state
+from tenure.cli.progress import ProgressCallback, progress_bar
 from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
 from tenure.cli.times import local, span
@@ -19,7 +18,7 @@ from tenure.model.event import Event
 from tenure.model.lifecycle import Change
 
 PAGE, FOLLOW_PAGE = 10_000, 1_000
-#: How long one look at the journal waits; Ctrl-C is heard between two.
+#: Seconds that one read of the journal waits for events; Ctrl-C takes effect between two reads.
 FOLLOW_SECONDS = 1.0
 TYPES = tuple(change.name.lower() for change in Change)
 VISIBLE = {"enqueued", "retried", "released", "expired", "replayed", "restored"}
@@ -35,8 +34,9 @@ VISIBLE = {"enqueued", "retried", "released", "expired", "replayed", "restored"}
 def timeline(session: Session, queue: str, job_id: str) -> None:
     """Show the job's events, the oldest first, as far back as the journal is kept (7 days)."""
     with session.queue(queue) as target:
-        found: Any = target.timeline(job_id)
-    events: list[Event] = found
+        events = target.timeline(job_id)
+        if not events:
+            session.require_queue(queue)
     if not events:
         no(session, f"nothing is known of job {job_id} in {target.name}")
     if session.json:
@@ -102,8 +102,8 @@ def events(
 ) -> None:
     """Print the events of all queues in order, from the oldest that is kept (7 days) or after a cursor.
 
-    With --json, the last event of each page has a `cursor` to go on from. RocksDB belongs to one process: following such
-    a store keeps others out until it ends; use lmdb: to follow while others work.
+    With --json, the last event of each page has a `cursor` to go on from. A store that this command had to open itself
+    stays open while it follows; other processes get in through it.
     """
     if new_only and not follow:
         raise click.UsageError("--new leaves out what has happened: it goes with --follow.")
@@ -116,7 +116,7 @@ def events(
         )
 
     if not follow:
-        with session.store() as store, working("Reading the journal") as progress:
+        with session.store() as store, progress_bar("Reading the journal") as progress:
             found, cursor = _gather(store, after, limit, wanted, progress)
         _print(session, found, cursor)
         if not found and not session.json:
@@ -126,7 +126,7 @@ def events(
         return
     with session.store() as store:
         if store.traits.scope == "process":
-            session.out.note("Following; this store belongs to one process, so others are kept out until Ctrl-C.")
+            session.out.note("Following until Ctrl-C; no other process can open this store meanwhile.")
         cursor = _end(store, after) if new_only else after
         while True:
             page = store.events(cursor, FOLLOW_PAGE, FOLLOW_SECONDS)
@@ -136,7 +136,7 @@ def events(
 
 
 def _gather(
-    store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool], progress: Told
+    store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool], progress: ProgressCallback
 ) -> tuple[list[Event], str | None]:
     """Up to `limit` events that are wanted, and the cursor after the last of them, so that going on skips none."""
     found: list[Event] = []
@@ -156,8 +156,8 @@ def _gather(
 
 
 def _end(store: Store, cursor: str | None) -> str:
-    """The cursor after all there is."""
-    with working("Skipping what has happened"):
+    """The cursor after the newest event."""
+    with progress_bar("Skipping what has happened"):
         while True:
             page = store.events(cursor, 100_000)
             cursor = page.cursor
@@ -186,12 +186,12 @@ def _print(session: Session, found: Sequence[Event], cursor: str | None) -> None
 
 
 def detail(event: Event) -> str:
-    """The rest of an event in a few words."""
+    """Reason, text and times of an event, in a few words."""
     parts = []
     if event.reason:
         parts.append(event.reason)
     if event.text and event.type != "queue_created":  # which repeats the queue's name
-        parts.append(shortened(clean(event.text), 100))
+        parts.append(shortened(headline(event.text), 100))
     if event.at_ms is not None and event.type in VISIBLE and event.at_ms > event.time_ms:
         parts.append(f"visible {span((event.at_ms - event.time_ms) / 1000)} later")
     if event.at_ms is not None and event.type in {"claimed", "extended"}:

@@ -29,7 +29,7 @@ def data(name: str, value: bytes | None) -> Shape:
 
 
 def times(name: str, ms: int | None) -> Shape:
-    """A moment twice: in milliseconds since 1970, and in ISO 8601."""
+    """A moment as two fields: milliseconds since 1970, and ISO 8601."""
     return {f"{name}_ms": ms, name: iso(ms)}
 
 

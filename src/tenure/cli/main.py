@@ -1,4 +1,4 @@
-"""The entry point: every command under its theme."""
+"""The entry point: lists every command under its theme."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ cli.add_theme("Serve", (serve.serve, tokens.token))
 
 def main() -> None:
     if not sys.stdout.isatty():
-        # PYTHONUNBUFFERED, which containers like to set, makes a text stream drop what one write to a pipe does not take.
+        # With PYTHONUNBUFFERED, which containers often set, a text stream loses what one write to a pipe does not take.
         encoding, errors = sys.stdout.encoding, sys.stdout.errors
         sys.stdout = open(sys.stdout.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
     cli.main(prog_name="tenure")

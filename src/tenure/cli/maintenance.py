@@ -1,4 +1,4 @@
-"""replay, purge, cancel, pause, resume, configure: a person decides about jobs and queues."""
+"""replay, purge, cancel, pause, resume, configure: commands that change jobs and queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tenure.cli import json_shapes
 from tenure.cli.command import NO, command, no
 from tenure.cli.output import Cell, faint, plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import AGO, DURATION, moment, span
 from tenure.model.job import Where
@@ -19,7 +19,7 @@ from tenure.model.lifecycle import SHOWN
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
-#: Ids beyond this many are counted, not listed, for people.
+#: How many ids are listed for people; the rest is counted.
 LISTED = 10
 
 
@@ -66,8 +66,10 @@ def replay(
     if not (ids or filters or everything):
         raise click.UsageError("Say which: job ids, --error, --reason, --since, --before, or --all.")
     where = Where(error=error, reason=reason, since=since, before=before) if filters else None
-    with session.queue(queue) as target, working(f"Replaying in {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Replaying in {queue}") as progress:
         answer = target.replay(list(ids) or None, where, limit, rate, dry_run, progress)
+        if not answer.count:
+            session.require_queue(queue)
     if session.json:
         session.out.emit(json_shapes.replayed(target.name, answer))
     else:
@@ -105,8 +107,10 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
             raise click.UsageError("Nobody is here to ask: say --yes to remove them.")
         if not click.confirm(f"Remove every {which} job of {queue}?", err=True):
             no(session, "nothing was removed")
-    with session.queue(queue) as target, working(f"Purging {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Purging {queue}") as progress:
         count = target.purge(which, progress)
+        if not count:
+            session.require_queue(queue)
     if session.json:
         session.out.emit({**json_shapes.named(target.name), "state": which, "purged": count})
     else:
@@ -122,11 +126,13 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
 @click.argument("ids", metavar="JOB_ID...", nargs=-1, required=True)
 def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
     """Remove jobs that wait or are leased; a holder finds out at its next verb. Ends with 1 if one was not there."""
-    with session.queue(queue) as target, working(f"Cancelling in {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Cancelling in {queue}") as progress:
         outcomes = []
         for job_id in ids:
             outcomes.append(target.cancel(job_id))
             progress(len(outcomes), len(ids))
+        if not any(outcomes):
+            session.require_queue(queue)
     for job_id, cancelled in zip(ids, outcomes, strict=True):
         if session.json:
             session.out.emit({"id": job_id, "cancelled": cancelled})
@@ -143,7 +149,7 @@ def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
 )
 @click.argument("queue")
 def pause(session: Session, queue: str) -> None:
-    """Claims return nothing until resume. Enqueues go on, and leases that are out live on."""
+    """Claims return nothing until resume. Enqueues go on, and live leases stay valid."""
     _set_paused(session, queue, True)
 
 
@@ -192,14 +198,14 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
 )
 @click.argument("queue")
 @click.option("--max-attempts", type=int, help="Deliveries before a job is dead.")
-@click.option("--lease", type=DURATION, help="How long a claim holds if it does not say.")
+@click.option("--lease", type=DURATION, help="The lease of a claim that does not give one.")
 @click.option(
     "--backoff", "kind", type=click.Choice(["fixed", "linear", "exponential"]), help="How waits grow between attempts."
 )
 @click.option("--base", type=DURATION, help="The first wait.")
 @click.option("--factor", type=float, help="What each wait is multiplied by (exponential).")
 @click.option("--cap", type=DURATION, help="The longest wait.")
-@click.option("--jitter", type=click.Choice(["none", "equal", "full"]), help="How much of a wait is left to chance.")
+@click.option("--jitter", type=click.Choice(["none", "equal", "full"]), help="How much of a wait is random.")
 @click.option("--backoff-on-expiry/--no-backoff-on-expiry", default=None, help="Also wait when a lease expires.")
 @click.option("--retention", type=DURATION, help="How long done jobs stay.")
 @click.option("--result-retention", type=DURATION, help="How long done jobs with a result stay.")
@@ -213,7 +219,7 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
 @click.option("--no-rate", is_flag=True, help="Hand out jobs as fast as they are claimed.")
 @click.option("--reset", is_flag=True, help="Start from the default policy, not from the present one.")
 def configure(session: Session, queue: str, reset: bool, **given: object) -> None:
-    """Change what is given of QUEUE's policy and keep the rest; with no option, show it.
+    """Change the given fields of QUEUE's policy and keep the others; with no option, show the policy.
 
     Jobs that are there already keep their max_attempts.
     """
@@ -239,7 +245,7 @@ def configure(session: Session, queue: str, reset: bool, **given: object) -> Non
 
 
 def changed(policy: Policy, changes: dict[str, object]) -> Policy:
-    """The policy with these fields changed. Another kind of backoff comes with that kind's usual jitter."""
+    """The policy with these fields changed. A new kind of backoff brings the usual jitter of that kind."""
     parts = {name: changes[name] for name in ("kind", "base", "factor", "cap", "jitter") if name in changes}
     rest = {name: value for name, value in changes.items() if name not in (*parts, "burst")}
     if isinstance(rest.get("rate"), str):

@@ -1,4 +1,4 @@
-"""migrate: every job of a store into another."""
+"""migrate: copy every job of a store into another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tenure
 from tenure.api import migration
 from tenure.cli.command import NO, command
 from tenure.cli.output import plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.errors import InvalidArgument, OpenError
 from tenure.settings import parse_url
@@ -35,7 +35,7 @@ FOLDERS = ("rocksdb", "lmdb")
 @click.option("--queue", "-q", help="Only queues of this name.")
 @click.option("--no-verify", is_flag=True, help="Do not read both stores again to compare them.")
 def migrate(session: Session, source: str, target: str, queue: str | None, no_verify: bool) -> None:
-    """Copy every job of the store SOURCE into the store TARGET, which is made if it is not there, and compare the two.
+    """Copy every job of the store SOURCE into the store TARGET, creating it if needed, and compare the two.
 
     Jobs keep their ids, states, attempts, tokens and times; what is leased arrives as ready. Queues keep their
     policies, and are paused at the TARGET until all is there and compared. Let both stores rest meanwhile. What is there already
@@ -49,7 +49,7 @@ def migrate(session: Session, source: str, target: str, queue: str | None, no_ve
     with (
         tenure.open(source, sweep=False) as here,
         tenure.open(target, sweep=False) as there,
-        working(f"Moving to {target}") as progress,
+        progress_bar(f"Moving to {target}") as progress,
     ):
         moved = migration.migrate(
             here, there, tenant=session.given_tenant, queue=queue, verify=not no_verify, progress=progress
@@ -105,10 +105,10 @@ def _same(source: str, target: str) -> bool:
 
 
 def _must_exist(url: str) -> None:
-    """A mistyped path must not become an empty store that is then copied."""
+    """Refuse a source path that has no store: opening it would create an empty one."""
     try:
         engine, path = parse_url(url)
     except tenure.UnknownEngine:
-        return  # its own opening says what is wrong
+        return  # opening it says what is wrong
     if engine in FOLDERS and path is not None and not Folder(path, engine).check():
         raise OpenError(f"there is no store at {path}")

@@ -1,7 +1,7 @@
-"""Everything that is printed goes through here: tables and sentences for people, lines of JSON for programs.
+"""All printing of the command line: tables and sentences for people, lines of JSON for programs.
 
-What users stored (payloads, errors, keys) is shown with its control characters made visible: a job must not be able to
-write to the terminal of whoever looks at it.
+Stored text (payloads, errors, keys) is shown with its control characters escaped: a job must not be able to send
+commands to the reader's terminal.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rich.text import Text
 
 from tenure.cli.json_shapes import Shape
 
-#: The width of tables in a file or a pipe, where nobody's window sets one.
+#: The width of tables in a file or a pipe.
 PIPE_WIDTH = 160
-#: What lies between two columns, and what is left of one that gives way.
+#: Blanks between two columns, and the least width of the column that shrinks.
 BETWEEN, LEAST = 3, 8
 STATE_STYLES = {"ready": "green", "scheduled": "cyan", "leased": "yellow", "done": "dim", "dead": "red"}
 
@@ -28,7 +28,7 @@ Cell = str | Text
 
 
 class Screen(Console):
-    """A console that takes no text for markup, and leaves a closed pipe to `frame`."""
+    """A console that does not interpret markup, and raises BrokenPipeError for a closed pipe (see `Root.invoke`)."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -42,7 +42,7 @@ class Screen(Console):
 
 
 class Output:
-    """One command's voice: `json` decides whom it speaks to."""
+    """What one command prints; `json` decides between objects for programs and text for people."""
 
     def __init__(self, as_json: bool) -> None:
         self.json = as_json
@@ -51,22 +51,30 @@ class Output:
 
     @property
     def wide(self) -> bool:
-        """Whether a table has room for more than the least."""
+        """Whether the terminal has room for the long form of times."""
         return self._screen.width >= 110
 
     # ── for programs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def emit(self, shape: Shape) -> None:
-        """One object on a line of its own. ASCII, so that no locale and no terminal can spoil it."""
+        """Print one object on one line, in ASCII, which every locale and terminal can show."""
         sys.stdout.write(json.dumps(shape) + "\n")
 
     def emit_all(self, shapes: Iterable[Shape]) -> None:
         sys.stdout.writelines(json.dumps(shape) + "\n" for shape in shapes)
 
     def raw(self, data: bytes) -> None:
-        """Bytes as they are: for `get --payload > file`."""
+        """Write bytes unchanged."""
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
+
+    def content(self, data: bytes, *, raw: bool = False) -> None:
+        """Write a payload or a result: unchanged with `raw` or where stdout is no terminal, else with visible controls."""
+        if raw or not sys.stdout.isatty():
+            self.raw(data)
+            return
+        text = clean_lines(data.decode("utf-8", "backslashreplace"))
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
     def flush(self) -> None:
         sys.stdout.flush()
@@ -74,21 +82,21 @@ class Output:
     # ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def say(self, *parts: Cell) -> None:
-        """A sentence. It is never broken into lines: ids and receipts are there to be copied."""
+        """Print a sentence, on one line however long: ids and receipts are there to be copied."""
         self._screen.print(joined(parts), soft_wrap=True)
 
     def hint(self, text: str) -> None:
-        """What to do next: only where a person is looking."""
+        """Print what to do next, on a terminal only."""
         if self._screen.is_terminal and not self.json:
             self._screen.print(Text(text, style="dim"))
 
     def note(self, text: str) -> None:
-        """Something to know beside the answer: on stderr, for people."""
+        """Print a remark beside the answer: on stderr, not with --json."""
         if not self.json:
             self._aside.print(Text(text, style="dim"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, stretch: str | None = None) -> None:
-        """A table; `>name` is a column of numbers. Only the `stretch` column gives way (…) when the window is narrow."""
+        """Print a table; `>name` is right-aligned. In a narrow window only the column `stretch` is cut short (…)."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
         titles = [column.lstrip(">") for column in columns]
         needed = [max(cell_len(str(cell)) for cell in cells) for cells in zip(titles, *rows, strict=True)]
@@ -106,23 +114,26 @@ class Output:
         self._print_whole(table, sum(needed) + BETWEEN * (len(needed) - 1))
 
     def _print_whole(self, table: Table, width: int) -> None:
-        """Where even that is too wide, the terminal breaks the lines: an id that is cut short is of no use."""
+        """Print the table at its full width: the terminal may break its lines, but no id is cut short."""
         seen = self._screen.width
         self._screen.width = max(seen, width)
         self._screen.print(table)
         self._screen.width = seen
 
     def facts(self, facts: Mapping[str, Cell | None]) -> None:
-        """Names and values, one a line; those without a value are left out."""
+        """Print names and values, leaving out empty values. Further lines of a value are indented to its first."""
         width = max((len(name) for name, value in facts.items() if value), default=0)
         for name, value in facts.items():
             if value:
-                self._screen.print(joined((Text(f"{name:<{width}}  ", style="dim"), value)), soft_wrap=True)
+                label = Text(f"{name:<{width}}  ", style="dim")
+                for line in joined((value,)).split("\n", allow_blank=True):
+                    self._screen.print(joined((label, line)), soft_wrap=True)
+                    label = Text(" " * (width + 2))
 
     # ── problems ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def problem(self, code: str, message: str) -> None:
-        """What went wrong, in one line on stderr."""
+        """Print what went wrong, in one line on stderr."""
         if self.json:
             sys.stderr.write(json.dumps({"error": code, "message": message}) + "\n")
             sys.stderr.flush()
@@ -150,34 +161,53 @@ def faint(text: str) -> Text:
 
 
 def number(value: int, *, alarm: bool = False) -> Text:
-    """A count: nothing is faint, and something where there should be nothing is red."""
+    """A count: dim if it is 0, else red if it is an `alarm`."""
     return Text(f"{value:,}", style="dim" if not value else "red" if alarm else "")
 
 
 def clean(text: str) -> str:
-    """Text on one line, with what a terminal would obey made visible."""
+    """Text on one line, with line ends as ⏎ and other control characters escaped."""
+    return _escaped(text, "⏎")
+
+
+def clean_lines(text: str) -> str:
+    """Text with its lines kept, and other control characters than tabs escaped."""
+    return "\n".join(_escaped(line, "", keep="\t") for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _escaped(text: str, line_end: str, keep: str = "") -> str:
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else "⏎" if c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in keep else line_end if c == "\n" else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def headline(error: str | None) -> str:
+    """The line of an error that names it, for a table: the first, or the last of a bare traceback."""
+    lines = (error or "").strip().splitlines() or [""]
+    return clean(lines[-1 if lines[0].startswith("Traceback (most recent") else 0].strip())
 
 
 def preview(data: bytes | None, limit: int = 120) -> str:
-    """The beginning of a payload, as text if it is text."""
+    """The beginning of a payload: as text if it is UTF-8, else in hex."""
     if data is None:
         return ""
     head = data[: limit * 4]
     try:
         text = head.decode()
     except UnicodeDecodeError as exc:
-        # A character cut in two at the end of the head is no reason to show hex.
+        # Cutting the head may have split its last character: that does not make it binary.
         if exc.start < len(head) - 3 or len(head) == len(data):
             return f"{len(data):,} bytes: {data[:16].hex(' ')}{' …' if len(data) > 16 else ''}"
         text = head[: exc.start].decode()
-    return shortened(clean(text), limit) if len(head) == len(data) else clean(text)[: limit - 1] + "…"
+    return shortened(clean(text) + ("" if len(head) == len(data) else "…"), limit)
 
 
 def shortened(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """The text, or its beginning and one ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip("…") + "…"
 
 
 def plural(count: int, noun: str) -> str:

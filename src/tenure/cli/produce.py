@@ -15,13 +15,13 @@ import click
 from tenure.cli import json_shapes
 from tenure.cli.command import command
 from tenure.cli.output import plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION, now_ms, span
 from tenure.errors import TenureError
 from tenure.model.job import NewJob
 
-#: A batch is one transaction: large enough to share its sync, small enough for any engine.
+#: Jobs of one transaction: enough to share its sync, few enough for any engine.
 BATCH_JOBS = 1_000
 BATCH_BYTES = 4 * 1024 * 1024
 
@@ -56,7 +56,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: Sequence[str]) 
 @click.option("--priority", "-p", type=int, default=0, show_default=True, help="0 to 9; 9 is claimed first.")
 @click.option("--key", help="Idempotency key: a second job with it is not added.")
 @click.option("--max-attempts", type=int, help="Deliveries before it is dead (the queue's policy, if not given).")
-@click.option("--ttl", type=DURATION, help="Remove it if nobody has claimed it by then.")
+@click.option("--ttl", type=DURATION, help="Remove it if it was not claimed by then.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers, help="May be repeated.")
 def enqueue(
     session: Session,
@@ -72,7 +72,7 @@ def enqueue(
     ttl: float | None,
     headers: dict[str, str],
 ) -> None:
-    """Add a job to QUEUE, which is made if it is not there.
+    """Add a job to QUEUE, and create the queue if it does not exist.
 
     PAYLOAD is the job's content as text; - reads it from stdin. The answer is the job's id.
     """
@@ -87,7 +87,7 @@ def enqueue(
     if lines is not None:
         _enqueue_lines(session, queue, lines, job)
         return
-    # Read before the store is opened: whoever writes into the pipe may be using it.
+    # Read before the store is opened: the program that writes into the pipe may have it open.
     content = _content(payload, file)
     with session.queue(queue, create=True) as target:
         answer = target.enqueue(job(content))
@@ -111,16 +111,16 @@ def _content(payload: str | None, file: BinaryIO | None) -> bytes:
 
 
 class Batch(NamedTuple):
-    """The payloads of one transaction, and where in the file they are."""
+    """The payloads of one transaction, and their place in the file."""
 
     payloads: list[bytes]
     first_line: int
-    #: How much of the file has been read with it.
+    #: Bytes of the file read so far, this batch included.
     bytes_read: int
 
 
 def batches(lines: BinaryIO) -> Iterator[Batch]:
-    """The file's lines without their ends, those that are empty left out, in batches of bounded size."""
+    """The file's lines without line ends, in batches of bounded size; empty lines are left out."""
     payloads: list[bytes] = []
     first, size, read = 1, 0, 0
     for number, line in enumerate(lines, 1):
@@ -142,14 +142,14 @@ def batches(lines: BinaryIO) -> Iterator[Batch]:
 def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[[bytes], NewJob]) -> None:
     size = _size(lines)
     pending = batches(lines)
-    # The first batch is read before the store is opened: whoever writes into the pipe may be using it.
+    # Read the first batch before the store is opened: the program that writes into the pipe may have it open.
     first = next(pending, None)
     added = 0
     started = now_ms()
     with ExitStack() as stack:
         if first is not None:
             target = stack.enter_context(session.queue(queue, create=True))
-            progress = stack.enter_context(working(f"Enqueueing into {target.name}"))
+            progress = stack.enter_context(progress_bar(f"Enqueueing into {target.name}"))
             for batch in chain((first,), pending):
                 try:
                     answers = target.enqueue_many([job(payload) for payload in batch.payloads])
@@ -170,7 +170,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
 
 
 def _size(file: BinaryIO) -> int | None:
-    """How long a file is; None of a pipe."""
+    """The length of a file; None for a pipe."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, ValueError):

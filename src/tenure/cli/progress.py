@@ -15,14 +15,14 @@ from rich.text import Text
 PATIENCE_SECONDS = 1.0
 
 
-class Told(Protocol):
-    """What the verbs call `progress`."""
+class ProgressCallback(Protocol):
+    """The `progress=` argument of the verbs that work in chunks."""
 
     def __call__(self, done: int, total: int | None = None) -> None: ...
 
 
 class Count(ProgressColumn):
-    """`12,000 of 50,000`, or as much of it as is known."""
+    """`12,000 of 50,000`, or `12,000` while the total is unknown."""
 
     def render(self, task: Task) -> Text:
         if not task.completed and task.total is None:
@@ -31,8 +31,8 @@ class Count(ProgressColumn):
         return Text(f"{task.completed:,.0f}{total}")
 
 
-class Working:
-    """What a verb's `progress=` is told. The bar appears once the work has taken a second, and goes when it ends."""
+class DelayedBar:
+    """A ProgressCallback with a bar that appears after PATIENCE_SECONDS and disappears at the end."""
 
     def __init__(self, what: str) -> None:
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class Working:
         self._timer.daemon = True
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        # Called from the work's innermost loop: the bar's own thread draws.
+        # Called from a verb's innermost loop, so this only stores the numbers: the bar's own thread draws.
         self._bar.update(self._task, completed=done, total=total)
 
     def start(self) -> None:
@@ -69,16 +69,17 @@ class Working:
                 self._bar.start()
 
 
-def _unseen(done: int, total: int | None = None) -> None:
-    """Where nobody looks, nothing is drawn."""
+def _ignore(done: int, total: int | None = None) -> None:
+    """The callback where stderr is not a terminal."""
 
 
 @contextmanager
-def working(what: str) -> Iterator[Told]:
+def progress_bar(what: str) -> Iterator[ProgressCallback]:
+    """Show `what` with a bar while the block runs, on a terminal only."""
     if not sys.stderr.isatty():
-        yield _unseen
+        yield _ignore
         return
-    bar = Working(what)
+    bar = DelayedBar(what)
     bar.start()
     try:
         yield bar

@@ -1,4 +1,4 @@
-"""get, list, dead, upcoming, counts, queues: the state of things. Nothing here writes."""
+"""get, list, dead, upcoming, counts, queues: commands that read jobs and queues. None of them writes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.text import Text
 from tenure.api.queue import Queue
 from tenure.cli import json_shapes
 from tenure.cli.command import command, no
-from tenure.cli.output import Cell, clean, faint, number, preview, shortened, state, strong
-from tenure.cli.progress import Told, working
+from tenure.cli.output import Cell, clean, clean_lines, faint, headline, number, preview, shortened, state, strong
+from tenure.cli.progress import ProgressCallback, progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION, moment, relative
 from tenure.model.job import Counts, Job, QueueInfo
@@ -30,7 +30,7 @@ cursor_option = click.option("--cursor", help="Go on where the last page ended."
     "get",
     examples=(
         ("Everything about a job:", "tenure get emails JOB_ID"),
-        ("Its payload, as it is, into a file:", "tenure get images JOB_ID --payload > cat.png"),
+        ("Its payload, unchanged, into a file:", "tenure get images JOB_ID --payload > cat.png"),
         (
             "Wait up to 30 seconds for it to end, then print its result:",
             "tenure get emails JOB_ID --wait 30 --result",
@@ -40,15 +40,23 @@ cursor_option = click.option("--cursor", help="Go on where the last page ended."
 )
 @click.argument("queue")
 @click.argument("job_id")
-@click.option("--payload", is_flag=True, help="Print only the payload, byte by byte.")
-@click.option("--result", is_flag=True, help="Print only the result, byte by byte.")
+@click.option("--payload", is_flag=True, help="Print only the payload.")
+@click.option("--result", is_flag=True, help="Print only the result.")
+@click.option("--raw", is_flag=True, help="With these, to a terminal: do not escape control characters.")
 @click.option("--wait", type=DURATION, help="Wait this long for it to be done, dead or removed.")
-def get(session: Session, queue: str, job_id: str, payload: bool, result: bool, wait: float | None) -> None:
-    """Show the job as it is now. Ends with 1 if it is not there, or has no result when one was asked for."""
+def get(session: Session, queue: str, job_id: str, payload: bool, result: bool, raw: bool, wait: float | None) -> None:
+    """Show the job as it is now. Ends with 1 if it is not there, or has no result when one was asked for.
+
+    A file or a pipe gets payload and result byte by byte. On a terminal their control characters are escaped, unless --raw.
+    """
     if payload and result:
         raise click.UsageError("Ask for --payload or --result, not both.")
-    with session.queue(queue) as target, working(f"Waiting for {job_id}"):
+    if raw and not (payload or result):
+        raise click.UsageError("--raw goes with --payload or --result.")
+    with session.queue(queue) as target, progress_bar(f"Waiting for {job_id}"):
         job = target.get(job_id) if wait is None else target.wait_for(job_id, wait)
+        if job is None:
+            session.require_queue(queue)
     if job is None:
         no(
             session,
@@ -58,7 +66,7 @@ def get(session: Session, queue: str, job_id: str, payload: bool, result: bool, 
         content = job.payload if payload else job.result
         if content is None:
             no(session, f"job {job_id} is {job.state} and has no result")
-        session.out.raw(content)
+        session.out.content(content, raw=raw)
     elif session.json:
         session.out.emit(json_shapes.job(job))
     else:
@@ -72,7 +80,7 @@ def _facts(job: Job) -> dict[str, Cell | None]:
         "queue": f"{job.tenant}/{job.queue}",
         "state": state(job.state),
         "reason": job.reason,
-        "error": clean(job.error or ""),
+        "error": clean_lines(job.error or ""),
         "payload": preview(job.payload, 400) or faint("(empty)"),
         "headers": clean(" ".join(f"{name}={value}" for name, value in job.headers.items())),
         "key": clean(job.key or ""),
@@ -126,8 +134,10 @@ def dead(session: Session, queue: str, limit: int, everything: bool, cursor: str
 
 
 def _list(session: Session, queue: str, which: str, limit: int | None, cursor: str | None) -> None:
-    with session.queue(queue) as target, working(f"Listing {queue}") as progress:
+    with session.queue(queue) as target, progress_bar(f"Listing {queue}") as progress:
         jobs, more = _pages(target, which, limit, cursor, progress)
+        if not jobs:
+            session.require_queue(queue)
     if session.json:
         last = len(jobs) - 1
         session.out.emit_all(
@@ -145,7 +155,7 @@ def _list(session: Session, queue: str, which: str, limit: int | None, cursor: s
 
 
 def _pages(
-    target: Queue, which: str, limit: int | None, cursor: str | None, progress: Told
+    target: Queue, which: str, limit: int | None, cursor: str | None, progress: ProgressCallback
 ) -> tuple[list[Job], str | None]:
     jobs: list[Job] = []
     while limit is None or len(jobs) < limit:
@@ -159,7 +169,7 @@ def _pages(
 
 
 def when(session: Session, ms: int | None) -> str:
-    """Both forms where there is room, else how far away it is."""
+    """The time and its distance where the terminal is wide, else the distance alone."""
     return moment(ms) if session.out.wide else relative(ms)
 
 
@@ -174,7 +184,7 @@ def _job_table(session: Session, which: str, jobs: Sequence[Job]) -> None:
                     when(session, job.ended_at_ms),
                     tried,
                     job.reason or "",
-                    shortened(clean(job.error or ""), 100),
+                    shortened(headline(job.error), 100),
                 )
                 for job, tried in zip(jobs, tries, strict=True)
             ],
@@ -217,7 +227,7 @@ def _job_table(session: Session, which: str, jobs: Sequence[Job]) -> None:
 @limit_option
 def upcoming(session: Session, before: float | None, limit: int) -> None:
     """List scheduled jobs of all queues and tenants, the earliest first."""
-    with session.store() as store, working("Looking ahead"):
+    with session.store() as store, progress_bar("Reading scheduled jobs"):
         jobs = store.upcoming(before, limit)
     if session.json:
         session.out.emit_all(json_shapes.job(job) for job in jobs)
@@ -240,7 +250,7 @@ def upcoming(session: Session, before: float | None, limit: int) -> None:
         session.out.say("nothing is scheduled")
 
 
-# ── in numbers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def queue_label(tenant: str, queue: str) -> str:
@@ -260,6 +270,8 @@ def counts(session: Session, queue: str) -> None:
     """Count the queue's jobs by state. `enqueued` and `removed` count since the queue was made."""
     with session.queue(queue) as target:
         found = target.counts()
+        if not found.enqueued:
+            session.require_queue(queue)
     if session.json:
         session.out.emit({**json_shapes.named(target.name), **json_shapes.counts(found)})
         return

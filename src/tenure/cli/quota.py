@@ -1,4 +1,4 @@
-"""quota: an operator decides what a tenant may take of a store it shares with others."""
+"""quota: show and change the limits of a tenant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Size(click.ParamType[int]):
         ("Fifty requests to the server a second:", "tenure quota acme --requests 50/s"),
         ("No limits any more:", "tenure quota acme --lift"),
     ),
-    short_help="Show or change what a tenant may take.",
+    short_help="Show or change a tenant's quota.",
 )
 @click.argument("tenants", metavar="[TENANT]", nargs=-1)
 @click.option("--max-waiting", type=int, help="Refuse enqueues beyond this many waiting jobs, over all its queues.")
@@ -47,7 +47,7 @@ class _Size(click.ParamType[int]):
 @click.option("--requests", help="Refuse requests to a server beyond so many in a time.")
 @click.option("--lift", is_flag=True, help="Start from no quota, not from the present one.")
 def quota(session: Session, tenants: Sequence[str], lift: bool, **given: object) -> None:
-    """Change what is given of TENANT's quota and keep the rest; with no option, show it; with no TENANT, show all.
+    """Change the given limits of TENANT and keep the others; with no option, show them; with no TENANT, show all.
 
     Jobs that are there stay, and jobs that come back (retried, released, replayed) are never refused.
     """

@@ -1,4 +1,4 @@
-"""serve: a store behind HTTP."""
+"""serve: put a store behind HTTP."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from msgspec.structs import replace
 
 import tenure
 from tenure.cli.command import command
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
-from tenure.extras import needs
+from tenure.errors import SettingsError
+from tenure.extras import require
 from tenure.server_settings import Tls
+from tenure.settings import without_password
 from tenure.telemetry import configure_logging, inform
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 256),
     default=16,
     show_default=True,
-    help="How many verbs run at once; waiting claims need none.",
+    help="How many verbs run at once; a waiting claim holds no thread.",
 )
 @click.option("--tls-cert", metavar="FILE", help="Speak https, with this certificate and its chain (PEM).")
 @click.option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
@@ -55,12 +57,12 @@ def serve(
 ) -> None:
     """Put a store behind HTTP, for many processes, machines and tenants; the protocol is in docs/protocol.md.
 
-    Without authentication (settings server.auth.*) it takes everyone who can reach it for the operator, and therefore
-    listens to this machine only. SIGTERM and Ctrl-C end it: nothing more is accepted, waiting claims are answered, requests
-    under way finish.
+    Without authentication (settings server.auth.*) every caller is the operator, so the server listens on this machine
+    only. SIGTERM and Ctrl-C end it: it accepts no more connections, answers waiting claims, and finishes requests.
     """
-    with needs("server", "The server"):
-        from tenure.server.service import Service, known_by, listening, parse_bind
+    # Service imports these itself, but only once it has a store: a missing package must not leave one behind.
+    require("server", "tenure serve", "uvicorn", "tenure.server.application", "tenure.server.http_protocol")
+    from tenure.server.service import Service, known_by, listening, parse_bind
 
     settings = session.settings
     served = settings.server
@@ -69,11 +71,15 @@ def serve(
     level = "info" if served.log_requests and settings.log.level == "warning" else settings.log.level
     configure_logging("debug" if session.debug else level, "json" if session.json else settings.log.format)
     place, door = parse_bind(bind), parse_bind(capnp) if capnp else None
+    if door is not None:
+        if door.path:
+            raise SettingsError("--capnp takes HOST:PORT")
+        require("capnp", "tenure serve --capnp", "tenure.server.capnp.service")
     url = session.address()
-    # Whatever may be refused is, before a store is made or opened; who connects while it opens waits.
+    # Refuse what can be refused before a store is made or opened. Callers that connect while it opens wait.
     known_by(served, place, door)
     with listening(place) as sock:
-        with working(f"Opening {url}"):
+        with progress_bar(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
         with store:
             if not place.path:
@@ -84,14 +90,14 @@ def serve(
 
 
 def _announce(session: Session, service: Service, store: str, address: str, capnp: str | None) -> None:
-    """To a person, or as a line of the log where that is for programs."""
+    """Say where it serves: in words, or as a log line where logs are JSON."""
     style = settings_format(session)
     if style == "json":
         inform("serving", address=address, store=store, capnp=capnp, authentication=not service.open_to_all)
         return
     if service.open_to_all:
         session.out.note(
-            "No authentication is configured: whoever reaches this address from this machine may do everything."
+            "No authentication is configured: every process of this machine that reaches the address may do everything."
         )
     if capnp:
         session.out.note(f"Speaking Cap'n Proto on {capnp}.")
@@ -99,7 +105,7 @@ def _announce(session: Session, service: Service, store: str, address: str, capn
 
 
 def settings_format(session: Session) -> str:
-    """How the log is written: console or json."""
+    """The format of the log: console or json."""
     style = session.settings.log.format
     if session.json or style == "json":
         return "json"

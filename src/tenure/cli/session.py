@@ -1,20 +1,21 @@
-"""Which store a command works on, and its opening and closing around the work.
+"""The store a command works on: which one it is, and opening and closing it around the work.
 
-Commands print after the store is closed, so that a RocksDB store is never held while a pager waits for its reader.
+Commands print after they closed the store, so that a pager or a slow pipe does not keep a RocksDB store open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cached_property
 
 import tenure
 from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.cli.output import Output
-from tenure.cli.progress import working
-from tenure.errors import OpenError
+from tenure.cli.progress import progress_bar
+from tenure.errors import NotFound, OpenError
 from tenure.model.names import DEFAULT_TENANT, queue_name
 from tenure.settings import Settings
 from tenure.storage.folder import Folder
@@ -24,7 +25,7 @@ DEFAULT_PATH = "./data"
 
 
 class Session:
-    """What the common options said; they are set as they are parsed, before or after the command's name."""
+    """The common options, set while click parses them, and the store they name."""
 
     def __init__(self) -> None:
         self.url: str | None = None
@@ -32,6 +33,7 @@ class Session:
         self.given_tenant: str | None = None
         self.json = False
         self.debug = False
+        self._opened: Store | None = None
 
     @property
     def tenant(self) -> str:
@@ -46,7 +48,7 @@ class Session:
         return Settings.load(self.url, self.config)
 
     def where(self) -> tuple[str, str | None]:
-        """The engine and its path: as --store says, else as settings say, else ./data."""
+        """The engine and its path: those of --store, else of the settings, else ./data."""
         storage = self.settings.storage
         if storage.engine == "memory":
             return storage.engine, None
@@ -63,9 +65,9 @@ class Session:
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
-        """The open store. Only what adds to it may `create` one: a mistyped path must not become an empty store.
+        """Open the store for a block. Without `create` a missing store is an OpenError: a mistyped path must not make one.
 
-        There is no sweeper: a claim takes over expired leases by itself, and whoever only looks should change nothing.
+        It runs no sweeper: a claim takes over expired leases by itself, and a command that only reads changes nothing.
         """
         log = self.settings.log
         configure_logging("debug" if self.debug else log.level, "json" if self.json else log.format)
@@ -75,13 +77,28 @@ class Session:
             raise OpenError(
                 f"there is no store at {path}. Name another with --store, or enqueue a job to make this one."
             )
-        with working(f"Opening {url}"):
+        with progress_bar(f"Opening {url}"):
             store = tenure.open(url, config=self.config, sweep=False)
         with store:
+            self._opened = store
             yield store
 
     @contextmanager
     def queue(self, name: str, *, create: bool = False) -> Iterator[Queue]:
-        queue_name(name, self.tenant)  # a bad name is refused before anything is opened or made
+        """Open the store for a block, and one queue of it. Raises InvalidArgument for a bad name, before it opens."""
+        queue_name(name, self.tenant)
         with self.store(create=create) as store:
             yield store.queue(name, self.tenant)
+
+    def require_queue(self, name: str) -> None:
+        """Raise NotFound if the tenant has no such queue. Call it inside `store` or `queue`, when an answer is empty.
+
+        Queues are created by the first enqueue, so the store itself answers for an unknown queue as for an empty one; a
+        person has usually mistyped the name.
+        """
+        assert self._opened is not None
+        known = [info.queue for info in self._opened.queues(self.tenant)]
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.7)
+            hint = f": did you mean {near[0]!r}?" if near else ". See 'tenure queues' for those there are"
+            raise NotFound(f"tenant {self.tenant!r} has no queue {name!r}{hint}")

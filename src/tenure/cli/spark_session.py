@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tenure.cli.session import Session
 from tenure.errors import InvalidArgument, OpenError
+from tenure.extras import missing
 from tenure.telemetry import configure_logging
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class SparkMissing(OpenError):
 def require() -> None:
     """Say what is missing before anything starts."""
     if find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed: pip install 'tenure[spark]'")
+        raise SparkMissing(missing("tenure spark", "pyspark", "spark"))
     home = os.environ.get("JAVA_HOME")
     if not (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)) and shutil.which("java") is None:
         raise SparkMissing(

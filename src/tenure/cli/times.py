@@ -1,4 +1,4 @@
-"""Durations and moments as people type and read them. The store only ever sees seconds."""
+"""Durations and moments as people type and read them; verbs take seconds."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def relative(ms: int | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in the unit it is best said in."""
+    """A length of time in a suitable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for unit, size, until in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
@@ -122,5 +122,5 @@ def span(seconds: float) -> str:
 
 
 def moment(ms: int | None) -> str:
-    """Both forms: `14:03:20 · in 30 s`."""
+    """The time and its distance: `14:03:20 · in 30 s`."""
     return "" if ms is None else f"{local(ms)} · {relative(ms)}"

@@ -1,4 +1,4 @@
-"""token: access tokens for development, out of the server's own settings."""
+"""token: make access tokens for development, from the server's own settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SCOPES = ("produce", "consume", "admin", "operator")
 @command(
     "token",
     examples=(
-        ("A secret for a server of one's own, once:", "tenure token --new-secret > secret"),
+        ("A secret for your own server, once:", "tenure token --new-secret > secret"),
         (
             "A token for tenant acme, signed with that secret:",
             "tenure token --tenant acme --key-file secret --lifetime 8h",
         ),
-        ("One that only produces, into one queue:", "tenure token --scope produce --queue emails"),
-        ("One for all tenants:", "tenure token --scope operator --subject ops"),
+        ("A token that only enqueues, into one queue:", "tenure token --scope produce --queue emails"),
+        ("A token for all tenants:", "tenure token --scope operator --subject ops"),
     ),
     short_help="Make an access token, for development.",
 )
@@ -55,10 +55,10 @@ def token(
 ) -> None:
     """Make an access token, with the issuer, audience and tenant claim that this machine's settings give a server.
 
-    For development: in production tokens come from an identity provider. Whoever has a token may do what it says until it
-    ends, so it is printed and kept nowhere.
+    For development: in production an identity provider issues tokens. The bearer of a token may do what it allows until it
+    expires; Tenure prints it and keeps no copy.
     """
-    with needs("server", "tokens"):
+    with needs("server", "tenure token"):
         from tenure.server.auth import issue
         from tenure.server.auth.configuration import rules_of
 

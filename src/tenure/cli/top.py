@@ -1,4 +1,4 @@
-"""top: queues, rates, ages and workers, refreshed until it is left."""
+"""top: show queues, rates, ages and workers until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tenure.cli.times import DURATION, now_ms, span
 from tenure.model.job import Counts, QueueInfo
 from tenure.model.names import QueueName
 
-#: Leased jobs that are looked at for who holds them.
+#: How many leased jobs are read to find the workers that hold them.
 _HELD = 1_000
 
 
 @dataclass
-class Seen:
+class QueueSample:
     """A queue at one moment."""
 
     name: QueueName
     paused: bool
     counts: Counts
-    #: Since when the job that goes next has been ready.
+    #: When the job that is claimed next became ready.
     oldest_ms: int | None
     workers: Counter[str] = field(default_factory=Counter)
 
@@ -44,12 +44,14 @@ class Seen:
 
 
 @dataclass
-class Moment:
-    at: float
-    queues: list[Seen]
+class Sample:
+    """All watched queues at one moment."""
 
-    def rates(self, before: Moment | None, queue: Seen) -> tuple[float, float] | None:
-        """(jobs in, jobs out) a second since an earlier moment."""
+    at: float
+    queues: list[QueueSample]
+
+    def rates(self, before: Sample | None, queue: QueueSample) -> tuple[float, float] | None:
+        """(jobs in, jobs out) a second since an earlier sample; None without one."""
         if before is None or self.at <= before.at:
             return None
         old = next((one for one in before.queues if one.name == queue.name), None)
@@ -57,7 +59,7 @@ class Moment:
             return None
         seconds = self.at - before.at
         came = queue.counts.enqueued - old.counts.enqueued
-        # A job that is done and not kept is `removed`; a replay takes one out of `dead`: never less than nothing.
+        # A replay takes jobs out of `dead`, so the difference may be negative: show 0 then.
         return max(0, came) / seconds, max(0, queue.ended - old.ended) / seconds
 
 
@@ -71,45 +73,49 @@ class Moment:
     short_help="Watch queues, rates and workers.",
 )
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
-@click.option("--every", type=DURATION, default=1.0, show_default=True, help="Between two looks.")
-@click.option("--once", is_flag=True, help="One look, without rates.")
+@click.option("--every", type=DURATION, default=1.0, show_default=True, help="Time between two refreshes.")
+@click.option("--once", is_flag=True, help="Print once, without rates.")
 def top(session: Session, names: Sequence[str], every: float, once: bool) -> None:
     """Show queues, how fast jobs come and go, how long the next one has waited, and which workers hold jobs.
 
-    Without a terminal it writes a table (with --json a line a queue) every time. The store is opened for each look only.
+    Without a terminal it writes a table (with --json a line a queue) every time. The store is open only during each refresh.
     """
     every = max(every, 0.1)
-    moment = look(session, names)
+    sample = take_sample(session, names)
     if once:
-        _write(session, moment, None)
+        _write(session, sample, None)
         return
     if session.json or not sys.stdout.isatty():
         while True:
             time.sleep(every)
-            before, moment = moment, look(session, names)
-            _write(session, moment, before)
+            before, sample = sample, take_sample(session, names)
+            _write(session, sample, before)
             session.out.flush()
-    with Live(screen(moment, None), console=Screen(), screen=True, auto_refresh=False) as live:
+    with Live(screen(sample, None), console=Screen(), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(every)
-            before, moment = moment, look(session, names)
-            live.update(screen(moment, before), refresh=True)
+            before, sample = sample, take_sample(session, names)
+            live.update(screen(sample, before), refresh=True)
 
 
-def look(session: Session, names: Sequence[str]) -> Moment:
+def take_sample(session: Session, names: Sequence[str]) -> Sample:
     with session.store() as store:
-        return Moment(time.monotonic(), [_see(store, info) for info in _wanted(session, store, names)])
+        return Sample(time.monotonic(), [_sample_queue(store, info) for info in _wanted(session, store, names)])
 
 
 def _wanted(session: Session, store: Store, names: Sequence[str]) -> list[QueueInfo]:
     infos = store.queues(session.given_tenant)
+    known = {info.queue for info in infos}
+    for name in names:
+        if name not in known:
+            session.require_queue(name)
     return [info for info in infos if not names or info.queue in names]
 
 
-def _see(store: Store, info: QueueInfo) -> Seen:
+def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     queue = store.queue(info.queue, info.tenant)
     first = queue.list("ready", 1).jobs if info.counts.ready else []
-    seen = Seen(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
+    seen = QueueSample(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
     if info.counts.leased:
         seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _HELD).jobs)
     return seen
@@ -118,25 +124,25 @@ def _see(store: Store, info: QueueInfo) -> Seen:
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def screen(moment: Moment, before: Moment | None) -> RenderableType:
+def screen(sample: Sample, before: Sample | None) -> RenderableType:
     queues = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for title in ("queue", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers"):
         queues.add_column(title, justify="left" if title == "queue" else "right", no_wrap=True)
     workers: Counter[str] = Counter()
-    for queue in moment.queues:
-        queues.add_row(*_row(queue, moment.rates(before, queue)))
+    for queue in sample.queues:
+        queues.add_row(*_row(queue, sample.rates(before, queue)))
         workers.update(queue.workers)
     holding = Table(box=None, pad_edge=False, header_style="bold")
     holding.add_column("worker", no_wrap=True)
     holding.add_column("jobs in hand", justify="right")
     for worker, count in workers.most_common(20):
         holding.add_row(clean(worker), f"{count:,}")
-    total = sum(queue.counts.waiting for queue in moment.queues)
-    head = Text(f"{len(moment.queues)} queues · {total:,} waiting · {len(workers)} workers with jobs · Ctrl-C leaves")
+    total = sum(queue.counts.waiting for queue in sample.queues)
+    head = Text(f"{len(sample.queues)} queues · {total:,} waiting · {len(workers)} workers with jobs · Ctrl-C leaves")
     return Group(head, "", queues, *(("", holding) if workers else ()))
 
 
-def _row(queue: Seen, rates: tuple[float, float] | None) -> list[Text | str]:
+def _row(queue: QueueSample, rates: tuple[float, float] | None) -> list[Text | str]:
     counts = queue.counts
     age = None if queue.oldest_ms is None else max(0.0, (now_ms() - queue.oldest_ms) / 1000)
     name = Text(str(queue.name), style="bold")
@@ -149,15 +155,15 @@ def _row(queue: Seen, rates: tuple[float, float] | None) -> list[Text | str]:
     ]  # fmt: skip
 
 
-def _write(session: Session, moment: Moment, before: Moment | None) -> None:
+def _write(session: Session, sample: Sample, before: Sample | None) -> None:
     if session.json:
-        session.out.emit_all(_shape(queue, moment.rates(before, queue)) for queue in moment.queues)
+        session.out.emit_all(_shape(queue, sample.rates(before, queue)) for queue in sample.queues)
     else:
         titles = ["queue", ">ready", ">scheduled", ">leased", ">dead", ">in/s", ">out/s", ">oldest", ">workers"]
-        session.out.table(titles, [_row(queue, moment.rates(before, queue)) for queue in moment.queues])
+        session.out.table(titles, [_row(queue, sample.rates(before, queue)) for queue in sample.queues])
 
 
-def _shape(queue: Seen, rates: tuple[float, float] | None) -> Shape:
+def _shape(queue: QueueSample, rates: tuple[float, float] | None) -> Shape:
     counts = queue.counts
     return {
         "tenant": queue.name.tenant,

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from tenure.cli import reload
-from tenure.cli.command import BUG, NO, command, no
+from tenure.cli.command import BUG, NO, USAGE, command
 from tenure.cli.output import strong
 from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION
@@ -205,7 +205,7 @@ def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> No
 
 def _print(session: Session, result: Any) -> None:
     if result is not None:
-        session.out.raw(msgspec.json.format(msgspec.json.encode(result), indent=0 if session.json else 2) + b"\n")
+        session.out.content(msgspec.json.format(msgspec.json.encode(result), indent=0 if session.json else 2) + b"\n")
 
 
 def _app(session: Session, name: str) -> App:
@@ -241,5 +241,7 @@ def _task(session: Session, name: str) -> Task[Any, Any, Any]:
 
 
 def _import_failed(session: Session, name: str, error: Exception) -> NoReturn:
+    """Show the module's traceback, and end as for any wrong word on the command line."""
     traceback.print_exception(error)
-    no(session, f"{name.partition(':')[0]} could not be imported: see above.")
+    session.out.problem("import", f"{name.rpartition(':')[0] or name} could not be imported: its error is above.")
+    raise click.exceptions.Exit(USAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -27,6 +28,8 @@ class NewJob(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
+    #: When `key` is held by a job with another payload: "error" raises KeyConflict, "keep" answers with that job.
+    on_conflict: Literal["error", "keep"] = "error"
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):

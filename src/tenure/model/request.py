@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.durations import Duration, duration_ms, moment_ms
@@ -25,6 +25,8 @@ class JobRequest(NamedTuple):
     max_attempts: int | None = None
     ttl_ms: int | None = None
     headers: dict[str, str] | None = None
+    #: What a key that is held with another payload means: KeyConflict, or the job that holds it as a duplicate.
+    on_conflict: Literal["error", "keep"] = "error"
 
 
 _PLAIN = tuple(JobRequest(b""))[1:]
@@ -56,7 +58,16 @@ def job_request(job: object) -> JobRequest:
         None if max_attempts is None else whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
         checked_headers(headers) if headers else None,
+        checked_on_conflict(job.on_conflict),
     )
+
+
+def checked_on_conflict(given: object) -> Literal["error", "keep"]:
+    if given == "error":
+        return "error"
+    if given == "keep":
+        return "keep"
+    raise InvalidArgument(f"on_conflict={given!r}: error or keep")
 
 
 class PlainRequests(Sequence[JobRequest]):

@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 
 from tenure.errors import InvalidArgument, Unavailable
+from tenure.extras import missing
 from tenure.process import Layer, closed_at_exit, renewed_after_fork
 from tenure.protocol.messages import Problem
 from tenure.protocol.problems import error_of
@@ -44,7 +45,7 @@ class Readers:
     def ask(self, request: object) -> bytes:
         """Raises what reading raised; Unavailable if the reader died."""
         if importlib.util.find_spec("pyarrow") is None:
-            raise InvalidArgument("this server cannot read tables: it needs pip install 'tenure[spark]'")
+            raise InvalidArgument(missing("this server cannot read tables", "pyarrow", "spark"))
         with self._places:
             process = self._taken()
             try:

@@ -205,7 +205,7 @@ def _find_duplicates(
         holder = held.get(key)
         if holder is None:
             held[key] = (ids[index], payload)
-        elif holder[1] != payload:
+        elif holder[1] != payload and requests[index].on_conflict != "keep":
             raise KeyConflict(index, str(requests[index].key), holder[0].hex())
         else:
             duplicates[index] = holder[0]

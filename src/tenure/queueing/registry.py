@@ -120,11 +120,12 @@ class Registry:
         begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
         return [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
 
+    def forget(self) -> None:
+        """Read every queue again when it is next asked for."""
+        self._known.clear()
+        self._by_number.clear()
+
     def learn(self, found: Registered) -> None:
         """Remember a row as committed."""
         self._known[found.name] = found
         self._by_number[found.number] = found.name
-
-    def forget(self) -> None:
-        self._known.clear()
-        self._by_number.clear()

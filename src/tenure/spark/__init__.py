@@ -20,7 +20,9 @@ try:
     import pyarrow as _pyarrow
     import pyspark as _pyspark
 except ImportError as exc:  # pragma: no cover - where the extra is not installed
-    raise ImportError(f"tenure.spark needs PySpark, pyarrow and numpy ({exc}): pip install 'tenure[spark]'") from exc
+    from tenure.extras import missing
+
+    raise ImportError(missing("tenure.spark", str(exc.name), "spark")) from exc
 
 from tenure.spark.session import session  # it shares its name with its module: whoever comes last would have it
 
@@ -36,7 +38,7 @@ __all__ = ["StreamListener", "TenureSource", "drain", "register", "session", "sn
 
 #: Imported when they are asked for: every Python that Spark starts imports this package, for one of them or none.
 _HOMES = {
-    "TenureSource": "datasource", "StreamListener": "listening", "drain": "draining", "register": "datasource",
+    "TenureSource": "datasource", "StreamListener": "stream_listener", "drain": "drain_workers", "register": "datasource",
     "snapshot": "snapshots",
 }  # fmt: skip
 

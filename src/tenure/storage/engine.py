@@ -182,8 +182,9 @@ class Engine(Protocol):
     def generation(self) -> int:
         """Changes whenever the engine had to forget what it keeps in memory beside the database.
 
-        That happens after an exception between the write and the end of a commit (Ctrl-C): whoever keeps something of the
-        store in memory forgets it as well. Read it inside a transaction.
+        That happens after an exception between the write and the end of a commit (Ctrl-C), and when the engine has opened its
+        database anew after a failed write. A layer that keeps something of the store in memory forgets it as well. Read it
+        inside a transaction.
         """
 
     #: Makes a transaction of a reader and the number of its first journal row. A layer above the engine may set it.

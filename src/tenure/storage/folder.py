@@ -1,34 +1,37 @@
-"""The folder a store lives in, before any engine touches it.
+"""The folder a store lives in: who may use it, and whether it is still there. It belongs to one user (0700, files 0600).
 
 data/
   FORMAT     "tenure <format> <engine>": read before anything is opened, so that a refusal changes nothing
              (stores made before the project was renamed say "leasehold")
-  OWNER      locked (flock) by whoever has the store open; says who that is
-  DURABLE    the marks of `marks.py`
+  OWNER      locked (flock) by the process that has the store open; says which one that is (`ownership`)
+  DURABLE    how far the log is known to reach (`durable_watermark`)
   SOCKET     where the owner lets other processes in
   db/        the engine's own files
+  lost/      logs of the database that a power cut left without the ones before them (`rocksdb.log_continuity`)
   staging/   what is being written, until it is committed
   snapshots/ named snapshots, each a folder of its own (`backends.named_snapshots`)
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
 import os
-import socket
-import time
 from pathlib import Path
 
-from tenure.errors import FormatError, OpenError, StoreLocked
+from tenure.errors import FormatError, OpenError, StoreLocked, Unavailable
 from tenure.process import Layer, renewed_after_fork
+from tenure.storage import ownership
 from tenure.storage.keyspace import FORMAT
 
 #: Where the owner of the store lets others in.
 SOCKET = "SOCKET"
+_OWNER_BYTES = 1024
+#: Where logs go that cannot be used.
+LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
 _NAMES = ("tenure", "leasehold")
-_OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "staging", "snapshots"}
+_OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "db.tables", LOST, "staging", "snapshots"}
 
 
 def expand(path: str) -> Path:
@@ -45,6 +48,10 @@ class Folder:
         self.engine = engine
         self.db = self.path / "db"
         self._fd: int | None = None
+        #: The id of what we wrote into OWNER.
+        self._record: str | None = None
+        self._db_identity: tuple[int, int] | None = None
+        self._tightened = 0
 
     def check(self) -> bool:
         """Whether a store is there already. Raises where none can be opened or made; changes nothing."""
@@ -58,6 +65,7 @@ class Folder:
                 raise OpenError(f"{self.path} is a file: a store is kept in a folder of its own")
             if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
                 raise OpenError(f"this user may not read and write {self.path}")
+            refuse_others(self.path)
             return self._check_format()
         except OSError as exc:
             raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
@@ -90,7 +98,7 @@ class Folder:
     def write_format(self) -> None:
         """Once the engine has made its files: from here on the folder is a store."""
         temporary = self.path / "FORMAT.new"
-        with temporary.open("w") as out:
+        with open(temporary, "w", opener=_private) as out:
             out.write(f"tenure {FORMAT} {self.engine}\n")
             out.flush()
             os.fsync(out.fileno())
@@ -105,63 +113,143 @@ class Folder:
         `listens`: we shall let others in by a socket, and say so from the start.
 
         The lock is our own `flock` on a file no driver touches: it goes with the process, however that ends.
+        Raises StoreLocked.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path / "OWNER", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        alone = True
-        try:
+        make_private(self.path)
+        while True:
+            fd = os.open(self.path / "OWNER", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not shared:
-                    raise StoreLocked(str(self.path), *self._owner(fd)) from None
-                alone = False
-                fcntl.flock(fd, fcntl.LOCK_SH)
-        except BaseException:
-            os.close(fd)
-            raise
-        if alone:
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time()), "listens": listens}
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(owner).encode(), 0)
+                alone = self._lock(fd, shared)
+                if self._same_owner_file(fd):
+                    break
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # removed between opening and locking it
         self._fd = fd
+        try:
+            if alone:
+                self._record, written = ownership.record(listens=listens)
+                _overwrite(fd, written)
+            make_private(self.db)
+        except OSError as exc:
+            self.unlock()
+            raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
+        self._db_identity = _identity(self.db)
         renewed_after_fork(self, Layer.STORAGE)
         return alone
+
+    def _lock(self, fd: int, shared: bool) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not shared:
+                raise StoreLocked(str(self.path), *ownership.described(os.pread(fd, 4096, 0))) from None
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            return False
+        return True
 
     def share(self) -> None:
         """Let other processes in beside us (after an exclusive start)."""
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_SH)
 
-    def renew_after_fork(self) -> None:
-        """The child drops its copy of the handle, so that the lock ends with its owner."""
-        self.unlock()
-
     def unlock(self) -> None:
+        """Let go. Unlocking twice is fine."""
+        if self._fd is not None:
+            if self._record is not None:
+                # So that nobody who comes next takes this process for the owner while the next one writes its record.
+                with contextlib.suppress(OSError):
+                    if ownership.lets_in(os.pread(self._fd, 4096, 0)) is False:
+                        _overwrite(self._fd, b"")
+                self._withdraw()
+            os.close(self._fd)
+            self._fd = None
+
+    def renew_after_fork(self) -> None:
+        """The child drops its copy of the handle, so that the lock ends with its owner. Writes nothing."""
+        self._withdraw()
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
-    def _owner(self, fd: int) -> tuple[str, str]:
+    def _withdraw(self) -> None:
+        ownership.withdraw(self._record)
+        self._record = None
+
+    # ── while it is open ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def verify(self) -> None:
+        """Raise Unavailable if the locked folder, or the database's, was removed or replaced by another since it was locked."""
+        fd = self._fd
+        if fd is None:
+            return
+        if not self._same_owner_file(fd) or _identity(self.db) != self._db_identity:
+            raise Unavailable(
+                f"{self.path} was removed, moved or replaced while the store was open: what is written does not reach it any "
+                "more, and what was committed lately may be lost. Close the store, put the folder back, and open it again"
+            )
+
+    def _same_owner_file(self, fd: int) -> bool:
+        return _identity(self.path / "OWNER") == _identity(fd)
+
+    def tighten(self) -> None:
+        """Take all rights of other users off the files in the database's folder, where the driver gives them some."""
+        changed = self.db.stat().st_mtime_ns
+        if changed != self._tightened:
+            with os.scandir(self.db) as files:
+                for file in files:
+                    with contextlib.suppress(OSError):  # the driver removes files
+                        if file.stat(follow_symlinks=False).st_mode & 0o077:
+                            os.chmod(file.path, 0o600, follow_symlinks=False)
+            self._tightened = changed
+
+
+def _overwrite(fd: int, record: bytes) -> None:
+    """Replace what OWNER says. Always of one size: once it has its place, a full disk does not matter."""
+    os.pwrite(fd, record.ljust(_OWNER_BYTES), 0)
+    os.ftruncate(fd, _OWNER_BYTES)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _identity(path: Path | int) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def make_private(path: Path) -> None:
+    """Make a folder for this user alone, whatever the umask, and take others' rights off one that is there."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o777 != 0o700:
+        path.chmod(0o700)
+
+
+def refuse_others(path: Path) -> None:
+    """Raise OpenError if a folder, or something in it, belongs to another user: they may change or replace what we write."""
+    user = os.geteuid()
+    for place in (path, *path.iterdir()):
         try:
-            owner = json.loads(os.pread(fd, 4096, 0))
-            pid, host, since = owner["pid"], owner["host"], time.strftime("%F %T", time.gmtime(owner["since"]))
-        except (ValueError, KeyError, TypeError):
-            return "another process", "Stop it, or give this one a folder of its own."
-        if pid == os.getpid():
-            return "this process", "Share the open store: it is safe for threads."
-        return (
-            f"process {pid} on {host} (since {since} UTC)",
-            f"Stop it (kill {pid}), or give this one a folder of its own.",
-        )
+            owner = place.lstat().st_uid
+        except FileNotFoundError:
+            continue  # its owner has just removed it
+        if owner != user:
+            raise OpenError(
+                f"{place} belongs to user {owner}, and this process runs as user {user}: a store is opened by the user it "
+                f"belongs to. Run as that user, or give the folder away: chown -R {user} {path}"
+            )
 
 
 def lets_in(path: Path) -> bool:
     """Whether the owner of a folder, another process, lets others in by its socket, or will once it is ready."""
     try:
-        owner = json.loads((path / "OWNER").read_bytes())
-        return owner["pid"] != os.getpid() and bool(owner.get("listens"))
-    except (OSError, ValueError, KeyError, TypeError):
+        return ownership.lets_in((path / "OWNER").read_bytes())
+    except OSError:
         return True  # it has only just taken the folder: look again
 
 

@@ -29,8 +29,6 @@ T = TypeVar("T")
 _CROWD = 4
 _PATIENCE = 0.002
 _PAUSE = 0.00005
-#: Work on commits since the last sync that is worth doing while the next one runs, as a share of what a sync takes.
-_WORTH_OVERLAPPING = 0.5
 
 
 class _Deferred(threading.local):
@@ -60,8 +58,6 @@ class GroupCommit:
         #: Commits that the last sync covered, and how long it took.
         self._crowd = 0
         self._took = 0.0
-        #: Seconds of work on commits since the last sync; added to under the writer's lock.
-        self.worked = 0.0
         self._failed: TenureError | None = None
         self._current = _Sync()
         self._lock = threading.Lock()
@@ -100,9 +96,12 @@ class GroupCommit:
     def _call(self) -> None:
         while (waiting := self._callbacks.get()) is not None:
             version, callback = waiting
-            with suppress(TenureError):
+            with suppress(
+                Exception
+            ):  # the callback finds out how it ended; whatever it raises, others wait to be called
                 self.wait(version)
-            callback()
+            with suppress(Exception):
+                callback()
 
     def wait(self, version: int) -> None:
         """Return once that commit is durable. Raises Unavailable if a sync failed before it was."""
@@ -133,9 +132,7 @@ class GroupCommit:
             self._failed = exc
             raise
         took = perf_counter() - began
-        busy, self.worked = self.worked > took * _WORTH_OVERLAPPING, 0.0
-        # Where commits are much work, the next sync does not wait for them: they are made while the disk is busy.
-        self._crowd, self._took = 0 if busy else target - before, took
+        self._crowd, self._took = target - before, took
         self.syncs += 1
         self._durable = max(self._durable, target)
         self._current = _Sync()
@@ -155,10 +152,16 @@ class GroupCommit:
                 continue
             try:
                 self._sync()
-            except TenureError:
-                return  # the engine has stopped, and tells every caller
-            self.syncs += 1
+            except Exception:  # noqa: BLE001 - nobody else would sync: it is tried again, unless the engine has stopped
+                target = synced
+            else:
+                self.syncs += 1
             synced = target
+
+    def renew(self) -> None:
+        """All that was applied is durable, and syncs may be tried again: the engine has opened its database anew."""
+        self._failed = None
+        self._durable = max(self._durable, self.applied_to)
 
     def stop(self) -> None:
         """End the threads. Requires: no more commits come."""

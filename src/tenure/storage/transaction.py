@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tenure.storage.keyspace import JOURNAL
+from tenure.storage.keyspace import JOBS, JOURNAL, LEASES, NAMES, STATE
 
 if TYPE_CHECKING:
     from tenure.storage.engine import Reader, Row, Space
     from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
+_BY_KEY = frozenset({JOBS, STATE, LEASES})
 Write = tuple[int, bytes, bytes | None]
 """Space, key, value. None deletes the row."""
 
@@ -71,6 +72,8 @@ class Transaction(Changes):
 
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
         """Delete begin <= key < end. Not for jobs, state and leases, of which an engine may keep copies by key."""
+        if space in _BY_KEY:
+            raise ValueError(f"rows of {NAMES[space]} are deleted one by one: engines keep copies of them by key")
         if begin >= end:
             return
         if self.writes:  # ranges are deleted first: what was written into this one before must not come back

@@ -1,10 +1,10 @@
-"""The pytest plugin: registered by the package, so that a program's tests need only name the fixtures.
+"""The pytest plugin. The package registers it: tests only have to name its fixtures.
 
     tenure_clock      a ManualClock
     tenure_bench      tenure_bench(app): the app on a store in memory until the test ends
     tenure_app        a new app on such a store; `tenure_app.bench` is its bench
 
-Everything of Tenure is imported by the fixtures, so that a test run which uses none of them pays nothing.
+The fixtures import Tenure themselves, so a test run that uses none of them pays nothing for the plugin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tenure_clock() -> ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that moves only when the test moves it."""
     from tenure.clock import ManualClock
 
     return ManualClock()
@@ -44,5 +44,5 @@ def tenure_app(tenure_bench: Callable[[App], Bench]) -> App:
     from tenure.worker.app import App
 
     app = App("memory:")
-    app.bench = tenure_bench(app)  # type: ignore[attr-defined]  # for this one, which is a test's
+    app.bench = tenure_bench(app)  # type: ignore[attr-defined]  # only this test's app has it
     return app

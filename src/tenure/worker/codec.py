@@ -68,7 +68,16 @@ def open_envelope(payload: bytes) -> Envelope:
     try:
         return (_json_envelope if is_json(payload) else _msgpack_envelope).decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise InvalidArgument(f"not a task's payload: {exc}") from None
+        raise InvalidArgument(f"not a task's payload: {_why_no_envelope(payload, exc)}") from None
+
+
+def _why_no_envelope(payload: bytes, error: Exception) -> str:
+    """The reason in words: the decoder would call the first letter of a text an integer of MessagePack."""
+    if not is_json(payload) and payload and payload[0] < 0x80:
+        return (
+            f'it begins with {payload[:20]!r}, and should be an object such as {{"task": "tasks.send", "args": {{}}}}'
+        )
+    return str(error)
 
 
 class Codec:

@@ -44,6 +44,18 @@ BATCH = 500
 UNKNOWN_MS = 3_600_000
 
 
+#: The short names that cron implementations know for common schedules.
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
 class Tick(msgspec.Struct, frozen=True):
     """The payload of a job in the schedule's queue."""
 
@@ -66,6 +78,7 @@ class Periodic:
             self.zone = ZoneInfo(tz)
         except (ZoneInfoNotFoundError, ValueError):
             raise InvalidArgument(f"there is no time zone {tz!r}: write it as in Europe/Berlin") from None
+        cron = NICKNAMES.get(cron.strip().lower(), cron)
         try:
             CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
         except CronSimError as exc:

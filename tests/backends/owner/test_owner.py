@@ -260,3 +260,35 @@ def test_closing_ends_a_joined_store(url: str):
         store.close()
         with pytest.raises(StoreClosed):
             store.queue("work").counts()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_not_let_in_whatever_the_modes(url: str, tmp_path: Path):
+    """The mode of a socket is no protection on every file system: who is at the other end is."""
+    code = (
+        "import os, socket, sys\n"
+        "os.setgid(12345), os.setuid(12345)\n"
+        "sock = socket.socket(socket.AF_UNIX)\n"
+        "sock.settimeout(20)\n"
+        "sock.connect(sys.argv[1])\n"
+        "try:\n"
+        "    sock.sendall(b'GET /v1/queues HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')\n"
+        "    print(sock.recv(1000))\n"
+        "except ConnectionError:\n"
+        "    print(b'')\n"
+    )
+    with tenure.open(url, sweep=False) as store:
+        store.queue("secret").enqueue(b"x")
+        place = Path(url.partition(":")[2])
+        place.chmod(0o777)
+        (place / "SOCKET").chmod(0o777)
+        for folder in (tmp_path, *list(tmp_path.parents)[:-1]):
+            folder.chmod(folder.stat().st_mode | 0o711)
+        python = getattr(sys, "_base_executable", sys.executable)
+        done = subprocess.run(
+            [python, "-c", code, str(place / "SOCKET")], capture_output=True, text=True, timeout=60, cwd="/"
+        )
+        if "Permission denied" in done.stderr:
+            pytest.skip(f"another user cannot get as far as the socket here: {done.stderr[-300:]}")
+        assert done.stdout == "b''\n", done.stdout + done.stderr
+        assert [info.queue for info in store.queues()] == ["secret"]

@@ -244,11 +244,11 @@ class RedisHarness(Harness):
     def damage(self, store: Store, queue: Queue, job_id: str, part: Part) -> bool:
         job = job_id_bytes(job_id)
         core = store._backend._core  # type: ignore[attr-defined]
-        registered = core.shards.known(queue.name)
-        key = registered.of(job).base + {"payload": b":jobs", "state": b":state"}[part]
-        value = bytearray(core.wire.command(key, "HGET", key, job))
+        registered = core.shards.find(queue.name)
+        key = registered.shard_of(job).base + {"payload": b":jobs", "state": b":state"}[part]
+        value = bytearray(core.commands.plain(key, "HGET", key, job))
         value[len(value) // 2] ^= 0x10
-        core.wire.command(key, "HSET", key, job, bytes(value))
+        core.commands.plain(key, "HSET", key, job, bytes(value))
         return True
 
     def destroy(self) -> None:

@@ -51,11 +51,11 @@ def test_what_does_not_belong_is_found_and_mended(store: Store, what: str) -> No
     rule, said, (command, name, *rest) = BREAKS[what]
     queue = store.queue("work")
     core = store._backend._core  # type: ignore[attr-defined]
-    shard = core.shards.known(queue.name).shards[0]
+    shard = core.shards.find(queue.name).shards[0]
     job = job_id_bytes(queue.list("leased").jobs[0].id)
     rest = [job + b"r" if part == "JOBr" else part for part in rest]
     key = shard.base + b":" + name.encode()
-    core.wire.command(key, command, key, *rest)
+    core.commands.plain(key, command, key, *rest)
     found = store.check().findings
     assert found, what
     assert {finding.rule for finding in found} <= {rule, "due", "orphan"}

@@ -49,15 +49,15 @@ def test_it_turns_over_by_time_and_when_it_is_full() -> None:
 def test_a_large_repeated_job_is_looked_for_before_it_is_sent(server: Server) -> None:
     with RedisHarness(server.url, [server]).open() as store:
         queue = store.queue("work")
-        wire = store._backend._core.wire  # type: ignore[attr-defined]
+        commands = store._backend._core.commands  # type: ignore[attr-defined]
         payload = os.urandom(LARGE)
-        before = wire.trips
+        before = commands.trips
         first = queue.enqueue(payload, key="k")
-        sent = wire.trips - before
-        before = wire.trips
+        sent = commands.trips - before
+        before = commands.trips
         again = queue.enqueue(payload, key="k")
         assert (again.id, again.duplicate) == (first.id, True)
-        assert wire.trips - before == 1 <= sent, "a look, and nothing was sent"
+        assert commands.trips - before == 1 <= sent, "a look, and nothing was sent"
         with pytest.raises(KeyConflict):
             queue.enqueue(os.urandom(LARGE), key="k")
         mixed = queue.enqueue_many([b"small", NewJob(payload, key="k"), NewJob(payload, key="l")])

@@ -12,6 +12,7 @@ from tenure.backends.redis.address import Address, parse
 from tenure.backends.redis.library import library
 from tenure.backends.redis.opening import _check_version
 from tenure.errors import FormatError, InvalidArgument, OpenError, SettingsError, Unavailable
+from tenure.settings import without_password
 from tests.backends.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -63,6 +64,29 @@ def test_a_password_is_never_shown() -> None:
         tenure.open("redis://u:secret@127.0.0.1:1", sweep=False)
     assert "secret" not in str(refused.value)
     assert isinstance(parse("redis://u:secret@h"), Address)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey+cluster", "redis+sentinel", "redis+unix", "redsi"])
+@pytest.mark.parametrize(
+    "password",
+    ["a@secret", "secret@b", "a/secret", "secret/b", "12/secret", "a?secret", "secret#b", "a:secret", "[secret",
+     "a/secret@b/secret", "secret?prefix=b"],
+)  # fmt: skip
+def test_no_password_is_shown_whatever_it_holds(scheme: str, password: str) -> None:
+    for login in (f":{password}", f"user:{password}"):
+        url = f"{scheme}://{login}@127.0.0.1:1/main"
+        assert "secret" not in without_password(url)
+        with pytest.raises(OpenError) as refused:
+            tenure.open(url, timeout=0.2, patience=0.2, sweep=False)
+        assert "secret" not in str(refused.value)
+        assert "secret" not in str(refused.value.__cause__ or "")
+
+
+def test_what_is_no_login_is_shown() -> None:
+    for url in ("redis://h:1/2?prefix=x", "redis+unix:///tmp/a@b", "rocksdb:./data@home", "memory:"):
+        assert without_password(url) == url
+    assert without_password("redis://user:p@ss@h/1") == "redis://user:***@h/1"
+    assert parse("redis://user:p@ss@h/1").password == "p@ss"
 
 
 def test_options_are_checked(server: Server) -> None:
@@ -166,7 +190,7 @@ def test_functions_are_used_and_come_back_when_they_are_lost(server: Server, har
     with harness.open() as store:
         queue = store.queue("work")
         queue.enqueue(b"1")
-        assert not store._backend._core.wire._scripts  # type: ignore[attr-defined]
+        assert not store._backend._core.commands._scripts  # type: ignore[attr-defined]
         assert library().name.encode() in str(client.function_list()).encode()
         client.function_flush()
         queue.enqueue(b"2")
@@ -179,7 +203,7 @@ def test_without_functions_scripts_do(server: Server, harness: RedisHarness) -> 
                        categories=["+@all"], commands=["-function", "-fcall", "-fcall_ro", "-config"])  # fmt: skip
     url = f"redis+unix://plain:pw@{server.socket}?prefix={harness.prefix}"
     with tenure.open(url, sweep=False) as store:
-        assert store._backend._core.wire._scripts  # type: ignore[attr-defined]
+        assert store._backend._core.commands._scripts  # type: ignore[attr-defined]
         queue = store.queue("work")
         made = [e.id for e in queue.enqueue_many([b"%d" % n for n in range(50)])]
         client.script_flush()
@@ -208,7 +232,7 @@ def test_a_server_without_memory_refuses_and_nothing_is_written(harness: RedisHa
 
 def test_the_driver_retries_nothing(harness: RedisHarness) -> None:
     with harness.open() as store:
-        node = store._backend._core.wire._topology.primaries()[0]  # type: ignore[attr-defined]
+        node = store._backend._core.commands._topology.primaries()[0]  # type: ignore[attr-defined]
         connection = node.connection_pool.get_connection()
         try:
             assert connection.retry._retries == 0

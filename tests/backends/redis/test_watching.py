@@ -27,8 +27,8 @@ NAME = QueueName("default", "work")
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that whoever is told within a test was told by a message, or by the clock."""
-    monkeypatch.setattr(watch_source, "LOOK_AGAIN", 3600.0)
-    monkeypatch.setattr(notifications, "LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr(watch_source, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(notifications, "POLL_SECONDS", 3600.0)
 
 
 @pytest.fixture(params=["1", "4"])

@@ -19,6 +19,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from struct import Struct
 from urllib.parse import parse_qsl
 
 from tenure import telemetry
@@ -43,7 +44,8 @@ MIN_RATE = 4096
 #: Between two lines of log about refused connections.
 _QUIET_MS = 10_000
 _clock = SystemClock()
-
+#: Process, user and group at the other end of a Unix socket.
+_PEER = Struct("3i")
 #: A request with one of these headers is left to the connection's own thread.
 _UNUSUAL = frozenset({"transfer-encoding", "expect", "connection", "upgrade"})
 #: So is a request of more bytes than this, which may take a while.
@@ -115,6 +117,9 @@ class Listener:
                 continue
             if accepted.family != socket.AF_UNIX:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            elif not may_connect(accepted):
+                accepted.close()
+                continue
             connection = _Connection(self, accepted)
             with self._lock:
                 self._connections[connection] = None
@@ -512,6 +517,20 @@ class _ThreadExchange(Exchange):
         if request.waiting is not None:
             return self._connection.wait(request)
         return self._connection._dispatcher.run(request)
+
+
+def may_connect(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket runs as this process's user, or as root.
+
+    The socket's file mode says the same, but not on every file system, nor for a handle that was passed on.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    try:
+        _, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    except OSError:
+        return False
+    return user in (os.geteuid(), 0)
 
 
 def caller_left(sock: socket.socket) -> bool:

@@ -15,14 +15,17 @@ from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenure.errors import OpenError
+from tenure.settings import without_password
 
 _SCHEME = re.compile(r"(redis|valkey)(s?)(?:\+(unix|cluster|sentinel))?\Z")
 _PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 Kind = Literal["server", "unix", "cluster", "sentinel"]
+_QUOTED = "write '@' in a password as %40, '/' as %2F, '?' as %3F, '#' as %23, '[' as %5B and '%' as %25"
 #: What may follow the `?`, by the settings' names.
 OPTIONS = (
-    "prefix", "partitions", "wait_replicas", "wait_aof", "ca_file", "cert_file", "key_file", "timeout", "patience", "bloom_keys", "bloom_ghosts",
-    "bloom_cleanup", "bloom_capacity", "bloom_rate", "bloom_rotation",
+    "prefix", "partitions", "wait_replicas", "wait_aof", "ca_file", "cert_file", "key_file", "timeout", "patience",
+    "bloom_keys", "bloom_ghosts", "bloom_cleanup", "bloom_capacity", "bloom_keys_capacity", "bloom_ghosts_capacity",
+    "bloom_cleanup_capacity", "bloom_rate", "bloom_rotation",
 )  # fmt: skip
 
 
@@ -45,15 +48,26 @@ def is_redis(scheme: str) -> bool:
 
 
 def parse(url: str) -> Address:
-    parts = urlsplit(url)
+    """Read a URL. Raises OpenError, which never shows the password, for one that cannot be read."""
+    shown = without_password(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its message may quote the login
+        raise OpenError(f"{shown!r} cannot be read: {_QUOTED}") from None
     match = _SCHEME.match(parts.scheme)
     if match is None:
-        raise OpenError(f"{_hidden(url)!r} is not the URL of a Redis or Valkey server")
+        raise OpenError(f"{shown!r} is not the URL of a Redis or Valkey server")
     kind: Kind = match[3] or "server"  # type: ignore[assignment]
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name in options:
-        if name not in OPTIONS:
-            raise OpenError(f"{_hidden(url)!r}: no option is called {name!r}. There are {', '.join(OPTIONS)}")
+    unknown = [name for name in options if name not in OPTIONS]
+    # A login that holds '/', '?' or '#' ends early for a URL's reader: what follows may be the rest of the password.
+    may_have_login = kind != "unix" or parts.netloc
+    outside = [parts.path, parts.fragment, *unknown]
+    outside += [value for name, value in options.items() if not name.endswith("_file")]
+    if may_have_login and "@" not in parts.netloc and any("@" in part for part in outside):
+        raise OpenError(f"{shown!r} cannot be read: {_QUOTED}")
+    if unknown:
+        raise OpenError(f"{shown!r}: no option is called {unknown[0]!r}. There are {', '.join(OPTIONS)}")
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     address = Address(
@@ -63,30 +77,32 @@ def parse(url: str) -> Address:
         password=unquote(password) or None,
         tls=bool(match[2]),
         options=options,
-        shown=_hidden(url),
+        shown=shown,
     )
     steps = [step for step in parts.path.split("/") if step]
     if kind == "unix":
         if not parts.path or hosts:
-            raise OpenError(f"{_hidden(url)!r} has no path: write 'redis+unix:///path/to/socket'")
+            raise OpenError(f"{shown!r} has no path: write 'redis+unix:///path/to/socket'")
         return address._replace(path=unquote(parts.path))
     if not address.hosts:
-        raise OpenError(f"{_hidden(url)!r} names no host: write 'redis://host:6379'")
+        raise OpenError(f"{without_password(url)!r} names no host: write 'redis://host:6379'")
     if kind == "server" and len(address.hosts) > 1:
-        raise OpenError(f"{_hidden(url)!r} names several hosts: write 'redis+cluster://' or 'redis+sentinel://'")
+        raise OpenError(
+            f"{without_password(url)!r} names several hosts: write 'redis+cluster://' or 'redis+sentinel://'"
+        )
     if kind == "sentinel":
         if not steps:
-            raise OpenError(f"{_hidden(url)!r} names no service: write 'redis+sentinel://host:26379/mymaster'")
+            raise OpenError(f"{without_password(url)!r} names no service: write 'redis+sentinel://host:26379/mymaster'")
         address = address._replace(service=unquote(steps.pop(0)))
     if kind == "cluster" and steps not in ([], ["0"]):
-        raise OpenError(f"{_hidden(url)!r}: a cluster has one database, 0")
+        raise OpenError(f"{without_password(url)!r}: a cluster has one database, 0")
     return address._replace(db=_db(url, steps))
 
 
 def _host(url: str, text: str, port: int) -> tuple[str, int]:
     host, colon, number = text.rpartition(":") if re.search(r":\d*\Z", text) else (text, "", "")
     if colon and not number.isdigit():
-        raise OpenError(f"{_hidden(url)!r}: {text!r} is not a host and a port")
+        raise OpenError(f"{without_password(url)!r}: {text!r} is not a host and a port")
     return host.strip("[]") or "localhost", int(number) if number else port
 
 
@@ -94,9 +110,5 @@ def _db(url: str, steps: list[str]) -> int:
     if not steps:
         return 0
     if len(steps) > 1 or not steps[0].isdigit():
-        raise OpenError(f"{_hidden(url)!r}: a database is a number, as in 'redis://host:6379/0'")
+        raise OpenError(f"{without_password(url)!r}: a database is a number, as in 'redis://host:6379/0'")
     return int(steps[0])
-
-
-def _hidden(url: str) -> str:
-    return re.sub(r"(://[^/@]*:)[^@/]*@", r"\1***@", url)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tenure.backends.redis import admin, consume, journal, produce, queries, restore
 from tenure.backends.redis import check as checking
-from tenure.backends.redis.core import Core, OnceCore
-from tenure.backends.redis.watch_source import OfServers
+from tenure.backends.redis.core import Core, RememberingCore
+from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import Events, JobIds, Jobs, Progress, QueueInfos, QuotaInfos, SnapshotInfos, Topic, Watch
 from tenure.contract.network import NetworkServing
@@ -32,7 +32,7 @@ class RedisBackend(NetworkServing):
         self._core = core
         self.url = url
         self.traits = traits
-        self._attendant = Attendant(OfServers(core))
+        self._attendant = Attendant(RedisWatchSource(core))
 
     def once(self, request: bytes) -> RedisBackend:
         return _Once(self, request)
@@ -43,7 +43,7 @@ class RedisBackend(NetworkServing):
         return self._core.filters.memory_bytes
 
     def on_retry(self, told: Callable[[str], None]) -> None:
-        self._core.wire.told = told
+        self._core.commands.on_retry = told
 
     def now_ms(self) -> int:
         return self._core.now_ms()
@@ -117,7 +117,7 @@ class RedisBackend(NetworkServing):
         return admin.replay(self._core, name, self._replay_request(request), progress)
 
     def _replay_request(self, request: ReplayRequest) -> ReplayRequest:
-        since, before = (self._core.of_calendar(moment) for moment in (request.since_ms, request.before_ms))
+        since, before = (self._core.server_time_of(moment) for moment in (request.since_ms, request.before_ms))
         return request._replace(since_ms=since, before_ms=before)
 
     def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
@@ -163,7 +163,7 @@ class RedisBackend(NetworkServing):
         return admin.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
-        return admin.cleanup(self._core, self._core.of_calendar(before_ms), limit, progress)
+        return admin.cleanup(self._core, self._core.server_time_of(before_ms), limit, progress)
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return journal.events(self._core, after, limit, wait_ms, consumer)
@@ -196,15 +196,15 @@ class RedisBackend(NetworkServing):
 
     def close(self) -> None:
         self._attendant.stop()
-        self._core.listening.close()
-        self._core.wire.close()
+        self._core.notifications.close()
+        self._core.commands.close()
 
 
 class _Once(RememberedVerbs, RedisBackend):
     """The same store, for one request."""
 
     _plain = RedisBackend
-    _remembering = OnceCore
+    _remembering = RememberingCore
 
 
 def _no_snapshots() -> InvalidArgument:

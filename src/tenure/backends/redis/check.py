@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tenure.backends.redis import journal
+from tenure.backends.redis.constants import PLACE_BITS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import HAS_KEY, State, StoredEvent, decode_body, decode_state, encode_state
 from tenure.backends.redis.shards import Shard
@@ -43,8 +44,8 @@ _LEASES = {
 
 class _Found(NamedTuple):
     finding: Finding
-    #: What `mend` is to do: (what, id, argument); None: nothing can be done.
-    mend: tuple[str, bytes, bytes] | None
+    #: What the verb `repair` is to do: (what, id, argument); None: nothing can be done.
+    repair: tuple[str, bytes, bytes] | None
 
 
 class _Survey:
@@ -61,7 +62,7 @@ class _Survey:
         self.jobs = 0
 
     def add(
-        self, rule: str, detail: str, job: bytes | None = None, mend: tuple[str, bytes, bytes] | None = None
+        self, rule: str, detail: str, job: bytes | None = None, repair: tuple[str, bytes, bytes] | None = None
     ) -> None:
         name = self.shard.name
         self.found.append(
@@ -73,7 +74,7 @@ class _Survey:
                     queue=name.queue,
                     job_id=None if job is None else job.hex(),
                 ),
-                mend,
+                repair,
             )
         )
 
@@ -85,12 +86,12 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
     there = set()
     for done, shard in enumerate(shards, 1):
         survey = _Survey(shard)
-        if not _look(core, survey, repair):
+        if not _find_problems(core, survey, repair):
             continue
         there.add(shard.name)
         jobs, events, leases = jobs + survey.jobs, events + survey.events, leases + survey.leases
         for found in survey.found:
-            fixed = _mend(core, survey, found) if repair else None
+            fixed = _repair(core, survey, found) if repair else None
             old = found.finding
             findings.append(
                 Finding(
@@ -114,17 +115,17 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
     )
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _look(core: Core, survey: _Survey, repair: bool) -> bool:
+def _find_problems(core: Core, survey: _Survey, repair: bool) -> bool:
     """Gather what is wrong with a shard; False if it is only a name."""
     try:
         before = _numbers(core, survey.shard)
     except Corrupt as exc:
-        survey.add("damaged", exc.detail, None, ("books", NO_ID, b""))
+        survey.add("damaged", exc.detail, None, ("counters_row", NO_ID, b""))
         if repair:
-            core.wire.ask(survey.shard.base, "mend_books", _removed(core, survey.shard))
+            core.commands.call(survey.shard.base, "repair_counters", _removed(core, survey.shard))
             before = _numbers(core, survey.shard)
         else:
             return True
@@ -141,13 +142,13 @@ def _look(core: Core, survey: _Survey, repair: bool) -> bool:
 
 
 def _numbers(core: Core, shard: Shard) -> dict[str, int]:
-    return dict(zip(_NUMBERS, core.wire.ask(shard.base, "numbers"), strict=True))
+    return dict(zip(_NUMBERS, core.commands.call(shard.base, "numbers"), strict=True))
 
 
 def _pages(core: Core, shard: Shard, verb: str, *args: str) -> Any:
     cursor = b"0"
     while True:
-        cursor, *rest = core.wire.ask(shard.base, verb, *args, cursor)
+        cursor, *rest = core.commands.call(shard.base, verb, *args, cursor)
         yield rest
         if cursor == b"0":
             return
@@ -166,7 +167,7 @@ def _journal(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:
             survey.events += len(row.events)
             for index, event in enumerate(row.events):
                 if event.job != NO_ID:
-                    survey.last[event.job] = (row.commit << 10 | index, event, row.time_ms)
+                    survey.last[event.job] = (row.commit << PLACE_BITS | index, event, row.time_ms)
     except Corrupt as exc:
         survey.add("journal", exc.detail)
     if wanted <= numbers["commit"]:
@@ -234,7 +235,7 @@ _KINDS = {"dedup": "an idempotency key", "claims": "a claim's id"}
 
 
 def _remembered(core: Core, survey: _Survey) -> None:
-    """Notes belong to a job that knows of them; what is remembered for a time is due some time; the rate's bucket can be so."""
+    """Check notes, remembered keys and claims, and the rate's bucket."""
     shard = survey.shard
     for page in _pages(core, shard, "check_notes"):
         for note in page:
@@ -251,7 +252,7 @@ def _remembered(core: Core, survey: _Survey) -> None:
         for page in _pages(core, shard, "check_remembered_due", name):
             for digest in page:
                 survey.add("orphan", f"{what} is due, and not held", None, ("forget", digest, name.encode()))
-    if core.wire.ask(shard.base, "check_bucket")[0]:
+    if core.commands.call(shard.base, "check_bucket")[0]:
         survey.add("damaged", "what is kept of its rate cannot be read", None, ("bucket", NO_ID, b""))
 
 
@@ -286,10 +287,10 @@ def _replayed(survey: _Survey, before: dict[str, int], after: dict[str, int]) ->
                 survey.add("journal", "its last event says that it is there, and it is not", job, ("remove", job, b""))
 
 
-# ── mending ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── repairing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DONE = {
-    "books": "made anew from what they count",
+    "counters_row": "made anew from what it counts",
     "orphan": "the row was removed",
     "remove": "the job was removed, with an event",
     "index": "its rows were written anew from its state",
@@ -303,13 +304,13 @@ _DONE = {
 }
 
 
-def _mend(core: Core, survey: _Survey, found: _Found) -> str | None:
-    if found.mend is None:
+def _repair(core: Core, survey: _Survey, found: _Found) -> str | None:
+    if found.repair is None:
         return None
-    what, job, argument = found.mend
-    if what != "books":
+    what, job, argument = found.repair
+    if what != "counters_row":
         last = survey.last.get(job)
-        core.act(survey.shard.base, "mend", what, job, last[0] if last else 0, argument)
+        core.call_once(survey.shard.base, "repair", what, job, last[0] if last else 0, argument)
     return _DONE[what]
 
 

@@ -1,4 +1,7 @@
-"""The wire: one request, one answer, sent again by us when an answer is lost, and every error of the driver ours."""
+"""Commands to the servers: a request is sent again when its answer is lost, and raises errors of ours only.
+
+The driver never sends anything again by itself: a command whose answer was lost may have run.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ import redis
 from redis import exceptions as driver
 
 from tenure.backends.redis.library import library
-from tenure.backends.redis.request_lanes import Lanes
+from tenure.backends.redis.packer import Arg
+from tenure.backends.redis.request_lanes import RequestLanes
 from tenure.backends.redis.topology import Topology
 from tenure.errors import Corrupt, OpenError, StoreClosed, StoreError, TenureError, Unavailable
 
-Arg = bytes | str | int | float
-#: Whoever is asked may not be the right one, or not ready: ask again, after finding out who is.
+#: The server that was asked is not the right one, or not ready: find out which one is, and send again.
 _ELSEWHERE = (
     driver.MovedError, driver.ClusterDownError, driver.TryAgainError, driver.ReadOnlyError, driver.MasterDownError,
     driver.BusyLoadingError, driver.ConnectionError, driver.TimeoutError, OSError,
@@ -29,7 +32,7 @@ class NotConfirmed(Exception):
     """The write is there, but too few replicas (or disks) have said so yet."""
 
 
-class Wire:
+class Commands:
     def __init__(
         self,
         topology: Topology,
@@ -52,35 +55,36 @@ class Wire:
         self._wanted = (1, wait_replicas) if wait_aof else (wait_replicas,)
         #: Whether verbs go by EVALSHA, since the server has no functions.
         self._scripts = scripts
-        self._lanes = Lanes()
+        self._lanes = RequestLanes()
         self._owner = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self.told: Callable[[str], None] = lambda reason: None
+        self.on_retry: Callable[[str], None] = lambda reason: None
         #: A test's clock, in milliseconds; None: the server's own.
         self.time: Callable[[], int] | None = None
-        #: Round trips made, for whoever counts them.
+        #: Round trips made: tests and benchmarks count them.
         self.trips = 0
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """A verb that writes nothing, or is told apart by what it carries: sent again freely."""
+    def call(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
+        """Run a verb that may run twice: it writes nothing, or carries an id by which the server knows it again."""
         return self._verb(base, verb, b"", 0, args)
 
-    def act(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """A verb that writes: once, however often it has to be sent."""
-        with self._lanes.turn() as turn:
-            return self._verb(base, verb, turn.lane, turn.number, args)
+    def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
+        """Run a verb that writes. It acts once, however often it has to be sent."""
+        with self._lanes.request() as request:
+            return self._verb(base, verb, request.lane, request.number, args)
 
-    def once(self, base: bytes, verb: str, request: bytes, *args: Arg) -> list[Any]:
-        """A verb that writes, once for whoever asks with this id."""
+    def call_remembered(self, base: bytes, verb: str, request: bytes, *args: Arg) -> list[Any]:
+        """Run a verb that writes, as a step of the request with this id. It acts once for all callers with that id."""
         return self._verb(base, verb, b"r" + request, 0, args)
 
     def _verb(self, base: bytes, verb: str, lane: bytes, number: int, args: Sequence[Arg]) -> list[Any]:
         now: Arg = b"" if self.time is None else self.time()
         if self._scripts:
-            command: list[Arg] = ["EVALSHA", self._library.sha, 1, base, verb, now, lane, number, *args]
+            sha = self._library.script_of(verb).sha
+            command: list[Arg] = ["EVALSHA", sha, 1, base, verb, now, lane, number, *args]
         else:
             command = ["FCALL", self._functions[verb], 1, base, now, lane, number, *args]
         confirm = self._confirm if verb in self._library.verbs else None
@@ -93,14 +97,14 @@ class Wire:
         answer: list[Any] = reply
         return answer
 
-    def command(self, key: bytes, *args: Arg) -> Any:
-        """A plain command on one key."""
+    def plain(self, key: bytes, *args: Arg) -> Any:
+        """Run a plain command of the server on one key."""
         return self.send(key, args, None)
 
     # ── sending, and sending again ───────────────────────────────────────────────────────────────────────────────────
 
     def send(self, key: bytes, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
-        self.usable()
+        self.ensure_open()
         give_up: float | None = None
         pause = 0.01
         while True:
@@ -109,7 +113,7 @@ class Wire:
             except driver.AskError as exc:
                 return self._exchange(self._topology.at((exc.host, exc.port)), command, confirm, asking=True)
             except driver.NoScriptError:
-                self._load_script(key)
+                self._load_scripts(key)
                 continue
             except driver.ResponseError as exc:
                 if "Function not found" in str(exc):
@@ -120,24 +124,24 @@ class Wire:
                 problem: Exception = exc
             except (*_ELSEWHERE, NotConfirmed) as exc:
                 problem = exc
-            self.usable()
+            self.ensure_open()
             now = time.monotonic()
             give_up = give_up or now + self._patience
             if now >= give_up:
                 raise Unavailable(f"no answer for {self._patience:g} s: {problem}") from problem
-            self.told(f"{type(problem).__name__}: {problem}")
+            self.on_retry(f"{type(problem).__name__}: {problem}")
             if not isinstance(problem, driver.MovedError):
                 time.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, 0.5)
-            self._find_out(problem)
+            self._refresh_topology(problem)
 
-    def _find_out(self, problem: Exception) -> None:
+    def _refresh_topology(self, problem: Exception) -> None:
         if isinstance(problem, NotConfirmed):
             return
         try:
             self._topology.refresh()
         except (redis.RedisError, OSError):
-            return  # nobody answers now; the next try tells
+            return  # no server answers now; the next attempt tells
 
     def _exchange(
         self, node: redis.Redis, command: Sequence[Arg], confirm: Sequence[Arg] | None, asking: bool = False
@@ -160,11 +164,11 @@ class Wire:
         except driver.ResponseError:
             raise
         except BaseException:
-            connection.disconnect()  # an answer may still come: nobody else is to read it
+            connection.disconnect()  # an answer may still come, and must not be read as the answer to another request
             raise
         finally:
             if self._closed:
-                connection.disconnect()  # closing lets go of those that are idle; this one was not
+                connection.disconnect()  # `close` disconnects idle connections only, and this one was in use
             pool.release(connection)
         counts = confirmed if isinstance(confirmed, list) else [confirmed]
         if any(int(has) < wanted for has, wanted in zip(counts, self._wanted, strict=True)):
@@ -174,7 +178,7 @@ class Wire:
     # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> str | None:
-        """Have the library on every primary; where functions are not to be had, the script. Why not, in that case."""
+        """Load the library on every primary. If a server refuses functions, use scripts, and return why it did."""
         for node in self._topology.primaries():
             try:
                 self.load(node)
@@ -189,17 +193,20 @@ class Wire:
         if self._scripts:
             return
         try:
-            self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
-        except driver.ResponseError as exc:
+            # Asked first: a full server refuses FUNCTION LOAD even of a library that it has.
+            if not self._exchange(node, ("FUNCTION", "LIST", "LIBRARYNAME", self._library.name), None):
+                self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
+        except (redis.RedisError, OSError) as exc:
             if "already exists" not in str(exc):
                 raise self._translated(exc) from exc
 
-    def _load_script(self, key: bytes) -> None:
-        self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", self._library.script), None)
+    def _load_scripts(self, key: bytes) -> None:
+        for script in (self._library.script, self._library.script_when_full):
+            self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", script.source), None)
 
-    def everywhere(self, *command: Arg) -> list[Any]:
-        """The answers of every primary."""
-        self.usable()
+    def on_primaries(self, *command: Arg) -> list[Any]:
+        """Run a command on every primary; the answers."""
+        self.ensure_open()
         try:
             return [self._exchange(node, command, None) for node in self._topology.primaries()]
         except (redis.RedisError, OSError) as exc:
@@ -208,12 +215,12 @@ class Wire:
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def listener(self, key: bytes) -> Any:
-        """A new connection to whoever has that key, for the caller alone."""
+        """A new connection, for the caller alone, to the server that has the key."""
         pool = self._topology.node(key).connection_pool
         options = {k: v for k, v in pool.connection_kwargs.items() if k != "protocol"}
         return pool.connection_class(**options | {"protocol": 2, "socket_timeout": None})
 
-    def usable(self) -> None:
+    def ensure_open(self) -> None:
         if self._closed:
             raise StoreClosed("this store is closed")
         if os.getpid() != self._owner:
@@ -231,10 +238,15 @@ class Wire:
         text = str(exc)
         if isinstance(exc, driver.AuthenticationError | driver.NoPermissionError | driver.AuthorizationError):
             if "NOAUTH" in text or text.startswith("HELLO must be called"):
-                text = "it asks for a password, which goes into the URL: redis://user:password@host, or redis://:password@host"
+                text = "it asks for a password: write it into the URL, redis://user:password@host or redis://:password@host"
             return OpenError(f"the server refuses this user: {text}")
         if isinstance(exc, driver.OutOfMemoryError) or text.startswith("OOM"):
-            return Unavailable(f"the server is out of memory, nothing was written: {text}")
+            return Unavailable(
+                "the server is full (maxmemory), and nothing was written. Claims, settling, cancel, purge, cleanup and "
+                f"sweep still work and make room; or raise its maxmemory. It says: {text}"
+            )
+        if isinstance(exc, driver.BusyLoadingError):
+            return Unavailable("the server is loading its data: try again in a while")
         if "MISCONF" in text:
             return Unavailable(f"the server takes no writes: {text}")
         return Unavailable(text)

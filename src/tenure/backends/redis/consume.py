@@ -7,28 +7,30 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from tenure.backends.redis.constants import OUTCOMES, VERDICTS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import DELIVERY, SETTLE, decode_body, encode_progress, encode_result
-from tenure.backends.redis.shards import Registered, Shard
+from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, LeaseLost, TenureError
 from tenure.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.storage.keyspace import digest
 
-_VERBS = {"ack": 0, "nack": 1, "fail": 2, "release": 3}
+#: Results of one call that a full server still takes, in bytes; settling itself frees memory.
+LARGE_RESULTS = 64 * 1024
 
 
 # ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Look:
-    """What a look at some queues found: a lease, or when there is something to come."""
+class _Attempt:
+    """What one attempt at some queues found: a lease, or when something becomes due."""
 
     __slots__ = ("due", "leased", "now")
 
     def __init__(self) -> None:
         self.leased: Leased | None = None
-        #: Of each queue looked at, in the server's time.
+        #: For each queue, when it has something due, in the server's time.
         self.due: dict[QueueName, int] = {}
         self.now = 0
 
@@ -36,11 +38,11 @@ class _Look:
 def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
-    """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
+    """Try once; then, if the request waits, try again at each notification until there is a job or the time is up."""
     lease = core.ids.one(core.clock.wall_ms())
-    look = _look(core, names, request, lease)
-    if look.leased is not None or not request.wait_ms:
-        return look.leased
+    attempt = _try_once(core, names, request, lease)
+    if attempt.leased is not None or not request.wait_ms:
+        return attempt.leased
     return _wait(core, names, request, lease, cancel)
 
 
@@ -48,102 +50,104 @@ def _wait(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes, cancel: threading.Event | None
 ) -> Leased | None:
     deadline = core.clock.steady_ms() + request.wait_ms
-    listening = core.listening
-    waiter = listening.waiters.join(names)
+    notifications = core.notifications
+    waiter = notifications.waiters.join(names)
     try:
         for name in names:
-            for shard in core.shards.made(name).shards:
-                listening.hear(shard.base, name)
+            for shard in core.shards.find_or_register(name).shards:
+                notifications.subscribe(shard.base, name)
         while not (cancel is not None and cancel.is_set()):
             waiter.signal.clear()
-            for name in names:  # until it is planned anew, whatever becomes due wakes who leads
-                listening.plans.pop(name, None)
-            look = _look(core, names, request, lease)
+            for name in names:  # without a plan, anything that becomes due wakes the first waiter
+                notifications.plans.pop(name, None)
+            attempt = _try_once(core, names, request, lease)
             left = deadline - core.clock.steady_ms()
-            if look.leased is not None or left <= 0:
-                return look.leased
+            if attempt.leased is not None or left <= 0:
+                return attempt.leased
             wait_ms = left
-            leading = listening.waiters.leads(waiter)
+            leading = notifications.waiters.leads(waiter)
             for name in names:
-                due = look.due.get(name)
+                due = attempt.due.get(name)
                 if name in leading:
-                    listening.plans[name] = look.now + left if due is None else due
+                    notifications.plans[name] = attempt.now + left if due is None else due
                     if due is not None:
-                        wait_ms = min(wait_ms, due - look.now)
-            listening.wait(waiter, wait_ms, cancel)
-            core.wire.usable()
+                        wait_ms = min(wait_ms, due - attempt.now)
+            notifications.wait(waiter, wait_ms, cancel)
+            core.commands.ensure_open()
         return None
     finally:
-        listening.waiters.leave(waiter)
+        notifications.waiters.leave(waiter)
 
 
-def _look(core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes) -> _Look:
-    look = _Look()
+def _try_once(core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes) -> _Attempt:
+    attempt = _Attempt()
     damaged: Corrupt | None = None
-    for name in names if request.id is None else _whose(core, names, request.id):
+    for name in names if request.id is None else _queue_that_served(core, names, request.id):
         try:
-            if _try(core, name, request, lease, look):
-                return look
+            if _claim_from(core, name, request, lease, attempt):
+                return attempt
         except Corrupt as exc:
             if len(names) == 1:
                 raise
             damaged = exc  # another queue may still be served
     if damaged is not None:
         raise damaged
-    return look
+    return attempt
 
 
-def _whose(core: Core, names: Sequence[QueueName], claim_id: str) -> Sequence[QueueName]:
-    """A repeated claim over several queues may find jobs in one that had none: the one that served it is asked alone."""
+def _queue_that_served(core: Core, names: Sequence[QueueName], claim_id: str) -> Sequence[QueueName]:
+    """For a repeated claim over several queues, the one queue that served it: another may have jobs by now."""
     if len(names) == 1:
         return names
     key = digest(claim_id.encode())
     for name in names:
-        queue = core.shards.known(name)
+        queue = core.shards.find(name)
         for shard in () if queue is None else queue.shards:
-            if core.wire.ask(shard.base, "claimed", key)[0]:
+            if core.commands.call(shard.base, "claimed", key)[0]:
                 return (name,)
     return names
 
 
-def _shards(core: Core, queue: Registered, request: ClaimRequest, claim_id: bytes) -> Sequence[Shard]:
-    """In turn; a claim with an id asks the partition that has seen it, if one has."""
+def _shards(core: Core, queue: RegisteredQueue, request: ClaimRequest, claim_id: bytes) -> Sequence[Shard]:
+    """The shards to try, in turn; for a claim with an id, the one that has seen it, if one has."""
     if request.id is not None and len(queue.shards) > 1:
         for shard in queue.shards:
-            if core.wire.ask(shard.base, "claimed", claim_id)[0]:
+            if core.commands.call(shard.base, "claimed", claim_id)[0]:
                 return (shard,)
-    return core.shards.turn(queue.shards)
+    return core.shards.rotated(queue.shards)
 
 
-def _try(core: Core, name: QueueName, request: ClaimRequest, lease: bytes, look: _Look) -> bool:
-    queue = core.shards.known(name)
+def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes, attempt: _Attempt) -> bool:
+    queue = core.shards.find(name)
     if queue is None:
         return False
     claim_id = b"" if request.id is None else digest(request.id.encode())
     damaged = b""
     for shard in _shards(core, queue, request, claim_id):
         while True:
-            reply = _ask(core, shard, request, lease, claim_id)
+            reply = _claim_step(core, shard, request, lease, claim_id)
             if not reply[0]:
-                _, due, look.now, aside = reply
+                _, due, attempt.now, aside, more = reply
+                if more:
+                    continue  # it stopped at `inspect_limit`, with rows left to inspect: a step never takes long
                 damaged = damaged or aside
                 if due >= 0:
-                    look.due[name] = min(due, look.due.get(name, due))
+                    attempt.due[name] = min(due, attempt.due.get(name, due))
                 break
             leased = _leased(core, shard, reply)
             if leased is not None:
-                look.leased = leased
+                attempt.leased = leased
                 return True
     if damaged:
         raise Corrupt("it cannot be read, and nothing else is there to claim", damaged.hex())
     return False
 
 
-def _ask(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id: bytes) -> list[Any]:
+def _claim_step(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id: bytes) -> list[Any]:
     asked = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
-    reply = core.wire.ask(
+    reply = core.commands.call(
         shard.base, "claim", lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker,
-        claim_id, asked, random.random(),
+        claim_id, asked, random.random(), core.inspect_limit,
     )  # fmt: skip
     if reply[0] == b"E":
         if reply[1] == b"lost":
@@ -153,7 +157,7 @@ def _ask(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id
 
 
 def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
-    """The claim as it was given; None if none of its jobs can be read."""
+    """The lease with its deliveries; None if none of its jobs can be read."""
     _, until, rows, *bodies, lease = reply
     deliveries = []
     unread = []
@@ -170,7 +174,7 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
             Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, headers, key)
         )
     if unread:
-        core.act(shard.base, "set_aside", lease, b"".join(unread))
+        core.call_once(shard.base, "set_aside", lease, b"".join(unread))
         if not deliveries:
             return None
     return Leased(shard.name, lease, until, deliveries)
@@ -180,15 +184,15 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     if queue is None:
-        return [_outcome(b"g"[0], item.proof) for item in items]
+        return [_outcome(ord(OUTCOMES["gone"]), item.proof) for item in items]
     if len(queue.shards) == 1:
         return _settle(core, queue.shards[0], items)
     outcomes: list[TenureError | None] = [None] * len(items)
     parts: dict[Shard, list[int]] = {}
     for index, item in enumerate(items):
-        parts.setdefault(queue.of(item.proof.job), []).append(index)
+        parts.setdefault(queue.shard_of(item.proof.job), []).append(index)
     for shard, indexes in parts.items():
         answers = _settle(core, shard, [items[index] for index in indexes])
         for index, answer in zip(indexes, answers, strict=True):
@@ -198,12 +202,12 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
 
 def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureError | None]:
     if all(item.verb == "ack" and item.result is None for item in items):
-        packed = b"".join([SETTLE.pack(0, *item.proof) for item in items])
-        return _answers(core.act(shard.base, "settle", packed)[0], items)
+        packed = b"".join([SETTLE.pack(VERDICTS["ack"], *item.proof) for item in items])
+        return _answers(core.call_once(shard.base, "settle", packed)[0], items)
     rows: list[bytes] = []
     extras: list[bytes | str | int | float] = []
     for index, item in enumerate(items):
-        rows.append(SETTLE.pack(_VERBS[item.verb], *item.proof))
+        rows.append(SETTLE.pack(VERDICTS[item.verb], *item.proof))
         text = item.error
         if item.verb == "nack" or text is not None or item.result is not None:
             raw = text.encode("utf-8", "replace") if text is not None else None
@@ -211,42 +215,39 @@ def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureErr
                 raw = None if item.result is None else encode_result(item.result)
             delay = -1 if item.delay_ms is None else item.delay_ms
             extras += (index, delay, random.random(), b"0" if raw is None else b"1", raw or b"")
-    return _answers(core.act(shard.base, "settle", b"".join(rows), *extras)[0], items)
+    large = sum(len(item.result) for item in items if item.result is not None) > LARGE_RESULTS
+    verb = "settle_with_large_results" if large else "settle"
+    return _answers(core.call_once(shard.base, verb, b"".join(rows), *extras)[0], items)
 
 
 def _answers(codes: bytes, items: Sequence[Settle]) -> list[TenureError | None]:
-    if codes == b"k" * len(items):
+    if codes == _SETTLED * len(items):
         return [None] * len(items)
     return [_outcome(code, item.proof) for code, item in zip(codes, items, strict=True)]
 
 
-_DETAILS = {
-    ord("g"): "it is no longer there",
-    ord("l"): "its lease has ended",
-    ord("x"): "its lease has expired",
-}
+_NAMES = {ord(letter): name for name, letter in OUTCOMES.items()}
+_SETTLED = OUTCOMES["settled"].encode()
+_DETAILS = {"gone": "it is no longer there", "lost": "its lease has ended", "expired": "its lease has expired"}
 
 
 def _outcome(code: int, proof: Proof) -> TenureError | None:
-    job = proof.job.hex()
-    if code == ord("k"):
+    job, name = proof.job.hex(), _NAMES[code]
+    if name == "settled":
         return None
-    if code == ord("s"):
+    if name == "already_settled":
         return AlreadySettled(job, proof.token)
-    if code == ord("c"):
+    if name == "corrupt":
         return Corrupt("its state is damaged", job)
-    if code == ord("n"):
+    if name == "no_lease":
         return Corrupt(f"its lease {proof.lease.hex()} is missing", job)
-    return LeaseLost(job, proof.token, _DETAILS[code])
-
-
-_CODES = {b"gone": "g", b"lost": "l", b"expired": "x", b"settled": "s", b"nolease": "n"}
+    return LeaseLost(job, proof.token, _DETAILS[name])
 
 
 def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     for shard in () if queue is None else queue.shards:
-        reply = core.act(shard.base, "extend", lease, lease_ms)
+        reply = core.call_once(shard.base, "extend", lease, lease_ms)
         if reply[0] != b"E":
             until, lost = reply
             return Extended(until, [lost[at : at + 16].hex() for at in range(0, len(lost), 16)])
@@ -254,12 +255,12 @@ def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended
 
 
 def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     if queue is None:
         raise LeaseLost(proof.job.hex(), proof.token)
-    shard = queue.of(proof.job)
-    reply = core.act(shard.base, "progress", *proof, encode_progress(fraction, note))
+    shard = queue.shard_of(proof.job)
+    reply = core.call_once(shard.base, "progress", *proof, encode_progress(fraction, note))
     if reply[0] == b"E":
-        outcome = _outcome(ord(_CODES[reply[1]]), proof)
+        outcome = _outcome(ord(reply[1]), proof)
         assert outcome is not None
         raise outcome

@@ -1,9 +1,9 @@
-"""Rotating Bloom filters: what this process has surely not seen, in a few bits a key.
+"""Rotating Bloom filters: they tell for sure what this process has not seen, in a few bits per key.
 
     current ◀── add          every `rotation` seconds current becomes previous, and what was previous is forgotten
-    previous                 a key is maybe seen if either has it; if neither has, it was not seen for one to two rotations
+    previous                 a key may have been seen if either has it; if neither has, not for one to two rotations
 
-A filter may save a read. It never says that something is there or gone: a verb's own step on the server does.
+A filter may save a read. Whether something is there or gone is always decided by a step on the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RotatingFilter:
 
     def add(self, key: bytes) -> None:
         with self._lock:
-            # Past its capacity a filter says "maybe" ever more often: it is turned over early instead.
+            # Past its capacity a filter has ever more false positives, so it rotates early.
             if self._added >= self._capacity or self._clock.steady_ms() - self._since >= self._rotation_ms:
                 self._current, self._previous = Bloom(self._capacity, self._rate), self._current
                 self._since, self._added = self._clock.steady_ms(), 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import heapq
 from typing import Any
 
 import msgspec
 
+from tenure.backends.redis.constants import PLACE_BITS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import Row, decode_row, decode_state, encode_msgpack, row_time
 from tenure.backends.redis.shards import Shard
@@ -20,7 +20,6 @@ from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.queueing.core import JOURNAL_LINE
 
-_REF_BITS = 10
 _ROWS = 200
 _VERSION = 1
 Place = tuple[int, int]
@@ -32,17 +31,23 @@ _decode_cursor = msgspec.msgpack.Decoder(tuple[int, dict[int, tuple[int, int]]])
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cursor(places: dict[int, Place]) -> str:
-    return base64.urlsafe_b64encode(encode_msgpack((_VERSION, places))).decode().rstrip("=")
+def cursor(core: Core, places: dict[int, Place]) -> str:
+    return core.cursor_seal().seal(encode_msgpack((_VERSION, places)))
 
 
-def split_cursor(text: str) -> dict[int, Place]:
-    try:
-        version, places = _decode_cursor(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, msgspec.MsgspecError) as exc:
-        raise InvalidArgument(f"{text!r} is not a cursor of this journal") from exc
+def split_cursor(core: Core, text: str) -> dict[int, Place]:
+    """The places that a cursor names. Raises InvalidArgument for one that this store did not make."""
+    raw = core.cursor_seal().open(text)
+    if raw is None:
+        raw = core.cursor_seal(anew=True).open(text)  # a failover may have brought another key
+    if raw is None:
+        raise InvalidArgument(
+            f"{text!r} is not a cursor of this journal (those of releases before cursors were sealed are not taken: "
+            "begin again from the oldest event kept, after=None)"
+        )
+    version, places = _decode_cursor(raw)
     if version != _VERSION:
-        raise InvalidArgument(f"{text!r} is not a cursor of this journal")
+        raise InvalidArgument(f"{text!r} is a cursor of another release: begin again from the oldest event kept")
     return places
 
 
@@ -50,32 +55,32 @@ def split_cursor(text: str) -> dict[int, Place]:
 
 
 def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
-    start = None if after is None else split_cursor(after)
+    start = None if after is None else split_cursor(core, after)
     page = _page(core, start, limit, consumer)
     if page.events or not wait_ms:
         return page
     deadline = core.clock.steady_ms() + wait_ms
-    listening = core.listening
-    waiter = listening.waiters.join((JOURNAL_LINE,))
+    notifications = core.notifications
+    waiter = notifications.waiters.join((JOURNAL_LINE,))
     try:
         while True:
             waiter.signal.clear()
-            hear_all(core)
+            subscribe_to_all(core)
             page = _page(core, start, limit, consumer)
             left = deadline - core.clock.steady_ms()
             if page.events or left <= 0:
                 return page
-            listening.wait(waiter, left)
-            core.wire.usable()
+            notifications.wait(waiter, left)
+            core.commands.ensure_open()
     finally:
-        listening.waiters.leave(waiter)
+        notifications.waiters.leave(waiter)
 
 
-def hear_all(core: Core) -> None:
-    """Be told of every shard's steps, and of names given out."""
-    core.listening.hear(core.shards.registry, JOURNAL_LINE)
+def subscribe_to_all(core: Core) -> None:
+    """Subscribe to every shard's channel, and to the registry's, which tells of new queues."""
+    core.notifications.subscribe(core.shards.registry, JOURNAL_LINE)
     for shard in core.shards.shards():
-        core.listening.hear(shard.base, shard.name)
+        core.notifications.subscribe(shard.base, shard.name)
 
 
 def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str | None) -> EventPage:
@@ -87,7 +92,7 @@ def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str 
         try:
             rows, place = _rows(core, shard, place, min(limit, _ROWS), consumer)
         except _Trimmed as trimmed:
-            raise JournalTrimmed(cursor(_oldest(core, places, trimmed))) from None
+            raise JournalTrimmed(cursor(core, _oldest(core, places, trimmed))) from None
         places[shard.number] = place
         streams.append(_merged(shard, rows, place))
     found: list[Event] = []
@@ -96,7 +101,7 @@ def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str 
         places[number] = next_place
         if len(found) >= limit:
             break
-    return EventPage(found, cursor(places))
+    return EventPage(found, cursor(core, places))
 
 
 class _Trimmed(Exception):
@@ -108,14 +113,14 @@ def _oldest(core: Core, places: dict[int, Place], trimmed: _Trimmed) -> dict[int
     """A cursor to go on from: the oldest kept of every shard that was trimmed past it."""
     oldest = dict(places)
     for shard in core.shards.shards():
-        first = int(core.wire.ask(shard.base, "events", 0, 1, b"")[0])
+        first = int(core.commands.call(shard.base, "events", 0, 1, b"")[0])
         if oldest.get(shard.number, (1, 0))[0] < first:
             oldest[shard.number] = (first, 0)
     return oldest
 
 
 def _rows(core: Core, shard: Shard, place: Place, count: int, consumer: str | None) -> tuple[list[Row], Place]:
-    first, last, commit, *entries = core.wire.ask(shard.base, "events", place[0], count, consumer or b"")
+    first, last, commit, *entries = core.commands.call(shard.base, "events", place[0], count, consumer or b"")
     if place[0] and commit < first:
         raise _Trimmed(shard.number, first)
     if place[0] > last + 1:
@@ -149,7 +154,7 @@ def shown(row: Row, index: int, name: QueueName) -> Event:
 
 
 def forget_consumer(core: Core, consumer: str) -> bool:
-    forgotten = [core.act(shard.base, "forget_consumer", consumer)[0] for shard in core.shards.shards()]
+    forgotten = [core.call_once(shard.base, "forget_consumer", consumer)[0] for shard in core.shards.shards()]
     return any(forgotten)
 
 
@@ -157,16 +162,16 @@ def forget_consumer(core: Core, consumer: str) -> bool:
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """A job's events, oldest first. Of a job that is there, by walking back from its last; of one that is gone, by a search."""
-    queue = core.shards.known(name)
+    """A job's events, oldest first: by walking back from its last one, which is searched for if the job is gone."""
+    queue = core.shards.find(name)
     if queue is None or job == NO_ID:
         return []
-    shard = queue.of(job)
-    raw = core.wire.ask(shard.base, "fetch", job)[1]
+    shard = queue.shard_of(job)
+    raw = core.commands.call(shard.base, "fetch", job)[1]
     last = decode_state(raw, job).last_event if raw else _last_event_of(core, shard, job)
     found: list[Event] = []
     while last:
-        commit, index = divmod(last, 1 << _REF_BITS)
+        commit, index = divmod(last, 1 << PLACE_BITS)
         row = read_row(core, shard, commit)
         if row is None:
             break  # trimmed: the rest of the story is no longer kept
@@ -179,7 +184,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
 
 def _entries(core: Core, shard: Shard, begin: str, end: str, count: int) -> list[tuple[int, bytes]]:
     key = shard.base + b":journal"
-    rows: list[Any] = core.wire.command(key, "XRANGE", key, begin, end, "COUNT", count)
+    rows: list[Any] = core.commands.plain(key, "XRANGE", key, begin, end, "COUNT", count)
     return [(int(entry[0].split(b"-")[0]), _value(entry[1])) for entry in rows]
 
 
@@ -195,7 +200,7 @@ def read_row(core: Core, shard: Shard, commit: int) -> Row | None:
 
 
 def bounds(core: Core, shard: Shard) -> tuple[int, int]:
-    first, last, *_ = core.wire.ask(shard.base, "events", 0, 1, b"")
+    first, last, *_ = core.commands.call(shard.base, "events", 0, 1, b"")
     return first, last
 
 
@@ -224,5 +229,5 @@ def _last_event_of(core: Core, shard: Shard, job: bytes) -> int:
     for row in rows_from(core, shard, max(low - 1, 1)):
         for index, event in enumerate(row.events):
             if event.job == job and event.state == State.GONE:
-                return int(row.commit << _REF_BITS | index)
+                return int(row.commit << PLACE_BITS | index)
     return 0

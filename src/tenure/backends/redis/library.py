@@ -1,4 +1,4 @@
-"""The Lua library: its files joined, and named by what they say, so that two releases can share a server."""
+"""The Lua library: its files joined, and named by a digest of their text, so that two releases can share a server."""
 
 from __future__ import annotations
 
@@ -8,46 +8,70 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
+from tenure.backends.redis.constants import preamble
+
+#: Verbs that a full server (`maxmemory`) still runs: those that free memory, end what is under way, or let workers take
+#: jobs so that they can end them. What they add (a row of the journal, a lease) is small beside what they free.
+WHEN_FULL = frozenset({
+    "bind_request", "cancel", "claim", "count_chunk", "discard", "events", "extend", "finish_write", "forget_consumer",
+    "progress", "purge", "remember", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
+})  # fmt: skip
+
+
+class Script(NamedTuple):
+    """The library as one script; its first argument is the verb."""
+
+    source: str
+    sha: str
+
 
 class Library(NamedTuple):
     #: Named by its content: another version is another library, with functions of other names.
     name: str
     #: What FUNCTION LOAD takes.
     source: str
-    #: The same as one script, for servers without functions; its first argument is the verb.
-    script: str
-    sha: str
+    #: For servers without functions: the same code, for most verbs and for those of `WHEN_FULL`.
+    script: Script
+    script_when_full: Script
     verbs: frozenset[str]
     readers: frozenset[str]
 
     def function(self, verb: str) -> str:
         return f"{self.name}_{verb}"
 
+    def script_of(self, verb: str) -> Script:
+        return self.script_when_full if verb in WHEN_FULL or verb in self.readers else self.script
+
 
 @cache
 def library() -> Library:
     folder = resources.files(__package__).joinpath("lua")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".lua")), key=lambda f: f.name)
-    body = "\n".join(f.read_text("utf-8") for f in files)
-    name = "tenure_" + hashlib.sha256(body.encode()).hexdigest()[:12]
+    body = "\n".join([preamble(), *(f.read_text("utf-8") for f in files)])
     verbs = frozenset(re.findall(r"^verbs\.(\w+) =", body, re.MULTILINE))
     readers = frozenset(re.findall(r"^readers\.(\w+) =", body, re.MULTILINE))
-    script = body + _DISPATCH
+    name = "tenure_" + hashlib.sha256((body + ",".join(sorted(WHEN_FULL))).encode()).hexdigest()[:12]
     return Library(
         name,
         _library(name, body, verbs, readers),
-        script,
-        hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(),
+        _script("#!lua\n", body),
+        _script("#!lua flags=allow-oom\n", body),
         verbs,
         readers,
     )
+
+
+def _script(head: str, body: str) -> Script:
+    source = head + body + _DISPATCH
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def _library(name: str, body: str, verbs: frozenset[str], readers: frozenset[str]) -> str:
     """While a library is loaded it may use next to nothing of Lua: all of it runs at the first call."""
     lines = [f"#!lua name={name}", "local all", "local function first()", body, _ALL, "end"]
     for verb in sorted(verbs | readers):
-        flags = ", flags = {'no-writes'}" if verb in readers else ""
+        flag = "no-writes" if verb in readers else "allow-oom" if verb in WHEN_FULL else ""
+        flags = f", flags = {{'{flag}'}}" if flag else ""
         call = f"function(keys, args) if not all then first() end return all.{verb}(keys, args) end"
         lines.append(f"redis.register_function{{function_name = '{name}_{verb}', callback = {call}{flags}}}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Who waits, and what wakes them: the servers publish what each step did, on the channel of its shard.
+"""Notifications: each step publishes what it changed on its shard's channel, and callers that wait for it are woken.
 
-One connection a server listens for the whole store, from the first wait on. A message may be missed (a connection is
-lost); so whoever leads a line looks again after a while in any case, and everyone is woken when a connection is made anew.
+One connection subscribes for the whole store, from the first wait on. Messages can be lost with a connection, so the
+first waiter of each queue also looks again every `POLL_SECONDS`, and all are woken when a new connection is made.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Any
 
 import redis
 
-from tenure.backends.redis.commands import Wire
+from tenure.backends.redis.commands import Commands
 from tenure.backends.redis.records import WOKEN
 from tenure.clock import Clock
 from tenure.errors import TenureError
 from tenure.queueing.core import JOURNAL_LINE
 from tenure.queueing.waiters import Waiter, Waiters
 
-#: Real seconds after which who leads a line looks again, told or not.
-LOOK_AGAIN = 1.0
-#: A plan of who has nothing to wait for but a message.
+#: Seconds (of the real clock) after which the first waiter of a queue looks again without a message.
+POLL_SECONDS = 1.0
+#: The plan of a first waiter that waits for a message only.
 NEVER = 1 << 62
 _EVERYONE = 1 << 30
 
 
-class Listening:
-    def __init__(self, wire: Wire, clock: Clock) -> None:
-        self._wire = wire
+class Notifications:
+    def __init__(self, commands: Commands, clock: Clock) -> None:
+        self._commands = commands
         self._clock = clock
         self.waiters = Waiters()
         self._lock = threading.Lock()
         self._channels: dict[bytes, tuple[Hashable, threading.Event]] = {}
-        #: When who leads each line means to look again, in the server's time.
+        #: For each queue, when its first waiter will look again, in the server's time.
         self.plans: dict[Hashable, int] = {}
         self._connection: Any = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
-    def hear(self, channel: bytes, topic: Hashable) -> None:
-        """Listen to a shard from now on; returns once the server has said that it does, or after a while."""
+    def subscribe(self, channel: bytes, topic: Hashable) -> None:
+        """Subscribe to a shard's channel. Returns when the server has confirmed it, or after `POLL_SECONDS`."""
         known = self._channels.get(channel)
         if known is None:
             with self._lock:
@@ -50,13 +50,13 @@ class Listening:
                     self._thread = threading.Thread(target=self._run, name="tenure-listener", daemon=True)
                     self._thread.start()
                 elif self._connection is not None:
-                    self._subscribe(channel)
-        known[1].wait(LOOK_AGAIN)
+                    self._send_subscribe(channel)
+        known[1].wait(POLL_SECONDS)
 
     def wait(self, waiter: Waiter[threading.Event], ms: float, cancel: threading.Event | None = None) -> None:
         """Sleep until the waiter is woken, that many milliseconds have passed, or it is time for another look."""
         leads = bool(self.waiters.leads(waiter))
-        poll = LOOK_AGAIN if leads else None
+        poll = POLL_SECONDS if leads else None
         if cancel is not None:
             poll = 0.05
         self._clock.wait(waiter.signal, max(ms, 0) / 1000, poll)
@@ -68,32 +68,34 @@ class Listening:
             try:
                 self._listen()
             except (redis.RedisError, OSError, TenureError, ValueError, AttributeError):
-                # A connection that is closed under its reader fails in many ways; all mean: make another.
+                # A connection that is closed while it is read fails in many ways. In each case, make another.
                 with self._lock:
                     self._connection = None
                 self.waiters.wake_all()
                 self._closed.wait(0.05)
 
     def _listen(self) -> None:
-        connection = self._wire.listener(next(iter(self._channels)))
+        connection = self._commands.listener(next(iter(self._channels)))
         connection.connect()
         with self._lock:
             self._connection = connection
             for channel in self._channels:
-                self._subscribe(channel)
+                self._send_subscribe(channel)
         self.waiters.wake_all()
         while not self._closed.is_set():
             kind, channel, data = connection.read_response()
             if kind == b"message":
-                self._told(channel, data)
+                self._handle(channel, data)
             elif kind == b"subscribe":
                 self._channels[channel][1].set()
 
-    def _subscribe(self, channel: bytes) -> None:
-        with contextlib.suppress(redis.RedisError, OSError):  # the reader finds out too, and begins anew
+    def _send_subscribe(self, channel: bytes) -> None:
+        with contextlib.suppress(
+            redis.RedisError, OSError
+        ):  # the reader thread sees the same error, and connects again
             self._connection.send_command("SUBSCRIBE", channel)
 
-    def _told(self, channel: bytes, data: bytes) -> None:
+    def _handle(self, channel: bytes, data: bytes) -> None:
         topic, _ = self._channels[channel]
         count, plan = WOKEN.unpack_from(data)
         if plan and plan < self.plans.get(topic, NEVER):

@@ -10,8 +10,8 @@ import redis
 
 from tenure.backends.redis.address import parse
 from tenure.backends.redis.backend import RedisBackend
-from tenure.backends.redis.commands import Wire
-from tenure.backends.redis.core import Core
+from tenure.backends.redis.commands import Commands
+from tenure.backends.redis.core import INSPECT_LIMIT, Core
 from tenure.backends.redis.filters import Filters, RotatingFilter
 from tenure.backends.redis.produce import ATOMIC_BYTES
 from tenure.backends.redis.shards import MAX_PARTITIONS
@@ -26,38 +26,44 @@ _OLDEST = {"valkey": (8, 0), "redis": (7, 0)}
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
-def open_redis(url: str, settings: RedisSettings, clock: Clock) -> tuple[RedisBackend, list[str]]:
-    """The backend, and what its user should be told."""
+def open_redis(
+    url: str, settings: RedisSettings, clock: Clock, inspect_limit: int = INSPECT_LIMIT
+) -> tuple[RedisBackend, list[str]]:
+    """The backend, and what its user should be told. `inspect_limit`: see `storage.inspect_limit`."""
     address = parse(url)
     chosen = settings.with_options(address.options, address.shown)
     if not _PREFIX.match(chosen.prefix):
         raise SettingsError(f"storage.redis.prefix = {chosen.prefix!r}: 1 to 64 of letters, digits, '.', '_' and '-'")
     remarks: list[str] = []
     try:
-        wire = Wire(
+        commands = Commands(
             topology(address, chosen.timeout, _tls(chosen, address.tls)),
             patience=chosen.patience,
             wait_replicas=chosen.wait_replicas,
             wait_aof=chosen.wait_aof,
             wait_timeout=chosen.timeout,
         )
+    except redis.exceptions.BusyLoadingError as exc:
+        raise Unavailable(f"{address.shown}: the server is loading its data: try again in a while") from exc
     except (redis.RedisError, OSError) as exc:
         raise OpenError(f"{address.shown}: {exc}") from exc
     try:
-        durability = _examine(wire, remarks)
-        refused = wire.prepare()
+        durability = _examine(commands, remarks)
+        refused = commands.prepare()
         if refused is not None:
-            remarks.append(f"the server has no functions for us, and is sent scripts: {refused}")
-        core = Core(wire, chosen.prefix, chosen.partitions, clock)
+            remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
+        core = Core(commands, chosen.prefix, chosen.partitions, clock, inspect_limit)
         _claim_format(core, address.shown)
         core.filters = _filters(chosen, clock)
     except (Unavailable, OpenError) as exc:
-        wire.close()
+        commands.close()
         if address.shown in str(exc):
             raise
+        if isinstance(exc.__cause__, redis.exceptions.BusyLoadingError):
+            raise Unavailable(f"{address.shown}: {exc}") from exc
         raise OpenError(f"{address.shown}: {exc}") from exc
     except TenureError:
-        wire.close()
+        commands.close()
         raise
     traits = Traits(
         scope="cluster",
@@ -86,17 +92,26 @@ def _tls(chosen: RedisSettings, wanted: bool) -> dict[str, Any]:
 
 
 def _filters(chosen: RedisSettings, clock: Clock) -> Filters:
-    wanted = (chosen.bloom_keys, chosen.bloom_ghosts, chosen.bloom_cleanup)
-    size = (chosen.bloom_capacity, chosen.bloom_rate, chosen.bloom_rotation)
-    return Filters(*(RotatingFilter(clock, *size) if on and chosen.bloom_capacity else None for on in wanted))
+    wanted = (
+        (chosen.bloom_keys, chosen.bloom_keys_capacity),
+        (chosen.bloom_ghosts, chosen.bloom_ghosts_capacity),
+        (chosen.bloom_cleanup, chosen.bloom_cleanup_capacity),
+    )
+    made: list[RotatingFilter | None] = []
+    for on, own in wanted:
+        capacity = chosen.bloom_capacity if own is None else own
+        made.append(
+            RotatingFilter(clock, capacity, chosen.bloom_rate, chosen.bloom_rotation) if on and capacity else None
+        )
+    return Filters(*made)
 
 
-def _examine(wire: Wire, remarks: list[str]) -> Durability:
+def _examine(commands: Commands, remarks: list[str]) -> Durability:
     """The least of what the servers keep; raises OpenError for one that cannot be used."""
     levels: list[Durability] = []
-    for info in wire.everywhere("INFO", "server"):
+    for info in commands.on_primaries("INFO", "server"):
         _check_version(_text(info))
-    for config in _configs(wire, remarks):
+    for config in _configs(commands, remarks):
         policy = config.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
             raise OpenError(
@@ -113,9 +128,9 @@ def _examine(wire: Wire, remarks: list[str]) -> Durability:
     return least
 
 
-def _configs(wire: Wire, remarks: list[str]) -> list[dict[str, str]]:
+def _configs(commands: Commands, remarks: list[str]) -> list[dict[str, str]]:
     try:
-        found = wire.everywhere("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
+        found = commands.on_primaries("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
     except StoreError as exc:
         if not isinstance(exc.__cause__, redis.ResponseError):
             raise
@@ -123,7 +138,9 @@ def _configs(wire: Wire, remarks: list[str]) -> list[dict[str, str]]:
     else:
         return [_pairs(raw) for raw in found]
     configs = []
-    for told, memory in zip(wire.everywhere("INFO", "persistence"), wire.everywhere("INFO", "memory"), strict=True):
+    for told, memory in zip(
+        commands.on_primaries("INFO", "persistence"), commands.on_primaries("INFO", "memory"), strict=True
+    ):
         info = dict(line.split(":", 1) for line in f"{_text(told)}\n{_text(memory)}".splitlines() if ":" in line)
         configs.append({
             "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
@@ -145,9 +162,10 @@ def _check_version(info: str) -> None:
 def _claim_format(core: Core, shown: str) -> None:
     """Under a prefix is a store of our format, or nothing yet."""
     key = core.shards.registry + b":format"
-    raw = core.wire.command(key, "GET", key)
+    raw = core.commands.plain(key, "GET", key)
     if raw is None:
-        core.wire.command(key, "SET", key, f"tenure {FORMAT}", "NX")
+        core.commands.plain(key, "SET", key, f"tenure {FORMAT}", "NX")
+        core.cursor_seal()  # now, since a server that is full later would not take the key
     elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's name before
         raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")
 

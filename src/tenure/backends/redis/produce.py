@@ -1,4 +1,4 @@
-"""Jobs in."""
+"""Enqueueing, and staged writes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tenure.backends.redis.commands import Arg
-from tenure.backends.redis.core import Core, OnceCore
-from tenure.backends.redis.records import HAS_KEY, KEYED, WISH, encode_body, encode_msgpack, encode_rules, plain_body
-from tenure.backends.redis.shards import Registered, Shard
+from tenure.backends.redis.core import Core, RememberingCore
+from tenure.backends.redis.packer import Arg
+from tenure.backends.redis.records import (
+    HAS_KEY,
+    KEYED,
+    THERE,
+    WISH,
+    encode_body,
+    encode_msgpack,
+    encode_rules,
+    plain_body,
+)
+from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TenureError, TooLarge
 from tenure.model.job import Enqueued
 from tenure.model.names import QueueName
@@ -22,7 +31,7 @@ from tenure.storage.records import encode_headers
 #: The most bytes that one call enqueues: one request, which the server runs as one step.
 ATOMIC_BYTES = 64 * 1024 * 1024
 _JOB_OVERHEAD = 512
-#: Payloads from here on are worth a look before they are sent, if their key may have been before.
+#: A payload of this size is worth a read before it is sent, if this process may have sent its key before.
 LARGE = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
@@ -44,7 +53,7 @@ def created_text(name: QueueName) -> bytes:
 
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    queue = core.shards.made(name)
+    queue = core.shards.find_or_register(name)
     size = _JOB_OVERHEAD * len(requests)
     for request in requests:
         size += len(request[0])
@@ -58,7 +67,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
     return _enqueue(core, name, queue, requests)
 
 
-def _enqueue(core: Core, name: QueueName, queue: Registered, requests: Sequence[JobRequest]) -> list[Enqueued]:
+def _enqueue(core: Core, name: QueueName, queue: RegisteredQueue, requests: Sequence[JobRequest]) -> list[Enqueued]:
     packed = _pack(core, queue, requests)
     if len(packed) == 1:
         return _send(core, name, requests, packed[0])
@@ -68,40 +77,42 @@ def _enqueue(core: Core, name: QueueName, queue: Registered, requests: Sequence[
     return [answers[index] for index in range(len(requests))]
 
 
-def _known_before(core: Core, queue: Registered, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
-    """Large jobs whose key is held by one with the same payload: found by a look, so that they need not be sent.
+def _known_before(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
+    """Large jobs that are duplicates of a job which holds their key: found by a read, so that they need not be sent.
 
-    Only keys that this process may have enqueued before are looked for; the others are sent, and the step tells. Of a
-    request that is remembered by its id, every step has to be taken again.
+    Only keys that this process may have sent before are looked up; for the others the enqueue itself tells. A request
+    that is remembered by its id must take every step again, so nothing is looked up for it.
     """
     seen = core.filters.keys
-    if seen is None or isinstance(core, OnceCore):
+    if seen is None or isinstance(core, RememberingCore):
         return {}
     wanted: dict[Shard, list[tuple[int, bytes, bytes]]] = {}
     for index, request in enumerate(requests):
         if request.key is not None and len(request.payload) >= LARGE:
             key = digest(request.key.encode())
             if key in seen:
-                wanted.setdefault(queue.of(key), []).append((index, key, digest(request.payload)))
+                wanted.setdefault(queue.shard_of(key), []).append((index, key, digest(request.payload)))
             else:
                 seen.add(key)
     known: dict[int, Enqueued] = {}
     for shard, keyed in wanted.items():
-        found = core.wire.ask(shard.base, "holders", b"".join(key for _, key, _ in keyed))
+        found = core.commands.call(shard.base, "holders", b"".join(key for _, key, _ in keyed))
         for (index, _, payload), holder in zip(keyed, found, strict=True):
-            if holder[16:] == payload:
+            if holder and (holder[16:] == payload or requests[index].on_conflict == "keep"):
                 known[index] = Enqueued(holder[:16].hex(), True)
     return known
 
 
-def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:
+def _pack(
+    core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chunk: int | None = None
+) -> list[_Packed]:
     wall = core.clock.wall_ms()
     # A chunk that is published again must meet its marker: it always goes to the same partition.
-    anywhere = core.any_of(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
+    anywhere = core.choose_shard(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
         return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
     packed: dict[int, _Packed] = {}
-    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers) in enumerate(requests):
+    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict) in enumerate(requests):
         if at_ms is not None:
             delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
         raw_key = key.encode() if key is not None else b""
@@ -109,13 +120,13 @@ def _pack(core: Core, queue: Registered, requests: Sequence[JobRequest], chunk: 
         key_digest = b""
         if raw_key:
             key_digest = digest(raw_key)
-            shard = queue.of(key_digest)  # jobs of one key meet in one shard
+            shard = queue.shard_of(key_digest)  # jobs of one key meet in one shard
         part = packed.get(shard.partition)
         if part is None:
             places: list[int] = []
             part = packed[shard.partition] = _Packed(shard, places, [], [], [])
         if raw_key:
-            part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload)))
+            part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload), on_conflict == "keep"))
         assert isinstance(part.indexes, list)
         part.indexes.append(index)
         part.wishes.append(WISH.pack(priority, HAS_KEY if raw_key else 0, attempts or 0, delay_ms, ttl_ms or 0))
@@ -140,7 +151,7 @@ def _refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, rep
 
 
 def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Packed) -> list[Enqueued]:
-    reply = core.act(part.shard.base, "enqueue", *_arguments(name, part))
+    reply = core.call_once(part.shard.base, "enqueue", *_arguments(name, part))
     if reply[0] == b"E":
         raise _refusal(name, requests, part, reply)
     prefix, there = reply
@@ -148,26 +159,26 @@ def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Pa
     tail = bytes((part.shard.partition,))
     first, last = prefix.hex(), tail.hex()
     added = [Enqueued(f"{first}{n:06x}{last}") for n in range(count)]
-    for at in range(0, len(there), 20):
-        added[int.from_bytes(there[at : at + 4], "big")] = Enqueued(there[at + 4 : at + 20].hex(), True)
+    for index, job in THERE.iter_unpack(there):
+        added[index] = Enqueued(job.hex(), True)
     return added
 
 
 # ── staged writes ────────────────────────────────────────────────────────────────────────────────────────────────────
 #
 # The manifest and how far a write is are in the registry; the marker of a chunk is beside its jobs, written with them.
-# A chunk whose marker is there but which is not counted yet was cut off between the two: whoever comes next counts it.
+# If a client stops between the two, the marker is there and the chunk is not counted yet: the next client counts it.
 
 
 def begin_write(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
     if len(manifest) > MAX_MANIFEST:
         raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
     key = digest(write_id.encode())
-    return _write(core.wire.ask(core.shards.registry, "begin_write", key, write_id, manifest, keep_ms))
+    return _write(core.commands.call(core.shards.registry, "begin_write", key, write_id, manifest, keep_ms))
 
 
 def write_state(core: Core, write_id: str) -> WriteState | None:
-    reply = core.wire.ask(core.shards.registry, "write_state", digest(write_id.encode()))
+    reply = core.commands.call(core.shards.registry, "write_state", digest(write_id.encode()))
     return _write(reply) if reply else None
 
 
@@ -184,19 +195,19 @@ def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Se
     key = digest(write_id.encode())
     fresh = not requests
     jobs = duplicates = 0
-    for part in _pack(core, core.shards.made(name), requests, chunk) if requests else ():
-        reply = core.act(part.shard.base, "publish", *_arguments(name, part), key, chunk, UNFINISHED_MS)
+    for part in _pack(core, core.shards.find_or_register(name), requests, chunk) if requests else ():
+        reply = core.call_once(part.shard.base, "publish", *_arguments(name, part), key, chunk, UNFINISHED_MS)
         if reply[0] == b"E":
             raise _refusal(name, requests, part, reply)
         fresh = fresh or bool(reply[0])
         jobs, duplicates = jobs + reply[1], duplicates + reply[2]
-    core.wire.ask(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates)
+    core.commands.call(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates)
     return Published(True, jobs, duplicates) if fresh else Published(False, 0)
 
 
 def finish_write(core: Core, write_id: str, forget: str | None) -> WriteState:
     other = b"" if forget is None else digest(forget.encode())
-    reply = core.wire.ask(core.shards.registry, "finish_write", digest(write_id.encode()), other)
+    reply = core.commands.call(core.shards.registry, "finish_write", digest(write_id.encode()), other)
     if not reply:
         raise _unknown(write_id)
     return _write(reply)

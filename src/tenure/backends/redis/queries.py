@@ -1,4 +1,4 @@
-"""Looking: jobs, lists, counts, what is coming. Nothing here writes."""
+"""Queries: jobs, lists, counts, upcoming jobs. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.backends.redis.records import (
     decode_result,
     decode_state,
 )
-from tenure.backends.redis.shards import Registered, Shard
+from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
 from tenure.model import lifecycle
 from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
@@ -35,14 +35,14 @@ _FIELDS = 6
 
 
 def get(core: Core, name: QueueName, job: bytes) -> Job | None:
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     if queue is None:
         return None
-    shard = queue.of(job)
+    shard = queue.shard_of(job)
     ghosts = core.filters.ghosts
     if ghosts is not None and job in ghosts and surely_gone(core, shard, (job,)):
         return None
-    now, *fields = core.wire.ask(shard.base, "fetch", job)
+    now, *fields = core.commands.call(shard.base, "fetch", job)
     found = _job(shard, job, fields, now)
     if found is None and ghosts is not None:
         ghosts.add(job)
@@ -50,11 +50,11 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
 
 
 def surely_gone(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
-    """Those of these jobs that are not there: a plain read, cheaper than any verb, of ids that a filter named."""
+    """Those of these jobs that are not there. A plain read, cheaper than a verb: for ids that a filter named."""
     key = shard.base + b":state"
     if len(jobs) == 1:
-        return set() if core.wire.command(key, "HEXISTS", key, jobs[0]) else set(jobs)
-    there = core.wire.command(key, "HMGET", key, *jobs)
+        return set() if core.commands.plain(key, "HEXISTS", key, jobs[0]) else set(jobs)
+    there = core.commands.plain(key, "HMGET", key, *jobs)
     return {job for job, state in zip(jobs, there, strict=True) if state is None}
 
 
@@ -101,8 +101,8 @@ def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | 
 
 def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:
     deadline = core.clock.steady_ms() + timeout_ms
-    listening = core.listening
-    waiter = listening.waiters.join((job,))
+    notifications = core.notifications
+    waiter = notifications.waiters.join((job,))
     heard = False
 
     def look() -> Job | None:
@@ -112,19 +112,19 @@ def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | 
     def pause() -> None:
         nonlocal heard
         if not heard:
-            listening.hear(core.shards.made(name).of(job).base, name)
+            notifications.subscribe(core.shards.find_or_register(name).shard_of(job).base, name)
             heard = True
-            return  # it may have ended before anyone listened
+            return  # it may have ended before we subscribed
         left = deadline - core.clock.steady_ms()
         if left <= 0:
             raise WaitTimeout(job.hex(), timeout_ms / 1000)
-        listening.wait(waiter, left)
-        core.wire.usable()
+        notifications.wait(waiter, left)
+        core.commands.ensure_open()
 
     try:
         return until_ended(look, pause, lambda last: _how_it_ended(core, name, last, job))
     finally:
-        listening.waiters.leave(waiter)
+        notifications.waiters.leave(waiter)
 
 
 def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
@@ -140,7 +140,7 @@ def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
 
 def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
     after = None if cursor is None else _split_cursor(cursor, name, state)
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     if queue is None:
         return Page([], None)
     jobs: list[Job] = []
@@ -159,7 +159,7 @@ def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str |
 
 
 def _page(core: Core, shard: Shard, state: str, limit: int, place: bytes) -> list[tuple[bytes, Job | None]]:
-    now, ids, *rest = core.wire.ask(shard.base, "page", state, limit, place)
+    now, ids, *rest = core.commands.call(shard.base, "page", state, limit, place)
     count = len(ids) // 16
     fields = rest[count:]
     return [
@@ -191,14 +191,14 @@ def _split_cursor(cursor: str, name: QueueName, state: str) -> tuple[int, bytes]
 
 
 def upcoming(core: Core, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> list[Job]:
-    before = 2**53 if before_ms >= 2**61 else core.of_calendar(before_ms)
+    before = 2**53 if before_ms >= 2**61 else core.server_time_of(before_ms)
     found: list[tuple[bytes, Shard]] = []
     for shard in core.shards.shards():
         if (tenant is not None and shard.name.tenant != tenant) or (
             queues is not None and shard.name.queue not in queues
         ):
             continue
-        found.extend((row, shard) for row in core.wire.ask(shard.base, "upcoming", before or 0, limit))
+        found.extend((row, shard) for row in core.commands.call(shard.base, "upcoming", before or 0, limit))
     jobs = []
     for row, shard in heapq.nsmallest(limit, found):
         job = get(core, shard.name, row[8:])
@@ -213,27 +213,27 @@ _NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, re
 
 
 def counts(core: Core, name: QueueName) -> Counts:
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     found = None if queue is None else _info(core, queue)
     return _NOTHING if found is None else found.counts
 
 
 def policy(core: Core, name: QueueName) -> Policy:
-    queue = core.shards.known(name)
+    queue = core.shards.find(name)
     found = None if queue is None else _info(core, queue)
     return found.policy if found is not None and isinstance(found.policy, Policy) else Policy()
 
 
 def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
-    found = (_info(core, queue) for queue in core.shards.all(tenant))
+    found = (_info(core, queue) for queue in core.shards.queues(tenant))
     return [info for info in found if info is not None]
 
 
-def _info(core: Core, queue: Registered) -> QueueInfo | None:
+def _info(core: Core, queue: RegisteredQueue) -> QueueInfo | None:
     """The queue in numbers, its partitions together; None if it is only a name so far."""
     there = []
     for shard in queue.shards:
-        reply = core.wire.ask(shard.base, "counts")
+        reply = core.commands.call(shard.base, "counts")
         if reply[1]:
             there.append(reply[2:])
     if not there:

@@ -1,6 +1,6 @@
 """Bytes as the Lua and its clients write them; the Lua's own are described in `lua/10_records.lua`.
 
-A body is sealed by the client that wrote it (CRC-32), a state by a sum over its fields, a lease and a row of the journal by
+A body carries a CRC-32 of the client that wrote it, a state a sum over its fields, a lease and a row of the journal
 the first digits of a SHA-1, the only digest Lua has there. Decoders raise `Corrupt`; they never guess.
 """
 
@@ -21,25 +21,30 @@ from tenure.model.retry import Policy
 from tenure.storage.checksum import crc32
 from tenure.storage.records import decode_headers
 
-HAS_KEY, HAS_ERROR, HAS_PROGRESS, HAS_RESULT = 1, 2, 4, 8
+#: What else there is of a job, as bits of its state. Stored: do not renumber.
+FLAGS = {"HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8}
+HAS_KEY = FLAGS["HAS_KEY"]
 
 WISH = Struct(">BBIQQ")  # priority, flags, max_attempts (0: the policy's), delay, ttl (0: none)
-KEYED = Struct(">I16s16s")  # index, digest of the key, digest of the payload
+KEYED = Struct(">I16s16sB")  # index, digest of the key, digest of the payload, 1 if another payload is no conflict
 SETTLE = Struct(">B16s16sQ")  # verb, job, lease, token
 DELIVERY = Struct(">16sQIIBQ")  # job, token, attempt, max_attempts, priority, created
 WOKEN = Struct(">IQ")  # waiters to wake, when something is due
 TIME = Struct(">Q")
-_SEAL = 8
+THERE = Struct(">I16s")  # index of a job in its call, the job that was there before
+DISCARD = Struct(">16sQ")  # job, the token it must still have
+#: Digits of a SHA-1 that seal a record.
+SEAL_BYTES = 8
 
 
 def _sealed(prefix: bytes, row: bytes) -> bytes:
-    return hashlib.sha1(prefix + row, usedforsecurity=False).hexdigest()[:_SEAL].encode()
+    return hashlib.sha1(prefix + row, usedforsecurity=False).hexdigest()[:SEAL_BYTES].encode()
 
 
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_BODY = Struct(">BHI")  # version, bytes of key, bytes of headers
-_PLAIN = _BODY.pack(1, 0, 0)
+BODY = Struct(">BHI")  # version, bytes of key, bytes of headers
+_PLAIN = BODY.pack(1, 0, 0)
 
 
 class Body(NamedTuple):
@@ -49,7 +54,7 @@ class Body(NamedTuple):
 
 
 def encode_body(payload: bytes, key: bytes, headers: bytes) -> bytes:
-    body = (_BODY.pack(1, len(key), len(headers)) + key + headers if key or headers else _PLAIN) + payload
+    body = (BODY.pack(1, len(key), len(headers)) + key + headers if key or headers else _PLAIN) + payload
     return body + crc32(body).to_bytes(4, "big")
 
 
@@ -61,21 +66,22 @@ def plain_body(payload: bytes) -> bytes:
 
 def decode_body(value: bytes, job: bytes) -> Body:
     body = value[:-4]
-    if len(value) < _BODY.size + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] != 1:
+    if len(value) < BODY.size + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] != 1:
         detail = f"its stored payload is damaged ({len(value)} bytes)" if value else "its payload is missing"
         raise Corrupt(detail, job.hex())
     if body.startswith(_PLAIN):
-        return Body(None, {}, body[_BODY.size :])
-    _, key, headers = _BODY.unpack_from(body)
-    at_headers = _BODY.size + key
+        return Body(None, {}, body[BODY.size :])
+    _, key, headers = BODY.unpack_from(body)
+    at_headers = BODY.size + key
     at_payload = at_headers + headers
-    text = body[_BODY.size : at_headers].decode("utf-8", "replace") if key else None
+    text = body[BODY.size : at_headers].decode("utf-8", "replace") if key else None
     return Body(text, decode_headers(body[at_headers:at_payload], job), body[at_payload:])
 
 
 # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_STATE = Struct(">BBBBBIIIQQQQQQ16s")
+STATE = Struct(">BBBBBIIIQQQQQQ16s")  # the fields of `State`; a checksum of 4 bytes follows
+STATE_HEAD = Struct(">BBBBBIIIQQQQQ")  # those that are the same for jobs which were enqueued alike
 
 
 class State(NamedTuple):
@@ -97,42 +103,52 @@ class State(NamedTuple):
 
 
 def decode_state(value: bytes, job: bytes) -> State:
-    if len(value) == _STATE.size + 4 and value[0] == 1:
-        state = State(*_STATE.unpack_from(value))
+    if len(value) == STATE.size + 4 and value[0] == 1:
+        state = State(*STATE.unpack_from(value))
         if _sum(state, job) == int.from_bytes(value[-4:], "big"):
             return state
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
 
 
 def encode_state(state: State, job: bytes) -> bytes:
-    return _STATE.pack(*state) + _sum(state, job).to_bytes(4, "big")
+    return STATE.pack(*state) + _sum(state, job).to_bytes(4, "big")
 
 
+# A state's checksum weighs each field by an odd number, the halves of an 8-byte field apart, so that a change of any
+# one of them shows. `constants` makes the Lua from these weights. Stored: never change them.
+ID_WEIGHTS = (40503, 30011, 20011, 10007)
+LEASE_WEIGHT = 3
+SMALL_WEIGHTS = {
+    "state": 521, "priority": 1031, "reason": 2053, "flags": 4099, "attempt": 8209, "max_attempts": 16411,
+    "replays": 32771,
+}  # fmt: skip
+#: Of each 8-byte field, in the order of `State`: the weights of its low and its high half.
+WIDE_WEIGHTS = {
+    "token": (5, 7), "created": (11, 13), "visible": (17, 19), "ended": (23, 29), "due": (31, 37), "last": (41, 43),
+}  # fmt: skip
 _ID = Struct(">IIII")
 _LOW = 2**32 - 1
 
 
 def _sum(s: State, job: bytes) -> int:
-    """As `L.sum` has it."""
-    total = _id_sum(job) + _id_sum(s.lease) * 3
-    total += s.state * 521 + s.priority * 1031 + s.reason * 2053 + s.flags * 4099 + s.attempt * 8209
-    total += s.max_attempts * 16411 + s.replays * 32771
-    for field, low, high in (
-        (s.token, 5, 7), (s.created_at_ms, 11, 13), (s.visible_at_ms, 17, 19), (s.ended_at_ms, 23, 29),
-        (s.due_at_ms, 31, 37), (s.last_event, 41, 43),
-    ):  # fmt: skip
+    total = _id_sum(job) + _id_sum(s.lease) * LEASE_WEIGHT
+    small = (s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays)
+    wide = (s.token, s.created_at_ms, s.visible_at_ms, s.ended_at_ms, s.due_at_ms, s.last_event)
+    for field, weight in zip(small, SMALL_WEIGHTS.values(), strict=True):
+        total += field * weight
+    for field, (low, high) in zip(wide, WIDE_WEIGHTS.values(), strict=True):
         total += (field & _LOW) * low + (field >> 32) * high
     return total & _LOW
 
 
 def _id_sum(raw: bytes) -> int:
-    a, b, c, d = _ID.unpack(raw)
-    return int(a * 40503 + b * 30011 + c * 20011 + d * 10007) & _LOW
+    total: int = sum(word * weight for word, weight in zip(_ID.unpack(raw), ID_WEIGHTS, strict=True))
+    return total & _LOW
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_LEASE = Struct(">QQIII16s")
+LEASE = Struct(">QQIII16s")  # expires, granted, given, open, lost, claim; the worker's name follows
 
 
 class Lease(NamedTuple):
@@ -141,10 +157,10 @@ class Lease(NamedTuple):
 
 
 def decode_lease(value: bytes, lease: bytes) -> Lease:
-    row, seal = value[:-_SEAL], value[-_SEAL:]
-    if len(row) < _LEASE.size or _sealed(lease, row) != seal:
+    row, seal = value[:-SEAL_BYTES], value[-SEAL_BYTES:]
+    if len(row) < LEASE.size or _sealed(lease, row) != seal:
         raise Corrupt(f"lease {lease.hex()} is damaged")
-    return Lease(_LEASE.unpack_from(row)[0], row[_LEASE.size :].decode("utf-8", "replace") or None)
+    return Lease(LEASE.unpack_from(row)[0], row[LEASE.size :].decode("utf-8", "replace") or None)
 
 
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,9 +192,9 @@ def decode_result(value: bytes | None, job: bytes) -> bytes | None:
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_RULES = Struct(">BIQQQQQBBBdddQQd")
-_KINDS = ("fixed", "linear", "exponential")
-_JITTERS = ("none", "equal", "full")
+RULES = Struct(">BIQQQQQBBBdddQQd")
+KINDS = ("fixed", "linear", "exponential")
+JITTERS = ("none", "equal", "full")
 _policy = msgspec.msgpack.Decoder(Policy)
 encode_msgpack = msgspec.msgpack.Encoder().encode
 
@@ -187,15 +203,15 @@ def encode_rules(policy: Policy, partitions: int = 1) -> bytes:
     """A policy as the Lua reads it: numbers only. Of its limits, a partition has its share."""
     backoff = policy.backoff
     rate = policy.rate if isinstance(policy.rate, Rate) else None
-    return _RULES.pack(
+    return RULES.pack(
         0,
         policy.max_attempts,
         *(duration_ms(name, getattr(policy, name)) for name in ("lease", "retention", "result_retention")),
         duration_ms("dedup_window", policy.dedup_window),
         _share(policy.max_waiting, partitions),
         policy.backoff_on_expiry,
-        _KINDS.index(backoff.kind),
-        _JITTERS.index(backoff.jitter),
+        KINDS.index(backoff.kind),
+        JITTERS.index(backoff.jitter),
         backoff.base,
         backoff.factor,
         backoff.cap,
@@ -220,9 +236,9 @@ def decode_policy(raw: bytes) -> Policy:
 
 # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_ROW = Struct(">BQQH")  # version, time, number of the first event, how many
-_GROUP = Struct(">BBBBIQ16sHIB")  # change state priority reason max_attempts at lease count text's bytes, more follows
-_REST = Struct(">QIQ")  # token, attempt, place of the job's event before this
+ROW = Struct(">BQQH")  # version, time, number of the first event, how many
+GROUP = Struct(">BBBBIQ16sHIB")  # change state priority reason max_attempts at lease count text's bytes, more follows
+REST = Struct(">QIQ")  # token, attempt, place of the job's event before this
 
 
 class StoredEvent(NamedTuple):
@@ -248,28 +264,28 @@ class Row(NamedTuple):
 
 
 def row_time(value: bytes) -> int:
-    return int(_ROW.unpack_from(value, _SEAL)[1])
+    return int(ROW.unpack_from(value, SEAL_BYTES)[1])
 
 
 def decode_row(commit: int, value: bytes) -> Row:
-    seal, row = value[:_SEAL], value[_SEAL:]
-    if len(row) < _ROW.size or _sealed(b"", row) != seal or row[0] != 1:
+    seal, row = value[:SEAL_BYTES], value[SEAL_BYTES:]
+    if len(row) < ROW.size or _sealed(b"", row) != seal or row[0] != 1:
         raise Corrupt(f"journal row {commit} is damaged")
-    _, time_ms, first, count = _ROW.unpack_from(row)
+    _, time_ms, first, count = ROW.unpack_from(row)
     events: list[StoredEvent] = []
-    at = _ROW.size
+    at = ROW.size
     try:
         while at < len(row):
-            *head, jobs, text_bytes, more = _GROUP.unpack_from(row, at)
-            at += _GROUP.size
+            *head, jobs, text_bytes, more = GROUP.unpack_from(row, at)
+            at += GROUP.size
             text = row[at : at + text_bytes]
             at += text_bytes
             rest_at = at + 16 * jobs
             for index in range(jobs):
                 job = row[at + 16 * index : at + 16 * index + 16]
-                rest = _REST.unpack_from(row, rest_at + _REST.size * index) if more else (0, 0, 0)
+                rest = REST.unpack_from(row, rest_at + REST.size * index) if more else (0, 0, 0)
                 events.append(StoredEvent._make((*head, text, job, *rest)))
-            at = rest_at + (_REST.size * jobs if more else 0)
+            at = rest_at + (REST.size * jobs if more else 0)
     except StructError as exc:
         raise Corrupt(f"journal row {commit} cannot be read") from exc
     if len(events) != count:

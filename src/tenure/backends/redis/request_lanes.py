@@ -1,4 +1,4 @@
-"""Lanes: how a request that was sent twice acts once.
+"""Request lanes: how a request that is sent twice acts once.
 
 A client has as many lanes as requests under way at once. A lane carries one request at a time, each with the next
 number, and beside what the request wrote the server keeps, in the same step, the lane's last number and its answer. A
@@ -16,30 +16,32 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 
-class Turn(NamedTuple):
-    """One request's place: which lane, and which number in it."""
+class LaneRequest(NamedTuple):
+    """A request's lane, and its number in the lane."""
 
     lane: bytes
     number: int
 
 
-class Lanes:
+class RequestLanes:
     def __init__(self) -> None:
         self._client = os.urandom(9)
         self._made = itertools.count()
         self._lock = threading.Lock()
-        self._free: list[Turn] = []
+        self._free: list[LaneRequest] = []
 
     @contextmanager
-    def turn(self) -> Iterator[Turn]:
+    def request(self) -> Iterator[LaneRequest]:
         with self._lock:
-            last = self._free.pop() if self._free else Turn(self._client + next(self._made).to_bytes(3, "big"), 0)
-        turn = Turn(last.lane, last.number + 1)
+            last = (
+                self._free.pop() if self._free else LaneRequest(self._client + next(self._made).to_bytes(3, "big"), 0)
+            )
+        request = LaneRequest(last.lane, last.number + 1)
         try:
-            yield turn
+            yield request
         except BaseException:
-            # The request may still be on its way, and arrive after a later one: nobody goes on in this lane.
+            # The request may still be on its way, and arrive after a later one: this lane is not used again.
             raise
         else:
             with self._lock:
-                self._free.append(turn)
+                self._free.append(request)

@@ -1,11 +1,11 @@
-"""Jobs put in as they stood elsewhere: in another store, or here before they were archived."""
+"""Restoring jobs as they stood in another store, or in this one before they were archived."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure.backends.redis.commands import Arg
 from tenure.backends.redis.core import Core
+from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.produce import ATOMIC_BYTES, FIRST_RULES, created_text
 from tenure.backends.redis.records import HAS_KEY, State, encode_body, encode_progress, encode_result, encode_state
 from tenure.backends.redis.shards import Shard
@@ -28,15 +28,15 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
     size = sum([_JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
-    queue = core.shards.made(name)
+    queue = core.shards.find_or_register(name)
     parts: dict[Shard, list[Arg]] = {}
     keys: dict[bytes, str | None] = {}
     for image in images:
-        parts.setdefault(queue.of(image.id), []).extend(_packed(image))
+        parts.setdefault(queue.shard_of(image.id), []).extend(_packed(image))
         keys[image.id] = image.key
     whole = Restored(added=[], there=[], refused={})
     for shard, args in parts.items():
-        added, there, *refused = core.act(shard.base, "restore", created_text(name), FIRST_RULES, _KEPT_MS, *args)
+        added, there, *refused = core.call_once(shard.base, "restore", created_text(name), FIRST_RULES, _KEPT_MS, *args)
         whole.added.extend(_ids(added))
         whole.there.extend(_ids(there))
         for job, why in zip(refused[::2], refused[1::2], strict=True):

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tenure.backends.redis.commands import Wire
+from tenure.backends.redis.commands import Commands
 from tenure.model.names import QueueName
 
 MAX_PARTITIONS = 64
@@ -24,64 +24,64 @@ class Shard(NamedTuple):
     number: int
 
 
-class Registered(NamedTuple):
+class RegisteredQueue(NamedTuple):
     name: QueueName
     number: int
     shards: tuple[Shard, ...]
 
-    def of(self, job: bytes) -> Shard:
+    def shard_of(self, job: bytes) -> Shard:
         return self.shards[job[15] % len(self.shards)]
 
 
 class Shards:
-    def __init__(self, wire: Wire, prefix: str, partitions: int) -> None:
-        self._wire = wire
+    def __init__(self, commands: Commands, prefix: str, partitions: int) -> None:
+        self._commands = commands
         self._prefix = prefix
         self._partitions = partitions
         self.registry = f"{prefix}:{{registry}}".encode()
-        self._known: dict[QueueName, Registered] = {}
+        self._known: dict[QueueName, RegisteredQueue] = {}
         self._turn = itertools.count()
 
-    def known(self, name: QueueName) -> Registered | None:
-        """The queue, if anyone has ever made it."""
+    def find(self, name: QueueName) -> RegisteredQueue | None:
+        """The queue, if it is registered."""
         found = self._known.get(name)
         if found is None:
-            raw = self._wire.command(self.registry + b":names", "HGET", self.registry + b":names", _joined(name))
+            raw = self._commands.plain(self.registry + b":names", "HGET", self.registry + b":names", _joined(name))
             if raw is not None:
                 found = self._learn(name, raw)
         return found
 
-    def made(self, name: QueueName) -> Registered:
-        """The queue, given a number if it has none."""
+    def find_or_register(self, name: QueueName) -> RegisteredQueue:
+        """The queue; it is registered, and given a number, if it is new."""
         found = self._known.get(name)
         if found is None:
-            reply = self._wire.ask(self.registry, "register", _joined(name), self._partitions)
+            reply = self._commands.call(self.registry, "register", _joined(name), self._partitions)
             found = self._learn(name, reply[0])
         return found
 
-    def all(self, tenant: str | None = None) -> list[Registered]:
+    def queues(self, tenant: str | None = None) -> list[RegisteredQueue]:
         names = self.registry + b":names"
-        rows = self._wire.command(names, "HGETALL", names)
+        rows = self._commands.plain(names, "HGETALL", names)
         pairs = rows.items() if isinstance(rows, dict) else zip(rows[::2], rows[1::2], strict=True)
         found = [self._learn(QueueName(*key.decode().split("/")), value) for key, value in pairs]
-        # A failover may lose the last names given out, whose queues are elsewhere and well: whoever knows says so.
+        # A failover may lose the newest names, although their queues live on other nodes: register those we know again.
         for queue in self._known.keys() - {queue.name for queue in found}:
             lost = self._known[queue]
-            self._wire.command(names, "HSETNX", names, _joined(queue), f"{lost.number} {len(lost.shards)}")
+            self._commands.plain(names, "HSETNX", names, _joined(queue), f"{lost.number} {len(lost.shards)}")
             found.append(lost)
         return sorted((q for q in found if tenant is None or q.name.tenant == tenant), key=lambda q: q.name)
 
     def shards(self) -> list[Shard]:
-        return [shard for queue in self.all() for shard in queue.shards]
+        return [shard for queue in self.queues() for shard in queue.shards]
 
-    def turn(self, shards: Sequence[Shard]) -> Sequence[Shard]:
-        """The shards, each call beginning one further."""
+    def rotated(self, shards: Sequence[Shard]) -> Sequence[Shard]:
+        """The shards, beginning one further with each call: callers take them in turn."""
         if len(shards) == 1:
             return shards
         first = next(self._turn) % len(shards)
         return (*shards[first:], *shards[:first])
 
-    def _learn(self, name: QueueName, raw: bytes) -> Registered:
+    def _learn(self, name: QueueName, raw: bytes) -> RegisteredQueue:
         number, partitions = (int(part) for part in raw.split())
         if partitions == 1:
             tags = [f"{name.tenant}/{name.queue}"]
@@ -91,7 +91,7 @@ class Shards:
             Shard(f"{self._prefix}:{{{tag}}}".encode(), name, n, number * MAX_PARTITIONS + n)
             for n, tag in enumerate(tags)
         )
-        found = self._known[name] = Registered(name, number, shards)
+        found = self._known[name] = RegisteredQueue(name, number, shards)
         return found
 
 

@@ -1,7 +1,7 @@
-"""Which server has a key: the one there is, whoever Sentinel says is the primary, or a cluster's node for its slot.
+"""Which server has a key: the only one, the primary that Sentinel names, or the cluster's node for the key's slot.
 
-The driver makes connections and reads answers. What it would do by itself (retry, follow, choose) is turned off: a
-request that is sent twice must be sent by us, who know its number.
+The driver makes connections and parses answers. Its own retries and redirections are turned off: only `commands` knows
+the number under which a request may be sent again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from tenure.backends.redis.address import Address
+from tenure.backends.redis.packer import packing_in_python
 from tenure.errors import OpenError
 
 Place = tuple[str, int]
@@ -30,7 +31,7 @@ class Topology(Protocol):
     def primaries(self) -> list[redis.Redis]: ...
 
     def refresh(self) -> None:
-        """Find out anew who is who."""
+        """Ask again which server has what."""
 
     def close(self) -> None: ...
 
@@ -49,7 +50,7 @@ def topology(address: Address, timeout: float, tls: dict[str, Any] | None = None
         options["password"] = address.password
     options |= _without_notifications()
     if address.kind == "unix":
-        return _One(redis.Redis(unix_socket_path=address.path, db=address.db, **options))
+        return _One(_client(unix_socket_path=address.path, db=address.db, **options))
     options |= tls or {}
     if address.kind == "cluster":
         return _Cluster(address.hosts, options)
@@ -57,7 +58,11 @@ def topology(address: Address, timeout: float, tls: dict[str, Any] | None = None
     if address.kind == "sentinel":
         return _Sentinel(address, options)
     host, port = address.hosts[0]
-    return _One(redis.Redis(host=host, port=port, **options))
+    return _One(_client(host=host, port=port, **options))
+
+
+def _client(**options: Any) -> redis.Redis:
+    return packing_in_python(redis.Redis(**options))
 
 
 def _without_notifications() -> dict[str, Any]:
@@ -97,13 +102,15 @@ class _Sentinel(_One):
         plain = {k: v for k, v in options.items() if k not in ("username", "password", "db", "protocol")}
         made: Any = sentinel.Sentinel
         self._sentinel: Any = made(address.hosts, sentinel_kwargs=plain)
+        for client in self._sentinel.sentinels:
+            packing_in_python(client)
         self._lock = threading.Lock()
         self._place: Place | None = None
         super().__init__(self._primary())
 
     def _primary(self) -> redis.Redis:
         self._place = self._sentinel.discover_master(self._service)
-        return redis.Redis(host=self._place[0], port=self._place[1], **self._options)
+        return _client(host=self._place[0], port=self._place[1], **self._options)
 
     def refresh(self) -> None:
         with self._lock:
@@ -138,7 +145,7 @@ class _Cluster:
         client = self._known.get(place)
         if client is None:
             with self._lock:
-                client = self._known.setdefault(place, redis.Redis(host=place[0], port=place[1], **self._options))
+                client = self._known.setdefault(place, _client(host=place[0], port=place[1], **self._options))
         return client
 
     def primaries(self) -> list[redis.Redis]:

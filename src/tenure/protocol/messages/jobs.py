@@ -72,7 +72,7 @@ class JobBody(Request, gc=False):
 
     @classmethod
     def of(cls, job: JobRequest) -> JobBody:
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers = job
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, _ = job
         return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers)
 
 

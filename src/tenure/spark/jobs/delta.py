@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from tenure.errors import InvalidArgument
+from tenure.extras import missing
 from tenure.spark.jobs.lake import OPEN, Entry, Lake
 from tenure.spark.jobs.summary import Told, quietly
 
@@ -22,7 +23,7 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, int]:
     try:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
     except ImportError:
-        raise InvalidArgument("Delta tables need the package deltalake: pip install 'tenure[delta]'") from None
+        raise InvalidArgument(missing("Delta tables", "deltalake", "delta")) from None
     lake = Lake(root)
     entries = lake.entries()
     versions: dict[str, int] = {}

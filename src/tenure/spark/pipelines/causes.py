@@ -19,6 +19,7 @@ _VARYING = (
     (r"^(the lease expired) \\(worker .*\\)$", "$1"),  # our own words, with a name in them
     (r"""'[^']*'|"[^"]*"|`[^`]*`""", "…"),
     (r"\\S+@\\S+|\\w+://\\S+|(/[\\w.-]+){2,}", "…"),
+    (r"…{2,}", "…"),  # two of the above side by side
     (r"\\b[0-9a-fA-F]{8,}(-[0-9a-fA-F]{4,})*\\b|\\b0x[0-9a-fA-F]+\\b", "#"),
     (r"\\d+([.,:]\\d+)*", "#"),
     (r"\\s+", " "),

@@ -224,4 +224,4 @@ def _unbroken(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
 
 
 def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= most else text[: most - 1].rstrip("…") + "…"

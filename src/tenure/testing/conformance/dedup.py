@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.clock import ManualClock
-from tenure.errors import KeyConflict
+from tenure.errors import InvalidArgument, KeyConflict
 from tenure.model.job import NewJob
 from tenure.model.retry import Policy
 from tenure.testing.conformance.world import (
@@ -47,6 +49,60 @@ def test_a_batch_sent_again_adds_nothing(queue: Queue) -> None:
     assert [e.id for e in again[:-1]] == [e.id for e in first]
     assert [e.duplicate for e in again] == [True] * 50 + [False]
     assert queue.counts().enqueued == 51
+
+
+def test_on_conflict_keep_answers_with_the_first_job(store: Store, queue: Queue) -> None:
+    first = queue.enqueue(NewJob(b"x", key="order-17", on_conflict="keep"))
+    assert not first.duplicate
+    with nothing_written(store):
+        again = queue.enqueue(NewJob(b"y", key="order-17", on_conflict="keep"))
+    assert (again.id, again.duplicate) == (first.id, True)
+    assert seen(queue, first.id).payload == b"x"
+    # It is the request that keeps, not the job: one that does not ask for it is refused.
+    with nothing_written(store), pytest.raises(KeyConflict):
+        queue.enqueue(b"y", key="order-17")
+    assert queue.enqueue(b"x", key="order-17").id == first.id
+
+
+def test_on_conflict_keep_in_one_batch(store: Store, queue: Queue) -> None:
+    held = queue.enqueue(b"held", key="held")
+    added = queue.enqueue_many([
+        NewJob(b"a", key="new"), NewJob(b"b", key="new", on_conflict="keep"), b"plain",
+        NewJob(b"other", key="held", on_conflict="keep"), NewJob(b"held", key="held"),
+        NewJob(bytes(100_000), key="held", on_conflict="keep"), NewJob(bytes(100_000), key="held", on_conflict="keep"),
+    ])  # fmt: skip
+    assert [e.duplicate for e in added] == [False, True, False, True, True, True, True]
+    assert added[1].id == added[0].id
+    assert {e.id for e in added[3:]} == {held.id}
+    assert seen(queue, added[0].id).payload == b"a"
+    assert queue.counts().enqueued == 3
+    with nothing_written(store), pytest.raises(KeyConflict) as conflict:
+        queue.enqueue_many([NewJob(b"c", key="new", on_conflict="keep"), NewJob(b"c", key="new")])
+    assert conflict.value.index == 1
+
+
+def test_on_conflict_keep_after_the_window_is_a_new_job(world: World, clock: ManualClock) -> None:
+    queue = world.queue(policy=Policy(dedup_window=HOUR))
+    first = queue.enqueue(NewJob(b"x", key="k", on_conflict="keep"))
+    queue.ack(claimed(queue))
+    assert queue.enqueue(NewJob(b"y", key="k", on_conflict="keep")).id == first.id
+    clock.advance(HOUR + 1)
+    fresh = queue.enqueue(NewJob(b"y", key="k", on_conflict="keep"))
+    assert (fresh.duplicate, seen(queue, fresh.id).payload) == (False, b"y")
+
+
+def test_on_conflict_keep_among_racing_producers(live: World) -> None:
+    queue = live.queue()
+    jobs = [NewJob(b"%d" % n, key="only", on_conflict="keep") for n in range(8)]
+    added = together([partial(queue.enqueue, job) for job in jobs])
+    assert len({e.id for e in added}) == 1
+    assert sum(not e.duplicate for e in added) == 1
+
+
+@pytest.mark.parametrize("given", ["", "replace", None, True])
+def test_on_conflict_is_error_or_keep(store: Store, queue: Queue, given: object) -> None:
+    with nothing_written(store), pytest.raises(InvalidArgument, match="on_conflict"):
+        queue.enqueue(NewJob(b"x", key="k", on_conflict=given))  # type: ignore[arg-type]  # that is the point
 
 
 def test_the_same_key_with_another_payload_is_a_conflict(store: Store, queue: Queue) -> None:

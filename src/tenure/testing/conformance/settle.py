@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,7 +13,7 @@ from tenure.errors import AlreadySettled, InvalidArgument, LeaseLost, TooLarge
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
 from tenure.model.lease import Delivery, Settle, receipt
-from tenure.model.retry import Policy
+from tenure.model.retry import Backoff, Policy
 from tenure.testing.conformance.world import (
     KEEPING,
     PROMPT,
@@ -358,6 +358,103 @@ def test_different_verdicts_in_one_call(world: World) -> None:
     assert [seen(queue, i).state for i in made] == ["done", "scheduled", "dead", "ready", "leased"]
     assert seen(queue, made[0]).result == b"result"
     assert (seen(queue, made[1]).error, seen(queue, made[2]).error) == ("again", "never")
+
+
+# ── one delivery, two verdicts ───────────────────────────────────────────────────────────────────────────────────────
+
+#: Every verdict, and the state of a job after it where done jobs are kept; `PASSING` keeps none.
+VERDICTS: dict[str, Callable[[Delivery], Settle]] = {
+    "ack": lambda d: Settle("ack", d.proof),
+    "ack with result": lambda d: Settle("ack", d.proof, b"result"),
+    "nack": lambda d: Settle("nack", d.proof, None, "again"),
+    "nack with delay": lambda d: Settle("nack", d.proof, None, None, 60_000),
+    "fail": lambda d: Settle("fail", d.proof, None, "never"),
+    "release": lambda d: Settle("release", d.proof),
+}
+_AFTER = {"ack": "done", "ack with result": "done", "nack": "ready", "nack with delay": "scheduled", "fail": "dead",
+          "release": "ready"}  # fmt: skip
+_PASSING = Policy(backoff=Backoff.fixed(0), result_retention=0)
+_KEPT = Policy(backoff=Backoff.fixed(0), retention=3600, result_retention=3600)
+the_first_verdict = pytest.mark.parametrize("first", VERDICTS)
+kept_or_not = pytest.mark.parametrize("policy", [_KEPT, _PASSING], ids=["kept", "passing"])
+
+
+def _left(queue: Queue, delivery: Delivery) -> str | None:
+    job = queue.get(delivery.id)
+    return None if job is None else job.state
+
+
+def _expected(first: str, policy: Policy) -> str | None:
+    return None if policy is _PASSING and first.startswith("ack") else _AFTER[first]
+
+
+def _for_each_second(world: World, policy: Policy) -> Iterator[tuple[str, Queue]]:
+    for number, second in enumerate(VERDICTS):
+        yield second, world.queue(f"second-{number}", policy=policy)
+
+
+@kept_or_not
+@the_first_verdict
+def test_in_one_call_the_first_verdict_counts(world: World, first: str, policy: Policy) -> None:
+    for second, queue in _for_each_second(world, policy):
+        fill(queue, 2)
+        claim = queue.claim(limit=1)
+        delivery, other = claim[0], queue.claim(limit=1)[0]
+        outcomes = queue.settle_many([VERDICTS[first](delivery), VERDICTS["ack"](other), VERDICTS[second](delivery)])
+        assert outcomes[:2] == [None, None], second
+        refused = outcomes[2]
+        assert isinstance(refused, AlreadySettled), second
+        assert (refused.job_id, refused.token) == (delivery.id, delivery.token)
+        assert _left(queue, delivery) == _expected(first, policy), second
+        assert len(happened(queue, delivery.id)) == 3, second  # enqueued, claimed, and the first verdict
+    assert world.store.check().leases == 0
+
+
+@kept_or_not
+@the_first_verdict
+def test_a_call_of_one_delivery_twice(world: World, first: str, policy: Policy) -> None:
+    for second, queue in _for_each_second(world, policy):
+        fill(queue, 1)
+        delivery = claimed(queue)
+        outcomes = queue.settle_many([VERDICTS[first](delivery), VERDICTS[second](delivery)])
+        assert [type(outcome) for outcome in outcomes] == [type(None), AlreadySettled], second
+        assert _left(queue, delivery) == _expected(first, policy), second
+
+
+@kept_or_not
+@the_first_verdict
+def test_across_calls_the_first_verdict_counts(world: World, first: str, policy: Policy) -> None:
+    for second, queue in _for_each_second(world, policy):
+        fill(queue, 1)
+        delivery = claimed(queue)
+        assert queue.settle_many([VERDICTS[first](delivery)]) == [None]
+        with nothing_written(world.store):
+            (outcome,) = queue.settle_many([VERDICTS[second](delivery)])
+        # Of a job that is gone nothing tells who settled it.
+        assert type(outcome) is (LeaseLost if _expected(first, policy) is None else AlreadySettled), second
+        assert _left(queue, delivery) == _expected(first, policy), second
+
+
+@the_first_verdict
+def test_in_one_call_an_expired_delivery_is_lost_twice(world: World, clock: ManualClock, first: str) -> None:
+    for second, queue in _for_each_second(world, _KEPT):
+        fill(queue, 1)
+        delivery = claimed(queue)
+        clock.advance(3600)
+        outcomes = queue.settle_many([VERDICTS[first](delivery), VERDICTS[second](delivery)])
+        assert [type(outcome) for outcome in outcomes] == [LeaseLost, LeaseLost], second
+
+
+@pytest.mark.parametrize("verb", VERDICTS)
+def test_in_one_call_a_forged_verdict_does_not_stand_in_the_way(world: World, verb: str) -> None:
+    """An older token of the same job, then the delivery itself: only the delivery settles."""
+    queue = world.queue(policy=_KEPT)
+    fill(queue, 1)
+    old = claimed(queue)
+    queue.release(old)
+    delivery = claimed(queue)
+    outcomes = queue.settle_many([VERDICTS[verb](old), VERDICTS[verb](delivery), VERDICTS[verb](old)])
+    assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None), LeaseLost]
 
 
 # ── fail, release, progress ──────────────────────────────────────────────────────────────────────────────────────────

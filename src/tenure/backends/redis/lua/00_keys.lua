@@ -3,18 +3,18 @@
 -- A shard is a queue, or one partition of it; all its keys share the hash tag in KEYS[1], the shard's base:
 -- <prefix>:{tenant/queue} or <prefix>:{tenant/queue/partition}. Ids are 16 raw bytes, times milliseconds.
 --
---   :books      string   counters, journal position, last time stored, last id made (L.BOOKS), sealed
---   :rules      string   paused, then the policy in numbers (L.RULES)
+--   :books      string   counters, journal position, last time stored, last id made (L.COUNTERS, 20_step.lua), sealed
+--   :rules      string   paused, then the policy in numbers (FORMAT.RULES)
 --   :policy     string   the policy as the client wrote it; none: the default
 --   :jobs       hash     job -> what never changes: key, headers, payload; sealed by the client (CRC-32)
---   :state      hash     job -> what changes, fixed-width (L.STATE), sealed
+--   :state      hash     job -> what changes, fixed-width (FORMAT.STATE), sealed
 --   :notes      hash     job .. "e" | "p" | "r" -> last error, progress, result
 --   :t0 .. :t9  zset     waiting jobs of a priority by visible_at; equal times in the order of their ids
 --   :done :dead zset     jobs by when they ended
 --   :ttl        zset     jobs never claimed by when their ttl passes
 --   :retention  zset     done jobs by when they may go
 --   :leases     zset     lease by when it ends
---   :lease      hash     lease -> granted, given, open, lost, claim digest (L.LEASE), worker; sealed
+--   :lease      hash     lease -> granted, given, open, lost, claim digest (FORMAT.LEASE), worker; sealed
 --   :held       hash     lease -> the jobs it was given, written once
 --   :lost       hash     lease -> jobs cancelled under it
 --   :claims     hash     digest of a claim's id -> lease, digest of what it asked for, whether it expired
@@ -23,14 +23,15 @@
 --   :dedup      hash     digest of an idempotency key -> job, digest of its payload, until when it is held
 --   :dedupdue   zset     digest of an idempotency key by when it may be forgotten
 --   :damaged    hash     job -> "w" | "l": taken out of its index because it cannot be read
---   :journal    stream   commit-0 -> e: the events of one step (journal.lua), at most 1,000 a row
+--   :journal    stream   commit-0 -> e: the events of one step (20_step.lua), at most 1,000 a row
 --   :consumers  hash     name -> the first commit it has yet to read
---   :l:<lane>   string   the last request of one lane of a client, or one with an id, and its answer (95_once.lua)
+--   :l:<lane>   string   the last request of one lane of a client, or one with an id, and its answer (95_requests.lua)
 --   :w:<write>  hash     chunk of a staged write -> jobs, duplicates
 --
 -- Beside the shards, under <prefix>:{registry}:
 --
 --   :format     string   "tenure 1"
+--   :cursorkey  string   what the journal's cursors are sealed with (cursor_seal.py)
 --   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
 --   :requests   hash     digest of a request's id -> digest of what it asks for
 --   :requestdue zset     digest of a request's id by when it may be forgotten
@@ -41,22 +42,15 @@
 --
 -- Redis does not undo a function that fails half-way. So every verb reads and decides first, and then only writes.
 
-local L = {}
+-- The names in capitals (CHANGE, FORMAT, LIMIT, …) and the checksums are made by constants.py, from Python's values.
+
 local verbs, readers = {}, {}
 local call, sha = redis.call, redis.sha1hex
 local pack, unpack_ = struct.pack, struct.unpack
 local sub, byte, char, concat, insert = string.sub, string.byte, string.char, table.concat, table.insert
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
-local GONE, WAITING, LEASED, DONE, DEAD = 0, 1, 2, 3, 4
 local NO_ID = string.rep('\0', 16)
--- flags of a state: what else there is of the job
-local HAS_KEY, HAS_ERROR, HAS_PROGRESS, HAS_RESULT = 1, 2, 4, 8
--- what a claim or a pass of the sweeper spends on repair, in leases and in jobs
-local REPAIR_LEASES, REPAIR_JOBS, BATCH = 200, 2000, 200
-local CLAIM_MEMORY, LOOK_AGAIN, KEPT = 86400000, 3600000, 7 * 86400000
-local LANE_MS = 600000
-local MAX_MS = 100 * 366 * 86400000
 
 function L.has(flags, flag) return floor(flags / flag) % 2 == 1 end
 function L.with(flags, flag) return L.has(flags, flag) and flags or flags + flag end

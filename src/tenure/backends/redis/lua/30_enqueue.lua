@@ -1,4 +1,4 @@
--- ── jobs in: the whole call, all or none ─────────────────────────────────────────────────────────────────────────────
+-- ── enqueue: the whole call, all or none ─────────────────────────────────────────────────────────────────────────────
 
 -- The first 12 bytes of the ids of one call: UUIDv7 of the server's time; the calls of one millisecond are counted, so
 -- that ids grow in the order of the enqueues, whoever made them. Then 3 bytes that count, and the partition's number.
@@ -16,7 +16,7 @@ end
 -- The job that holds a key, and the digest of its payload: for the key's window, and until the job has ended.
 function L.holder(b, digest, raw)
   if not raw then return nil end
-  local job, payload, untils = sub(raw, 1, 16), sub(raw, 17, 32), unpack_('>I8', raw, 33)
+  local job, payload, untils = sub(raw, 1, 16), sub(raw, 17, 32), unpack_(FORMAT.TIME, raw, 33)
   if untils > b.now then return job, payload end
   local value = call('HGET', b.base .. ':state', job)
   local s = value and L.state_of(job, value)
@@ -26,7 +26,7 @@ end
 
 function L.hold(b, digest, job, payload, dedup)
   local untils = b.now + dedup
-  call('HSET', b.base .. ':dedup', digest, job .. payload .. pack('>I8', untils))
+  call('HSET', b.base .. ':dedup', digest, job .. payload .. pack(FORMAT.TIME, untils))
   call('ZADD', b.base .. ':dedupdue', untils, digest)
 end
 
@@ -42,23 +42,23 @@ readers.holders = function(keys, args)
   return reply
 end
 
--- Jobs that all ask for the same: their states differ in one number, their events in nothing.
+-- Enqueue jobs that all ask for the same: their states differ in the last event only, and their events share one group.
 function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, delay)
   local count, visible = tonumber(args[8]), b.now + delay
-  local head = pack('>BBBBBI4I4I4I8I8I8I8I8', 1, WAITING, priority, 0, flags, 0, max_attempts, 0, 0, b.now, visible, 0,
-    0)
-  local g = L.group(b, 10, WAITING, priority, 0, max_attempts, visible, NO_ID, '')
+  local head = pack(FORMAT.STATE_HEAD, LIMIT.VERSION, WAITING, priority, REASON.NONE, flags, 0, max_attempts, 0, 0,
+    b.now, visible, 0, 0)
+  local g = L.group(b, CHANGE.ENQUEUED, WAITING, priority, REASON.NONE, max_attempts, visible, NO_ID, '')
   local ids, first, partition = g.ids, L.next_ref(b), byte(tail)
-  local zero = L.sum(L.id_sum(prefix .. pack('>I3', 0) .. tail), 0, WAITING, priority, 0, flags, 0, max_attempts, 0, 0,
-    b.now, visible, 0, 0, first)
-  -- From one job to the next an id grows by 256 in its last word, and its event's place by 1: so does the sum, by weights.
-  local step = 256 * 10007 + 41
+  local zero = L.sum(L.id_sum(prefix .. pack('>I3', 0) .. tail), 0, WAITING, priority, REASON.NONE, flags, 0,
+    max_attempts, 0, 0, b.now, visible, 0, 0, first)
+  -- From one job to the next the id's last word grows by 256, the event's place by 1, and the sum by their weights.
+  local step = 256 * WEIGHT.LAST_WORD + WEIGHT.LAST_EVENT
   local score = string.format('%.0f', visible)
   local jobs, states, tier, n, at = {}, {}, {}, 0, #ids
   for index = 0, count - 1 do
     local id = pack('>c12I3B', prefix, index, partition)
     jobs[n + 1], jobs[n + 2] = id, args[11 + index]
-    states[n + 1], states[n + 2] = id, pack('>c57I8c16I4', head, first + index, NO_ID, (zero + index * step) % T)
+    states[n + 1], states[n + 2] = id, pack(FORMAT.STATE_TAIL, head, first + index, NO_ID, (zero + index * step) % T)
     tier[n + 1], tier[n + 2] = score, id
     n = n + 2
     ids[at + index + 1] = id
@@ -68,11 +68,11 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
   L.bulk('HSET', b.base .. ':state', states)
   L.bulk('ZADD', b.base .. ':t' .. priority, tier)
   b.tiers = L.with(b.tiers, 2 ^ priority)
-  b.wake = delay > 0 and 1000000 or count
+  b.wake = delay > 0 and LIMIT.WAKE_ALL or count
 end
 
 -- text of the queue's creation, its first rules, 4 random bytes, partition, how many,
--- what the jobs ask for (22 bytes each, or once for all), keys (36 bytes each: index, digest, payload's digest), bodies
+-- what the jobs ask for (FORMAT.WISH for each, or once for all), keys (FORMAT.KEYED for each that has one), bodies
 -- Returns an error, or the ids' prefix, those that were there before, how many were added and how many not.
 function L.enqueue(b, args)
   local base, now = b.base, b.now
@@ -85,11 +85,13 @@ function L.enqueue(b, args)
   local function id_of(index) return prefix .. pack('>I3', index) .. tail end
   if #keyed > 0 then
     local digests = {}
-    for at = 1, #keyed, 36 do digests[#digests + 1] = sub(keyed, at + 4, at + 19) end
+    for at = 1, #keyed, BYTES.KEYED do
+      local _, digest = unpack_(FORMAT.KEYED, keyed, at)
+      digests[#digests + 1] = digest
+    end
     local raws = L.hmget(base .. ':dedup', digests)
     for i, digest in ipairs(digests) do
-      local at = (i - 1) * 36
-      local index, payload = unpack_('>I4', keyed, at + 1), sub(keyed, at + 21, at + 36)
+      local index, _, payload, keep = unpack_(FORMAT.KEYED, keyed, (i - 1) * BYTES.KEYED + 1)
       local job, there = nil, nil
       if fresh[digest] then
         job, there = fresh[digest], fresh[digest .. 'p']
@@ -99,7 +101,7 @@ function L.enqueue(b, args)
       if not job then
         fresh[digest], fresh[digest .. 'p'] = index, payload
         held[#held + 1] = {digest, index, payload}
-      elseif there ~= payload then
+      elseif there ~= payload and keep == 0 then
         return {'E', 'key', index, type(job) == 'number' and '' or job, type(job) == 'number' and job or -1}
       else
         first[index] = job
@@ -114,20 +116,22 @@ function L.enqueue(b, args)
   L.make(b, args[5], args[4])
   prefix = L.ids(b, args[6])
   b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
-  local one = #wishes == 22
-  local priority, flags, attempts, delay, ttl = unpack_('>BBI4I8I8', wishes)
-  if one and duplicates == 0 and ttl == 0 and count <= 1000 - b.events_in_row and L.next_ref(b) % T + count < T then
+  local one = #wishes == BYTES.WISH
+  local priority, flags, attempts, delay, ttl = unpack_(FORMAT.WISH, wishes)
+  local fits = count <= LIMIT.EVENTS_A_ROW - b.events_in_row and L.next_ref(b) % T + count < T
+  if one and duplicates == 0 and ttl == 0 and fits then
     L.enqueue_alike(b, args, prefix, tail, priority, flags, attempts > 0 and attempts or rules.max_attempts, delay)
     for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
     return nil, prefix, '', added, 0
   end
   local jobs, states, ttls, tiers = {}, {}, {}, {}
   local latest = now
-  local s = {state = WAITING, reason = 0, attempt = 0, replays = 0, token = 0, created = now, ended = 0, lease = NO_ID}
+  local s = {state = WAITING, reason = REASON.NONE, attempt = 0, replays = 0, token = 0, created = now, ended = 0,
+    lease = NO_ID}
   local state_row, event = L.state_row, L.event
   for index = 0, count - 1 do
     if not first[index] then
-      if not one then priority, flags, attempts, delay, ttl = unpack_('>BBI4I8I8', wishes, index * 22 + 1) end
+      if not one then priority, flags, attempts, delay, ttl = unpack_(FORMAT.WISH, wishes, index * BYTES.WISH + 1) end
       local id = id_of(index)
       local visible = now + delay
       if visible > latest then latest = visible end
@@ -135,7 +139,7 @@ function L.enqueue(b, args)
       s.max_attempts = attempts > 0 and attempts or rules.max_attempts
       s.due = ttl > 0 and now + ttl or 0
       s.last = 0
-      s.last = event(b, 10, id, s, {at = visible})
+      s.last = event(b, CHANGE.ENQUEUED, id, s, {at = visible})
       local n = #jobs
       jobs[n + 1], jobs[n + 2] = id, args[11 + index]
       states[n + 1], states[n + 2] = id, state_row(id, s)
@@ -154,10 +158,10 @@ function L.enqueue(b, args)
   end
   L.bulk('ZADD', base .. ':ttl', ttls)
   for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
-  if latest > now then b.wake = 1000000 else b.wake = added end
+  if latest > now then b.wake = LIMIT.WAKE_ALL else b.wake = added end
   local there = {}
   for index, job in pairs(first) do
-    there[#there + 1] = pack('>I4', index) .. (type(job) == 'number' and id_of(job) or job)
+    there[#there + 1] = pack(FORMAT.THERE, index, type(job) == 'number' and id_of(job) or job)
   end
   return nil, prefix, concat(there), added, duplicates
 end

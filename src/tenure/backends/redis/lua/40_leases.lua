@@ -10,7 +10,7 @@ function L.end_lease(b, id, l)
   if l.lost > 0 then call('HDEL', base .. ':lost', id) end
 end
 
--- `closed` more jobs have left the lease; `lost` names one that did so against its holder's will
+-- `closed` more jobs have left the lease; `lost` names one that was cancelled under it
 function L.close_jobs(b, id, l, closed, lost)
   l.open = l.open - closed
   if l.open <= 0 then return L.end_lease(b, id, l) end
@@ -46,14 +46,14 @@ function L.give_back(b, id, s, change, lease, text)
   call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
   b.tiers = L.with(b.tiers, 2 ^ s.priority)
   b.leased, b.waiting = b.leased - 1, b.waiting + 1
-  b.wake = s.visible > b.now and 1000000 or b.wake + 1
+  b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
 
 -- From leased to dead: the one path there.
 function L.kill(b, id, s, reason, text, lease)
   local by = s.lease
   s.state, s.reason, s.ended, s.lease = DEAD, reason, b.now, lease
-  s.last = L.event(b, 15, id, s, {lease = by, text = text})
+  s.last = L.event(b, CHANGE.DIED, id, s, {lease = by, text = text})
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':dead', b.now, id)
   b.leased, b.dead = b.leased - 1, b.dead + 1
@@ -78,7 +78,7 @@ function L.delete_notes(b, id, s)
   if s.flags > HAS_KEY then call('HDEL', b.base .. ':notes', id .. 'e', id .. 'p', id .. 'r') end
 end
 
--- Take a job out of everything it is in; the caller has taken it out of the books.
+-- Take a job out of everything it is in; the caller has changed the counters.
 function L.delete(b, id, s)
   local base = b.base
   call('HDEL', base .. ':jobs', id)
@@ -87,13 +87,14 @@ function L.delete(b, id, s)
 end
 
 -- Take over leases that have run out: their jobs go back, or die if that was their last attempt.
--- Found by their deadline, at most so many a step. Returns leases, jobs back, jobs dead, and whether there are more.
-function L.expire(b, seed)
-  local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now, 'LIMIT', 0, REPAIR_LEASES)
+-- At most `most` leases, and no further lease once `most_jobs` jobs were in them.
+-- Returns leases, jobs back, jobs dead, and whether there are more.
+function L.expire(b, seed, most, most_jobs)
+  local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now, 'LIMIT', 0, most)
   local rules = #due > 0 and L.rules(b)
   local leases, back, dead, roll = 0, 0, 0, seed
   for _, lease in ipairs(due) do
-    if back + dead >= REPAIR_JOBS then break end
+    if back + dead >= most_jobs then break end
     local l = L.lease_of(b.base, lease)
     local found, damaged = L.held(b, lease)
     for _, job in ipairs(found) do
@@ -102,11 +103,11 @@ function L.expire(b, seed)
       if s.attempt >= s.max_attempts then
         local text = 'the lease expired (worker ' .. (l and l.worker ~= '' and l.worker or 'unnamed') .. ')'
         L.set_error(b, id, s, text)
-        L.kill(b, id, s, 1, text, NO_ID)
+        L.kill(b, id, s, REASON.MAX_ATTEMPTS, text, NO_ID)
         dead = dead + 1
       else
         s.visible = b.now + (rules.on_expiry and L.backoff(rules, s.attempt, roll) or 0)
-        L.give_back(b, id, s, 17, NO_ID, '')
+        L.give_back(b, id, s, CHANGE.EXPIRED, NO_ID, '')
         back = back + 1
       end
     end
@@ -118,5 +119,5 @@ function L.expire(b, seed)
     L.end_lease(b, lease, l or {lost = 1})
     leases = leases + 1
   end
-  return leases, back, dead, leases > 0 and (leases < #due or #due == REPAIR_LEASES)
+  return leases, back, dead, leases > 0 and (leases < #due or #due == most)
 end

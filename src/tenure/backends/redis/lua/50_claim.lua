@@ -1,12 +1,10 @@
 -- ── claims: one lease over the first jobs of a shard ─────────────────────────────────────────────────────────────────
 
-L.DELIVERY = '>c16I8I4I4BI8'
-
 function L.deliveries(b, lease, untils, jobs)
   local rows, ids = {}, {}
   for i, job in ipairs(jobs) do
     local s = job[2]
-    rows[i] = pack(L.DELIVERY, job[1], s.token, s.attempt, s.max_attempts, s.priority, s.created)
+    rows[i] = pack(FORMAT.DELIVERY, job[1], s.token, s.attempt, s.max_attempts, s.priority, s.created)
     ids[i] = job[1]
   end
   return L.delivered(b, lease, untils, ids, rows)
@@ -22,9 +20,9 @@ end
 
 -- A body is its version, the lengths of key and headers, these two, the payload, and a CRC-32.
 function L.payload_bytes(body)
-  if #body < 11 then return 0 end
-  local _, key, headers = unpack_('>BI2I4', body)
-  return #body - 11 - key - headers
+  if #body < BYTES.BODY + 4 then return 0 end
+  local _, key, headers = unpack_(FORMAT.BODY, body)
+  return #body - BYTES.BODY - 4 - key - headers
 end
 
 -- ── limits: how many are held at once, how many are handed out a second ──
@@ -62,7 +60,7 @@ function L.next_due(b, rules)
   end
   if rules.burst > 0 then opens = b.now + ceil((L.taken_ns(b) - (rules.burst - 1) * rules.interval) / 1e6) end
   if rules.max_leased == 0 or b.leased < rules.max_leased then
-    for tier = 9, 0, -1 do
+    for tier = LIMIT.TOP_PRIORITY, 0, -1 do
       if L.has(b.tiers, 2 ^ tier) then look(b.base .. ':t' .. tier, opens) end
     end
   end
@@ -79,7 +77,7 @@ function L.repeated(b, lease, asked, expired, wanted)
   return L.deliveries(b, lease, l.expires, (L.held(b, lease)))
 end
 
--- Remove a waiting job, with its event; the caller has told why.
+-- Remove a waiting job; `change` is the event that says why.
 function L.remove_waiting(b, id, s, change)
   call('ZREM', b.base .. ':t' .. s.priority, id)
   if s.due > 0 then call('ZREM', b.base .. ':ttl', id) end
@@ -90,34 +88,43 @@ function L.remove_waiting(b, id, s, change)
 end
 
 -- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is
--- cleared on the way (rows without a job, jobs past their ttl); a job that cannot be read is set aside, and the claim goes on
--- behind it. False: `max_bytes` is reached.
+-- cleared on the way (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is
+-- set aside, and the claim goes on behind it. False: `max_bytes` or t.inspect is reached.
 function L.take_tier(b, t, tier, ids, values)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
   local taken, rows, states = t.ids, t.rows, t.states
-  local sum_of, lease_sum, halves = L.sum_of_halves, L.id_sum(lease), L.HALVES
+  local sum_of, lease_sum, halves = L.sum_of_halves, L.id_sum(lease), FORMAT.STATE_HALVES
+  local bytes, row_events, deliver, rest_format = BYTES.STATE, LIMIT.EVENTS_A_ROW, FORMAT.DELIVERY_HALVES,
+    FORMAT.REST_HALVES
   local g, rest, full
   for i = 1, #ids do
+    if t.inspect <= 0 then
+      full = true
+      break
+    end
     local id, value = ids[i], values[i] or ''
     local _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1,
       l0, by, kept
     local by_sum, i1, i2, i3, i4 = 0, unpack_('>I4I4I4I4', id)
-    if #value == L.STATE_BYTES then
+    if #value == bytes then
       _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0,
         by, kept = unpack_(halves, value)
       if by ~= NO_ID then by_sum = L.id_sum(by) end
     end
-    if not state or kept ~= sum_of(i1, i2, i3, i4, by_sum, state, priority, reason, flags, attempt, max_attempts, replays,
-      t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
+    if not state or kept ~= sum_of(i1, i2, i3, i4, by_sum, state, priority, reason, flags, attempt, max_attempts,
+      replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
       if value ~= '' then call('HSET', base .. ':damaged', id, 'w') end
       gone[#gone + 1] = id
+      t.inspect = t.inspect - 1
     else
       local due = d1 * T + d0
       if state ~= WAITING or priority ~= tier then
         gone[#gone + 1] = id
+        t.inspect = t.inspect - 1
       elseif due > 0 and due <= now then
-        L.remove_waiting(b, id, L.state_of(id, value), 20)
+        L.remove_waiting(b, id, L.state_of(id, value), CHANGE.TTL_PASSED)
+        t.inspect = t.inspect - 1
         g = nil
       else
         if t.max_bytes > 0 then
@@ -130,27 +137,28 @@ function L.take_tier(b, t, tier, ids, values)
         end
         attempt, t0 = attempt + 1, t0 + 1
         if t0 == T then t1, t0 = t1 + 1, 0 end
-        if b.events_in_row >= 1000 then
+        if b.events_in_row >= row_events then
           L.close_row(b)
           g = nil
         end
         if not g or g.max_attempts ~= max_attempts or g.reason ~= reason then
-          g = L.group(b, 11, LEASED, tier, reason, max_attempts, t.untils, lease, t.worker)
+          g = L.group(b, CHANGE.CLAIMED, LEASED, tier, reason, max_attempts, t.untils, lease, t.worker)
           rest = L.rest(g)
         end
         local n = #g.ids + 1
         g.ids[n] = id
-        rest[n] = pack('>I4I4I4I4I4', t1, t0, attempt, l1, l0)
+        rest[n] = pack(rest_format, t1, t0, attempt, l1, l0)
         local ref = L.next_ref(b)
         l0 = ref % T
         l1 = (ref - l0) / T
         b.events_in_row = b.events_in_row + 1
         n = #taken + 1
         taken[n] = id
-        rows[n] = pack('>c16I4I4I4I4BI4I4', id, t1, t0, attempt, max_attempts, tier, c1, c0) -- as L.DELIVERY
-        states[2 * n - 1], states[2 * n] = id, pack(halves, 1, LEASED, tier, reason, flags, attempt, max_attempts, replays,
-          t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0, lease, sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason,
-          flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0))
+        rows[n] = pack(deliver, id, t1, t0, attempt, max_attempts, tier, c1, c0)
+        states[2 * n - 1], states[2 * n] = id, pack(halves, LIMIT.VERSION, LEASED, tier, reason, flags, attempt,
+          max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, 0, 0, l1, l0, lease,
+          sum_of(i1, i2, i3, i4, lease_sum, LEASED, tier, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0,
+            v1, v0, e1, e0, 0, 0, l1, l0))
         gone[#gone + 1] = id
         if due > 0 then unttl[#unttl + 1] = id end
       end
@@ -167,47 +175,46 @@ end
 
 -- The first jobs up to now, highest priority first.
 function L.pick(b, t, limit)
-  local passed = 0
-  for tier = 9, 0, -1 do
-    while #t.ids < limit and passed < 10000 and L.has(b.tiers, 2 ^ tier) do
+  for tier = LIMIT.TOP_PRIORITY, 0, -1 do
+    while #t.ids < limit and L.has(b.tiers, 2 ^ tier) do
       local wanted = min(limit - #t.ids, 2000)
       local ids = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '-inf', b.now, 'LIMIT', 0, wanted)
       if #ids == 0 then break end
-      local before = #t.ids
       if not L.take_tier(b, t, tier, ids, L.hmget(b.base .. ':state', ids)) then return end
       if #ids < wanted then break end
-      passed = passed + #ids - (#t.ids - before)
     end
   end
 end
 
 -- lease, limit, for how long (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of what it
--- asked for, a number in [0, 1) for jitter
+-- asked for, a number in [0, 1) for jitter, how many expired leases and unusable rows this step may inspect
+-- With nothing to claim: 0, when to look again, the time, a job that is set aside, 1 if the step stopped at its limit.
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
-  if not b.there then return {0, -1, b.now, ''} end
+  if not b.there then return {0, -1, b.now, '', 0} end
   local base, lease, claim = b.base, args[4], args[9]
   if claim ~= '' then
     local seen = call('HGET', base .. ':claims', claim)
     if seen then return L.repeated(b, sub(seen, 1, 16), sub(seen, 17, 32), sub(seen, 33), args[10]) end
   end
   local rules = L.rules(b)
-  if rules.paused then return {0, -1, b.now, ''} end
+  if rules.paused then return {0, -1, b.now, '', 0} end
   -- The answer to this very claim may have been lost: its lease is the request's number.
   local l = L.lease_of(base, lease)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
-  local expired = L.expire(b, tonumber(args[11]))
-  local limit = tonumber(args[5])
+  local limit, inspect = tonumber(args[5]), tonumber(args[12])
+  local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit))
   if rules.limited then limit = L.room(b, rules, limit) end
   local length = tonumber(args[6])
   local t = {lease = lease, untils = b.now + (length > 0 and length or rules.lease), worker = args[8],
-    max_bytes = tonumber(args[7]), bytes = 0, ids = {}, rows = {}, states = {}}
+    max_bytes = tonumber(args[7]), bytes = 0, inspect = max(1, inspect - expired), ids = {}, rows = {}, states = {}}
   if limit > 0 then L.pick(b, t, limit) end
   local ids, untils = t.ids, t.untils
   if #ids == 0 then
     if expired > 0 or b.events_in_row > 0 or #b.rows > 0 then L.finish(b, {}) end
-    return {0, L.next_due(b, rules), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or ''}
+    return {0, L.next_due(b, rules), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or '',
+      limit > 0 and (more or t.inspect <= 0) and 1 or 0}
   end
   L.bulk('HSET', base .. ':state', t.states)
   call('ZADD', base .. ':leases', untils, lease)
@@ -216,7 +223,7 @@ verbs.claim = function(keys, args)
   call('HSET', base .. ':held', lease, concat(ids))
   if claim ~= '' then
     call('HSET', base .. ':claims', claim, lease .. args[10] .. '0')
-    call('ZADD', base .. ':claimdue', untils + CLAIM_MEMORY, claim)
+    call('ZADD', base .. ':claimdue', untils + LIMIT.CLAIM_MEMORY_MS, claim)
   end
   if rules.limited then L.take(b, rules, #ids) end
   b.waiting, b.leased = b.waiting - #ids, b.leased + #ids
@@ -225,7 +232,7 @@ verbs.claim = function(keys, args)
   return L.delivered(b, lease, untils, ids, t.rows)
 end
 
--- When it is worth another look, and the time: for who waits without claiming.
+-- When something becomes due, and the time: for callers that wait without claiming.
 readers.due = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -236,7 +243,7 @@ end
 -- Whether a claim's id was seen here.
 readers.claimed = function(keys, args) return {call('HEXISTS', keys[1] .. ':claims', args[4])} end
 
--- Jobs of a lease whose bodies the client could not read: out of the lease, and aside, their delivery not counted.
+-- Take jobs whose bodies the client could not read out of their lease, and set them aside; the delivery is not counted.
 verbs.set_aside = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -247,7 +254,7 @@ verbs.set_aside = function(keys, args)
     local s = value and L.state_of(id, value)
     if s and s.state == LEASED and s.lease == lease then
       s.attempt = s.attempt - 1
-      L.give_back(b, id, s, 16, lease, '')
+      L.give_back(b, id, s, CHANGE.RELEASED, lease, '')
       b.wake = 0
       call('ZREM', b.base .. ':t' .. s.priority, id)
       call('HSET', b.base .. ':damaged', id, 'w')

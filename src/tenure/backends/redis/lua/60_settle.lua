@@ -1,21 +1,23 @@
 -- ── settling: a job is settled only by the holder of its live lease ──────────────────────────────────────────────────
 
--- Whether this proof holds: the state; or nil and why not.
+-- The job's state if this proof holds; or nil, and the outcome that says why not.
 function L.judge(b, value, id, lease, token, leases)
-  if not value then return nil, 'gone' end
+  if not value then return nil, OUTCOME.GONE end
   local s = L.state_of(id, value)
-  if not s then return nil, 'corrupt' end
+  if not s then return nil, OUTCOME.CORRUPT end
   if s.state ~= LEASED or s.lease ~= lease or s.token ~= token then
-    if s.state ~= LEASED and s.lease == lease and lease ~= NO_ID and s.token == token then return nil, 'settled' end
-    return nil, 'lost'
+    if s.state ~= LEASED and s.lease == lease and lease ~= NO_ID and s.token == token then
+      return nil, OUTCOME.ALREADY_SETTLED
+    end
+    return nil, OUTCOME.LOST
   end
   local l = leases[lease]
   if l == nil then
     l = L.lease_of(b.base, lease) or false
     leases[lease] = l
   end
-  if not l then return nil, 'nolease' end
-  if l.expires <= b.now then return nil, 'expired' end
+  if not l then return nil, OUTCOME.NO_LEASE end
+  if l.expires <= b.now then return nil, OUTCOME.EXPIRED end
   return s
 end
 
@@ -25,7 +27,7 @@ function L.done(b, id, s, keep, result)
     s.flags = L.with(s.flags, HAS_RESULT)
   end
   s.state, s.ended, s.due = DONE, b.now, b.now + keep
-  s.last = L.event(b, 13, id, s, {lease = s.lease})
+  s.last = L.event(b, CHANGE.DONE, id, s, {lease = s.lease})
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':done', b.now, id)
   call('ZADD', b.base .. ':retention', s.due, id)
@@ -35,37 +37,38 @@ end
 
 function L.settle_one(b, verb, id, s, extra, rules, gone)
   local lease = s.lease
-  if verb == 0 then -- ack
+  if verb == VERDICT.ACK then
     local keep = max(rules.retention, extra.text and rules.result_retention or 0)
     if keep > 0 then return L.done(b, id, s, keep, extra.text) end
     gone[#gone + 1] = id
     if s.flags > HAS_KEY then L.delete_notes(b, id, s) end
-    L.event(b, 13, id, s, {state = GONE, lease = lease})
+    L.event(b, CHANGE.DONE, id, s, {state = GONE, lease = lease})
     b.leased, b.removed = b.leased - 1, b.removed + 1
     return L.ended(b, id)
   end
-  if verb == 3 then -- release
+  if verb == VERDICT.RELEASE then
     s.attempt = s.attempt - 1
-    return L.give_back(b, id, s, 16, lease, '')
+    return L.give_back(b, id, s, CHANGE.RELEASED, lease, '')
   end
   if extra.text then L.set_error(b, id, s, extra.text) end
-  if verb == 2 or s.attempt >= s.max_attempts then
-    return L.kill(b, id, s, verb == 2 and 2 or 1, extra.text or '', lease)
+  if verb == VERDICT.FAIL or s.attempt >= s.max_attempts then
+    local reason = verb == VERDICT.FAIL and REASON.FAILED or REASON.MAX_ATTEMPTS
+    return L.kill(b, id, s, reason, extra.text or '', lease)
   end
   s.visible = b.now + (extra.delay or L.backoff(rules, s.attempt, extra.roll))
-  return L.give_back(b, id, s, 14, lease, extra.text or '')
+  return L.give_back(b, id, s, CHANGE.RETRIED, lease, extra.text or '')
 end
 
--- All items are plain acks of one live lease, of a queue that keeps nothing: each is judged as `judge` does, and goes.
--- Nil where anything is not so, having written nothing.
+-- Ack many at once, where all items are plain acks of one live lease and the queue keeps no done jobs.
+-- Returns nil, with nothing written, where that is not so: the caller then takes the general way.
 function L.ack_plainly(b, items, count, rules)
-  local _, _, lease = unpack_('>Bc16c16', items)
+  local _, _, lease = unpack_(FORMAT.SETTLE, items)
   local l = L.lease_of(b.base, lease)
-  if rules.retention > 0 or not l or l.expires <= b.now or count > 1000 then return nil end
+  if rules.retention > 0 or not l or l.expires <= b.now or count > LIMIT.EVENTS_A_ROW then return nil end
   local ids, tokens, seen = {}, {}, {}
   for i = 1, count do
-    local verb, id, by, token = unpack_('>Bc16c16I8', items, (i - 1) * 41 + 1)
-    if verb ~= 0 or by ~= lease or seen[id] then return nil end
+    local verb, id, by, token = unpack_(FORMAT.SETTLE, items, (i - 1) * BYTES.SETTLE + 1)
+    if verb ~= VERDICT.ACK or by ~= lease or seen[id] then return nil end
     seen[id] = true
     ids[i], tokens[i] = id, token
   end
@@ -74,9 +77,9 @@ function L.ack_plainly(b, items, count, rules)
   local sum_of, lease_sum = L.sum_of_halves, L.id_sum(lease)
   for i = 1, count do
     local id, value = ids[i], values[i] or ''
-    if #value ~= L.STATE_BYTES then return nil end
+    if #value ~= BYTES.STATE then return nil end
     local _, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0, c1, c0, v1, v0, e1, e0, d1, d0, l1,
-      l0, by, kept = unpack_(L.HALVES, value)
+      l0, by, kept = unpack_(FORMAT.STATE_HALVES, value)
     if state ~= LEASED or by ~= lease or t1 * T + t0 ~= tokens[i] or flags > HAS_KEY then return nil end
     local i1, i2, i3, i4 = unpack_('>I4I4I4I4', id)
     if kept ~= sum_of(i1, i2, i3, i4, lease_sum, state, priority, reason, flags, attempt, max_attempts, replays, t1, t0,
@@ -85,14 +88,14 @@ function L.ack_plainly(b, items, count, rules)
     end
     -- Events that differ in these share no group.
     shapes[i] = (max_attempts * 16 + priority) * 16 + reason
-    rests[i] = pack('>I4I4I4I4I4', t1, t0, attempt, l1, l0)
+    rests[i] = pack(FORMAT.REST_HALVES, t1, t0, attempt, l1, l0)
   end
   local from = 1
   for i = 1, count do
     local shape = shapes[i]
     if shapes[i + 1] ~= shape then
       local reason, priority = shape % 16, floor(shape / 16) % 16
-      local g = L.group(b, 13, GONE, priority, reason, floor(shape / 256), 0, lease, '')
+      local g = L.group(b, CHANGE.DONE, GONE, priority, reason, floor(shape / 256), 0, lease, '')
       local rest, n = L.rest(g), #g.ids
       for j = from, i do
         n = n + 1
@@ -107,17 +110,17 @@ function L.ack_plainly(b, items, count, rules)
   L.bulk('HDEL', b.base .. ':jobs', ids)
   L.bulk('HDEL', b.base .. ':state', ids)
   L.close_jobs(b, lease, l, count)
-  return L.finish(b, {string.rep('k', count)})
+  return L.finish(b, {string.rep(OUTCOME.SETTLED, count)})
 end
 
--- items (41 bytes each: verb, job, lease, token), then of each whose verb is not a plain ack:
+-- items (FORMAT.SETTLE for each), then of each whose verdict is not a plain ack:
 -- index, delay (-1: the policy's), roll, "1" if a text follows or "0", the text (error or sealed result)
 verbs.settle = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local items = args[4]
-  local count = #items / 41
-  if not b.there then return {string.rep('g', count)} end
+  local count = #items / BYTES.SETTLE
+  if not b.there then return {string.rep(OUTCOME.GONE, count)} end
   local extras = {}
   for at = 5, #args, 5 do
     local delay = tonumber(args[at + 1])
@@ -131,23 +134,22 @@ verbs.settle = function(keys, args)
   end
   local ids, verbs_, leases_, tokens = {}, {}, {}, {}
   for i = 1, count do
-    verbs_[i], ids[i], leases_[i], tokens[i] = unpack_('>Bc16c16I8', items, (i - 1) * 41 + 1)
+    verbs_[i], ids[i], leases_[i], tokens[i] = unpack_(FORMAT.SETTLE, items, (i - 1) * BYTES.SETTLE + 1)
   end
   local values = L.hmget(b.base .. ':state', ids)
   local codes, leases, closed, seen, gone = {}, {}, {}, {}, {}
-  local why = {gone = 'g', corrupt = 'c', settled = 's', lost = 'l', nolease = 'n', expired = 'x'}
   local plain = {roll = 0}
   -- All are judged before the first is written: what one item does must not change what another is told.
   local states = {}
   for i = 1, count do
     local id = ids[i]
     local s, no = L.judge(b, values[i], id, leases_[i], tokens[i], leases)
-    if s and seen[id] then s, no = nil, 'settled' end
+    if s and seen[id] then s, no = nil, OUTCOME.ALREADY_SETTLED end
     if s then
       seen[id] = true
       states[i] = s
     end
-    codes[i] = s and 'k' or why[no]
+    codes[i] = s and OUTCOME.SETTLED or no
   end
   for i = 1, count do
     local s = states[i]
@@ -162,6 +164,9 @@ verbs.settle = function(keys, args)
   return L.finish(b, {concat(codes)})
 end
 
+-- The same for calls that carry large results: a full server refuses those (library.py, WHEN_FULL).
+verbs.settle_with_large_results = verbs.settle
+
 verbs.extend = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -171,11 +176,11 @@ verbs.extend = function(keys, args)
   local lost = l.lost > 0 and call('HGET', b.base .. ':lost', lease) or ''
   local untils = max(l.expires, b.now + length)
   if untils > l.expires then
-    if l.claim ~= NO_ID then call('ZADD', b.base .. ':claimdue', 'XX', untils + CLAIM_MEMORY, l.claim) end
+    if l.claim ~= NO_ID then call('ZADD', b.base .. ':claimdue', 'XX', untils + LIMIT.CLAIM_MEMORY_MS, l.claim) end
     l.expires = untils
     call('HSET', b.base .. ':lease', lease, L.lease_row(lease, l))
     call('ZADD', b.base .. ':leases', untils, lease)
-    L.event(b, 12, NO_ID, nil, {lease = lease, at = untils})
+    L.event(b, CHANGE.EXTENDED, NO_ID, nil, {lease = lease, at = untils})
     b.plan = untils
   end
   return L.finish(b, {untils, lost})
@@ -185,9 +190,9 @@ verbs.progress = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local id, lease, token = args[4], args[5], tonumber(args[6])
-  if not b.there then return {'E', 'gone'} end
+  if not b.there then return {'E', OUTCOME.GONE} end
   local s, no = L.judge(b, call('HGET', b.base .. ':state', id), id, lease, token, {})
-  if not s then return {'E', no, id, 'its state is damaged'} end
+  if not s then return {'E', no} end
   call('HSET', b.base .. ':notes', id .. 'p', args[7])
   s.flags = L.with(s.flags, HAS_PROGRESS)
   L.put_state(b, id, s)

@@ -1,4 +1,4 @@
--- ── jobs put in as they stood elsewhere ──────────────────────────────────────────────────────────────────────────────
+-- ── restore: jobs as they stood in another store, or in an archive ───────────────────────────────────────────────────
 
 -- Which of the new jobs are to hold their key; those that must and cannot are refused. Jobs that have not ended first.
 function L.restored_keys(b, new, refused)
@@ -65,7 +65,8 @@ verbs.restore = function(keys, args)
           s.flags = L.with(s.flags, flag)
         end
       end
-      s.last = L.event(b, 24, id, s, {at = s.visible, text = job.notes.e ~= '0' and sub(job.notes.e, 2) or ''})
+      local text = job.notes.e ~= '0' and sub(job.notes.e, 2) or ''
+      s.last = L.event(b, CHANGE.RESTORED, id, s, {at = s.visible, text = text})
       call('HSET', b.base .. ':jobs', id, job.body)
       L.put_state(b, id, s)
       L.index(b, id, s)
@@ -73,7 +74,7 @@ verbs.restore = function(keys, args)
       b[name], b.enqueued = b[name] + 1, b.enqueued + 1
       if s.state == WAITING then
         b.tiers = L.with(b.tiers, 2 ^ s.priority)
-        b.wake = s.visible > b.now and 1000000 or b.wake + 1
+        b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
       end
       added[#added + 1] = id
     end
@@ -83,7 +84,7 @@ verbs.restore = function(keys, args)
     if not refused[job.id] and (untils > b.now or job.s.state == WAITING) then
       if untils <= b.now then untils = b.now + 1 end
       local digest = sub(job.keyed, 1, 16)
-      call('HSET', b.base .. ':dedup', digest, job.id .. sub(job.keyed, 17) .. pack('>I8', untils))
+      call('HSET', b.base .. ':dedup', digest, job.id .. sub(job.keyed, 17) .. pack(FORMAT.TIME, untils))
       call('ZADD', b.base .. ':dedupdue', untils, digest)
     end
   end

@@ -1,13 +1,13 @@
--- ── what time brings ─────────────────────────────────────────────────────────────────────────────────────────────────
+-- ── sweeping: what is due ────────────────────────────────────────────────────────────────────────────────────────────
 
 function L.pass_ttl(b)
-  local ids = call('ZRANGEBYSCORE', b.base .. ':ttl', '-inf', b.now, 'LIMIT', 0, BATCH)
+  local ids = call('ZRANGEBYSCORE', b.base .. ':ttl', '-inf', b.now, 'LIMIT', 0, LIMIT.BATCH)
   local values = L.hmget(b.base .. ':state', ids)
   local removed = 0
   for i, id in ipairs(ids) do
     local s = values[i] and L.state_of(id, values[i])
     if s and s.state == WAITING and s.due > 0 then
-      L.remove_waiting(b, id, s, 20)
+      L.remove_waiting(b, id, s, CHANGE.TTL_PASSED)
       removed = removed + 1
     elseif s or not values[i] then
       call('ZREM', b.base .. ':ttl', id)
@@ -16,10 +16,11 @@ function L.pass_ttl(b)
   return removed, #ids
 end
 
--- What is remembered by a digest until it is due, unless `later` says when to ask again. Forgotten, and looked at.
+-- Forget what is remembered by a digest and due, unless `later` returns when to look again.
+-- Returns how many were forgotten, and how many were inspected.
 function L.forget(b, name, later)
   local rows, due = b.base .. ':' .. name, b.base .. ':' .. L.REMEMBERED[name]
-  local digests = call('ZRANGEBYSCORE', due, '-inf', b.now, 'LIMIT', 0, BATCH)
+  local digests = call('ZRANGEBYSCORE', due, '-inf', b.now, 'LIMIT', 0, LIMIT.BATCH)
   local forgotten = 0
   for _, digest in ipairs(digests) do
     local raw = call('HGET', rows, digest)
@@ -37,13 +38,13 @@ end
 L.REMEMBERED = {dedup = 'dedupdue', claims = 'claimdue'}
 
 function L.forget_keys(b)
-  return L.forget(b, 'dedup', function(digest, raw) return L.holder(b, digest, raw) and b.now + LOOK_AGAIN end)
+  return L.forget(b, 'dedup', function(digest, raw) return L.holder(b, digest, raw) and b.now + LIMIT.LOOK_AGAIN_MS end)
 end
 
 function L.forget_claims(b)
   return L.forget(b, 'claims', function(_, raw)
     local l = L.lease_of(b.base, sub(raw, 1, 16))
-    return l and l.expires + CLAIM_MEMORY
+    return l and l.expires + LIMIT.CLAIM_MEMORY_MS
   end)
 end
 
@@ -54,12 +55,15 @@ function L.first_commit(base)
   return first[1] and L.commit_of(first[1]) or nil, first[1]
 end
 
-function L.row_time(entry) return (unpack_('>I8', entry[2][2], 10)) end
+function L.row_time(entry) 
+  local _, time = unpack_(FORMAT.ROW, entry[2][2], SEAL + 1)
+  return time
+end
 
 -- Rows older than a week that every registered consumer has read; the last always stays.
 function L.trim(b)
   local first, entry = L.first_commit(b.base)
-  local before = b.now - KEPT
+  local before = b.now - LIMIT.JOURNAL_KEPT_MS
   if not first or first >= b.commit or L.row_time(entry) >= before then return 0, false end
   local low, high = first, b.commit + 1
   while low < high do
@@ -82,14 +86,14 @@ verbs.sweep = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   if not b.there then return {0, 0, 0, 0, 0, 0, 0, 0, 0} end
-  local leases, back, dead, more = L.expire(b, tonumber(args[4]))
+  local leases, back, dead, more = L.expire(b, tonumber(args[4]), LIMIT.SWEEP_LEASES, LIMIT.SWEEP_JOBS)
   local ttl, ttls = L.pass_ttl(b)
-  local retired, retirable = L.retire(b, BATCH)
+  local retired, retirable = L.retire(b, LIMIT.BATCH)
   local keys_, digests = L.forget_keys(b)
   local claims, ids = L.forget_claims(b)
   local trimmed, left = L.trim(b)
-  more = more or left or (ttl > 0 and ttls == BATCH) or (retired > 0 and retirable == BATCH)
-    or (keys_ > 0 and digests == BATCH) or (claims > 0 and ids == BATCH)
+  more = more or left or (ttl > 0 and ttls == LIMIT.BATCH) or (retired > 0 and retirable == LIMIT.BATCH)
+    or (keys_ > 0 and digests == LIMIT.BATCH) or (claims > 0 and ids == LIMIT.BATCH)
   local reply = {leases, back, dead, retired, ttl, keys_, claims, trimmed, more and 1 or 0}
   if leases + ttl + retired + keys_ + claims == 0 then return reply end
   return L.finish(b, reply)

@@ -1,6 +1,6 @@
 -- ── queues: their rules, and the registry of their names ─────────────────────────────────────────────────────────────
 
--- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, as an event tells it
+-- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, the default policy
 verbs.configure = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -12,9 +12,9 @@ verbs.configure = function(keys, args)
     if old.burst ~= new.burst or old.interval ~= new.interval then
       call('DEL', b.base .. ':bucket') -- kept by another measure, what was taken of it says nothing
     end
-    if old.limited then b.wake = 1000000 end
+    if old.limited then b.wake = LIMIT.WAKE_ALL end
     b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
-    L.event(b, 2, NO_ID, nil, {text = args[7]})
+    L.event(b, CHANGE.QUEUE_CONFIGURED, NO_ID, nil, {text = args[7]})
     call('SET', b.base .. ':policy', args[7])
   end
   return L.finish(b, {1})
@@ -28,8 +28,8 @@ verbs.set_paused = function(keys, args)
   local paused = tonumber(args[6])
   if byte(b.rules_row) ~= paused then
     b.rules_row, b.new_rules = char(paused) .. sub(b.rules_row, 2), true
-    L.event(b, paused == 1 and 3 or 4, NO_ID, nil)
-    if paused == 0 then b.wake = 1000000 end
+    L.event(b, paused == 1 and CHANGE.QUEUE_PAUSED or CHANGE.QUEUE_RESUMED, NO_ID, nil)
+    if paused == 0 then b.wake = LIMIT.WAKE_ALL end
   end
   return L.finish(b, {1})
 end
@@ -41,7 +41,7 @@ verbs.register = function(keys, args)
   if not found then
     found = call('INCR', keys[1] .. ':next') .. ' ' .. args[5]
     call('HSET', names, args[4], found)
-    call('PUBLISH', keys[1], pack('>I4I8', 0, 0))
+    call('PUBLISH', keys[1], pack(FORMAT.WOKEN, 0, 0))
   end
   return {found}
 end

@@ -1,10 +1,11 @@
--- ── the invariants, a page at a time, and mending ────────────────────────────────────────────────────────────────────
+-- ── the invariants, a page at a time, and repair ─────────────────────────────────────────────────────────────────────
 
-L.INDEXES = {'t0', 't1', 't2', 't3', 't4', 't5', 't6', 't7', 't8', 't9', 'done', 'dead'}
+L.INDEXES = {'done', 'dead'}
+for tier = 0, LIMIT.TOP_PRIORITY do insert(L.INDEXES, 't' .. tier) end
 
-function L.cards(base)
+function L.index_sizes(base)
   local waiting = 0
-  for tier = 0, 9 do waiting = waiting + call('ZCARD', base .. ':t' .. tier) end
+  for tier = 0, LIMIT.TOP_PRIORITY do waiting = waiting + call('ZCARD', base .. ':t' .. tier) end
   local aside = 0
   for _, where in ipairs(call('HVALS', base .. ':damaged')) do
     if where == 'w' then aside = aside + 1 end
@@ -17,7 +18,7 @@ end
 readers.numbers = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
-  local base, c = b.base, L.cards(keys[1])
+  local base, c = b.base, L.index_sizes(keys[1])
   return {b.there and 1 or 0, b.commit, b.events, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed,
     c.waiting, c.leased, c.done, c.dead, c.all, call('HLEN', base .. ':jobs'), call('ZCARD', base .. ':leases'),
     call('HLEN', base .. ':lease'), call('HLEN', base .. ':held'), call('HLEN', base .. ':notes'),
@@ -25,7 +26,7 @@ readers.numbers = function(keys, args)
 end
 
 -- What is wrong with a job's rows: codes, joined.
-function L.wrong(b, id, s, held_by)
+function L.problems(b, id, s, held_by)
   local base, found = b.base, {}
   if call('HEXISTS', base .. ':jobs', id) == 0 then found[#found + 1] = 'body' end
   local aside = call('HGET', base .. ':damaged', id)
@@ -66,7 +67,7 @@ readers.check_jobs = function(keys, args)
     local n = #reply
     reply[n + 1], reply[n + 2] = id, value
     reply[n + 3] = call('HGET', b.base .. ':jobs', id) or ''
-    reply[n + 4] = s and L.wrong(b, id, s, held_by) or 'state'
+    reply[n + 4] = s and L.problems(b, id, s, held_by) or 'state'
   end
   return reply
 end
@@ -105,7 +106,8 @@ end
 
 -- dedup or claims, cursor: (next cursor, then of each that is wrong: digest, what)
 readers.check_remembered = function(keys, args)
-  local rows, due, bytes = keys[1] .. ':' .. args[4], keys[1] .. ':' .. L.REMEMBERED[args[4]], ({dedup = 40, claims = 33})[args[4]]
+  local rows, due = keys[1] .. ':' .. args[4], keys[1] .. ':' .. L.REMEMBERED[args[4]]
+  local bytes = ({dedup = 40, claims = 33})[args[4]]
   local page = call('HSCAN', rows, args[5], 'COUNT', 200)
   local reply = {page[1]}
   for i = 1, #page[2], 2 do
@@ -136,7 +138,7 @@ readers.check_bucket = function(keys, args)
   if not raw then return {0} end
   if #raw ~= 16 then return {1} end
   local moment, ns = unpack_('>I8d', raw)
-  return {(moment > b.now or ns ~= ns or ns < 0 or ns > MAX_MS * 1e6) and 1 or 0}
+  return {(moment > b.now or ns ~= ns or ns < 0 or ns > LIMIT.MAX_MS * 1e6) and 1 or 0}
 end
 
 -- cursor: (next cursor, then of each lease that is not as it must be: id, what is wrong)
@@ -169,10 +171,10 @@ readers.check_leases = function(keys, args)
 end
 
 function L.recount(b)
-  local c = L.cards(b.base)
+  local c = L.index_sizes(b.base)
   b.waiting, b.leased, b.done, b.dead = c.waiting, c.leased, c.done, c.dead
   b.tiers = 0
-  for tier = 0, 9 do
+  for tier = 0, LIMIT.TOP_PRIORITY do
     if call('ZCARD', b.base .. ':t' .. tier) > 0 then b.tiers = b.tiers + 2 ^ tier end
   end
   b.removed = max(0, b.enqueued - c.all)
@@ -195,7 +197,7 @@ function L.index(b, id, s)
   if s.due > 0 and s.state == DONE then call('ZADD', b.base .. ':retention', s.due, id) end
 end
 
-function L.mend_leases(b)
+function L.repair_leases(b)
   for _, id in ipairs(call('HKEYS', b.base .. ':lease')) do
     local l = L.lease_of(b.base, id)
     local held = L.held(b, id)
@@ -203,7 +205,7 @@ function L.mend_leases(b)
       for _, job in ipairs(held) do
         local s = job[2]
         s.visible = b.now
-        L.give_back(b, job[1], s, 23, NO_ID, '')
+        L.give_back(b, job[1], s, CHANGE.REPAIRED, NO_ID, '')
       end
       L.end_lease(b, id, l or {lost = 1})
     else
@@ -220,11 +222,11 @@ function L.mend_leases(b)
   end
 end
 
--- what has to do with no lease
-L.LONE = {orphan = true, note = true, bucket = true, forget = true, due = true}
+-- repairs that concern no lease
+L.WITHOUT_LEASES = {orphan = true, note = true, bucket = true, forget = true, due = true}
 
--- what, id, place of the job's last event (0: not known), a state to give it ('' or as in L.STATE)
-verbs.mend = function(keys, args)
+-- what, id, place of the job's last event (0: not known), a state to give it ('' or as FORMAT.STATE)
+verbs.repair = function(keys, args)
   local what, id, last, given = args[4], args[5], tonumber(args[6]), args[7]
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -248,14 +250,14 @@ verbs.mend = function(keys, args)
     call('HDEL', base .. ':jobs', id)
     call('HDEL', base .. ':state', id)
     call('HDEL', base .. ':notes', id .. 'e', id .. 'p', id .. 'r')
-    s = s or {state = GONE, priority = 0, reason = 0, max_attempts = 0, token = 0, attempt = 0}
+    s = s or {state = GONE, priority = 0, reason = REASON.NONE, max_attempts = 0, token = 0, attempt = 0}
     s.last = last
-    L.event(b, 23, id, s, {state = GONE})
+    L.event(b, CHANGE.REPAIRED, id, s, {state = GONE})
     L.ended(b, id)
   elseif what == 'index' and s then
     if s.state == LEASED then
       s.state, s.lease, s.visible = WAITING, NO_ID, b.now
-      s.last = L.event(b, 23, id, s, {at = s.visible})
+      s.last = L.event(b, CHANGE.REPAIRED, id, s, {at = s.visible})
       L.put_state(b, id, s)
     end
     L.index(b, id, s)
@@ -263,27 +265,27 @@ verbs.mend = function(keys, args)
     s = L.state_of(id, given)
     s.last = last
     if s.state == WAITING then s.visible = b.now end
-    s.last = L.event(b, 23, id, s, {at = s.visible})
+    s.last = L.event(b, CHANGE.REPAIRED, id, s, {at = s.visible})
     L.put_state(b, id, s)
     L.index(b, id, s)
   end
-  if not L.LONE[what] then L.mend_leases(b) end
+  if not L.WITHOUT_LEASES[what] then L.repair_leases(b) end
   L.recount(b)
   return L.finish(b, {1})
 end
 
--- The books themselves cannot be read: made anew from what they count.
-verbs.mend_books = function(keys, args)
+-- The counters themselves cannot be read: made anew from what they count.
+verbs.repair_counters = function(keys, args)
   local base = keys[1]
   local last = call('XREVRANGE', base .. ':journal', '+', '-', 'COUNT', 1)[1]
   local b = {base = base, commit = 0, events = 0, time = 0, id_time = 0, id_seq = 0, enqueued = 0, removed = 0}
   if last then
-    local _, time, first, count = unpack_('>BI8I8I2', last[2][2], 9)
+    local _, time, first, count = unpack_(FORMAT.ROW, last[2][2], SEAL + 1)
     b.commit, b.events, b.time, b.id_time = L.commit_of(last), first + count - 1, time, time + 1
   end
   L.recount(b)
   b.removed = tonumber(args[4])
   b.enqueued = b.enqueued + b.removed
-  call('SET', base .. ':books', L.books_row(b))
+  call('SET', base .. ':books', L.counters_row(b))
   return {1}
 end

@@ -20,7 +20,7 @@ from tenure.storage.engines.lmdb.map_gate import Gate
 from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, take
 from tenure.storage.engines.lmdb.reader import KEY_BYTES, Rows, translated
 from tenure.storage.engines.lmdb.transaction import LmdbTransaction
-from tenure.storage.folder import Folder, sync_folder
+from tenure.storage.folder import Folder, make_private, sync_folder
 from tenure.storage.keyspace import EVERYWHERE
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ class LmdbEngine:
         """Cheap housekeeping, for the sweeper: slots of readers that died, and room in the map before it is needed."""
         if os.getpid() != self._owner:
             raise _forked()
+        self._folder.verify()
         self._free_slots()
         self._make_room()
 
@@ -134,7 +135,8 @@ class LmdbEngine:
         target = Folder(path, "lmdb")
         if target.path.exists():
             raise OpenError(f"{target.path} exists already: a copy is written into a new folder")
-        target.db.mkdir(parents=True, mode=0o700)
+        make_private(target.path)
+        make_private(target.db)
         try:
             self._copy(target)
         except BaseException:
@@ -199,19 +201,17 @@ class LmdbEngine:
 
     def _attempt(self, pending: list[Request], own: Request) -> None:
         """Run them one after another in one LMDB transaction. Raises before anything is committed, or not at all."""
+        self._folder.verify()
         txn = self._begin(write=True)
         last: dict[Space, int] = {}
         try:
             steps = [self._step(txn, request, own, last) for request in pending]  # all of them, before any is asked
             wrote = any(steps)
             number = txn.id()
-            if wrote:
-                txn.commit()
-            else:
-                txn.abort()
+            txn.commit()  # also if nobody wrote: then it writes nothing, and does not wait for readers as `abort` does
         except BaseException as exc:
             if isinstance(exc, (lmdb.Error, _Spoiled)) or _open_still(txn):
-                txn.abort()
+                self._abort(txn)
                 raise
             # Interrupted between the commit and the next line: it is done, and must not be done again.
             _settle(pending)
@@ -222,6 +222,12 @@ class LmdbEngine:
             self._marks.reach(number)
         _settle(pending)
         self._give_way()
+
+    def _abort(self, txn: Txn) -> None:
+        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock held:
+        where a few threads read all the time that moment never comes by itself."""
+        with self._gate.quiet():
+            txn.abort()
 
     def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
         """Run one function and apply what it wrote; says whether it wrote."""
@@ -329,6 +335,7 @@ class LmdbEngine:
                 raise translated(exc) from exc
         with (target.db / "data.mdb").open("rb+") as data:
             os.fsync(data.fileno())
+        target.tighten()
         sync_folder(target.db)
         with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(EVERYWHERE)) as copy:
             last = copy.info()["last_txnid"]

@@ -78,6 +78,21 @@ class Gate:
                 self._moving = False
                 self._changed.notify_all()
 
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """For one who is inside: all others have left, and nobody comes in. Snapshots stay open; nobody reads them."""
+        with self._lock:
+            # A mover that waits for this one to leave keeps newcomers out already.
+            closing_here, self._moving = not self._moving, True
+            try:
+                while self._inside > 1:
+                    self._changed.wait(_LOOK_AGAIN)
+                yield
+            finally:
+                if closing_here:
+                    self._moving = False
+                    self._changed.notify_all()
+
     def close(self) -> None:
         """Let nobody in any more, and wait for those inside. Snapshots end here."""
         with self._lock:

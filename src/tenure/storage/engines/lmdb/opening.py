@@ -64,7 +64,7 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
                 map_size=-(-size // mmap.PAGESIZE) * mmap.PAGESIZE,
                 max_dbs=len(EVERYWHERE),
                 max_readers=READERS,
-                mode=0o700,
+                mode=0o600,
             )
         except lmdb.MapResizedError:
             size *= 2  # another process grew it between our looking and our mapping

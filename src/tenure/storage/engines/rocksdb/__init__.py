@@ -2,7 +2,7 @@
 
 One process owns the folder (`folder.Folder`), one lock orders the writers, one `WriteBatch` is a commit. A commit is
 applied under the lock, to the log and the memtable, and made durable outside it, together with all that came
-meanwhile (`syncing.Syncer`); the log's order makes a lost tail a consistent prefix.
+meanwhile (`group_commit.GroupCommit`); the log's order makes a lost tail a consistent prefix.
 
 What the driver would get wrong is kept here:
 - raw mode always (its default unpickles what it reads);

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
+from time import monotonic
 from typing import Any, TypeVar
 
 from rocksdict import Checkpoint, WriteBatch
@@ -18,17 +20,22 @@ from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
+from tenure.storage.engines.rocksdb.log_rotation import LogRotation
 from tenure.storage.engines.rocksdb.memory import Memory
-from tenure.storage.engines.rocksdb.opening import Mode, open_db, translated
+from tenure.storage.engines.rocksdb.opening import Mode, translated
 from tenure.storage.engines.rocksdb.reader import RocksReader
+from tenure.storage.engines.rocksdb.recovery import Recovered, may_pass, recover
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
-from tenure.storage.folder import Folder
+from tenure.storage.folder import Folder, make_private
 from tenure.storage.group_commit import GroupCommit
 from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, commit, split_commit
 from tenure.storage.records import decode_count, encode_count
 from tenure.storage.writer_lock import WriterLock
 
 T = TypeVar("T")
+
+#: Seconds between two tries to open the database anew after a failed write.
+_BETWEEN_TRIES = 1.0
 
 
 class RocksEngine:
@@ -50,40 +57,30 @@ class RocksEngine:
         folder = Folder(path, "rocksdb")
         existed = folder.check()
         folder.lock(listens=listens)
+        #: Changes whenever memory was thrown away (`storage.engine.Engine.generation`).
+        self.generation = 0
         try:
-            self._db = open_db(folder.db, cache_capacity, mode)
-            self._tables = [self._db.get_column_family(name) for name in NAMES]
-            self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
+            self._recovery = (boot_id, cache_capacity, mode)
+            found = recover(folder, *self._recovery)
+            self._attach(found)
             if not existed:
                 folder.write_format()
-            self._watermark = DurableWatermark(folder.path / "DURABLE", boot_id)
-            self._sequence = self._db.latest_sequence_number()
-            if self._sequence < self._watermark.required:
-                raise Corrupt(
-                    f"the newest commits of {folder.path} are lost: the log ends at {self._sequence}, and reached "
-                    f"{self._watermark.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
-                )
+            folder.tighten()
         except BaseException:
             self._let_go()
             folder.unlock()
             raise
         self.retried: Callable[[str], None] = lambda why: None
-        self.remarks = self._watermark.remarks()
+        self.remarks = found.remarks
         self._folder = folder
         self.home = folder.path
-        last = self._last_commit()
-        self._next_commit = last + 1
-        self._memory = Memory()
-        self._reader = RocksReader(self._tables, self._memory)
-        #: By space: its handle, and what the memory learns of a row that is put or deleted there.
-        self._spaces = [(handle, *self._memory.learners(space)) for space, handle in enumerate(self._handles)]
-        #: Set while memory and database may differ: an exception in between leaves it set, and the next to take the
-        #: writer's lock reads the memory again.
-        self._unsure = False
-        self.generation = 0
         self.begin: Callable[[Reader, int], Transaction] = Transaction
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         self._writer = WriterLock()
+        #: Held while the log is synced, and while the database is opened anew. Taken after the writer's lock, if both are.
+        self._sync_lock = threading.Lock()
+        #: When to try to open the database anew after a failed write; None: it must not be.
+        self._try_again: float | None = None
         self._version = 0
         self._owner = os.getpid()
         self._stopped: TenureError | None = None
@@ -97,13 +94,30 @@ class RocksEngine:
             key_bytes=2**16,
             value_bytes=2**30,
         )
-        #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
-        self._durable = self._written = last
         self.loader = RocksLoader(self)
         renewed_after_fork(self, Layer.STORAGE)
         closed_at_exit(self, Layer.STORAGE)
-        self._synced_to = self._sequence
         self._note_writes = durability != "disk"
+
+    def _attach(self, found: Recovered) -> None:
+        """Take a database that was just opened, and begin what is kept in memory beside it."""
+        self._db, self._watermark, self._sequence = found.db, found.watermark, found.sequence
+        self._tables = [self._db.get_column_family(name) for name in NAMES]
+        self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
+        self._log = LogRotation(self._tables, self._sync, self._recovery[2])
+        self._memory = Memory()
+        self._reader = RocksReader(self._tables, self._memory)
+        #: By space: its handle, and what the memory learns of a row that is put or deleted there.
+        self._spaces = [(handle, *self._memory.learners(space)) for space, handle in enumerate(self._handles)]
+        #: Set while memory and database may differ: an exception in between leaves it set, and the next to take the
+        #: writer's lock reads the memory again.
+        self._unsure = False
+        self.generation += 1
+        last = self._last_commit()
+        self._next_commit = last + 1
+        #: The journal's last row, written and known durable; the log's sequence number goes with them in the watermark.
+        self._durable = self._written = last
+        self._synced_to = self._sequence
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,18 +171,27 @@ class RocksEngine:
         pass  # one process owns it
 
     def tend(self) -> None:
-        pass
+        try:
+            self._folder.verify()
+        except Unavailable as exc:
+            with self._writer.lock:
+                if self._stopped is None:
+                    self._stop(exc)
+            raise
+        self._folder.tighten()
 
     def export(self, path: str) -> None:
         target = Folder(path, "rocksdb")
         with self._held():
-            target.path.mkdir(parents=True)
+            make_private(target.path)
             last = self._db.latest_sequence_number()
             try:
                 self._db.flush_wal(True)
                 Checkpoint(self._db).create_checkpoint(str(target.db))
             except Exception as exc:
                 raise translated(exc) from exc
+        make_private(target.db)
+        target.tighten()
         target.write_format()
         watermark = DurableWatermark(target.path / "DURABLE", "")
         watermark.note(last, last)
@@ -179,6 +202,7 @@ class RocksEngine:
         if isinstance(self._stopped, StoreClosed):
             return
         self._writer = WriterLock()
+        self._sync_lock = threading.Lock()
         # Never destroy driver objects in a forked child: their destructors join threads that do not exist there.
         for held in self._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
@@ -203,6 +227,11 @@ class RocksEngine:
             self._stopped = StoreClosed("this store was closed")
         self.group_commit.stop()
         try:
+            # Nothing more is written. Threads that wait for a sync, or lead one, are inside the driver: let them finish.
+            with contextlib.suppress(TenureError):
+                self.group_commit.wait(self.group_commit.applied_to)
+            for snapshot in list(self._snapshots):
+                snapshot.close()
             if failed is None:
                 self._sync()
         finally:
@@ -251,41 +280,15 @@ class RocksEngine:
         """
         self._unsure = True
         batch = WriteBatch(raw_mode=True)
-        put, delete, spaces = batch.put, batch.delete, self._spaces
-        handle = None
         try:
-            if changes.ranges:
-                self._delete_ranges(batch, changes)
-            for space, key, value in changes.writes:
-                handle, learn_put, learn_delete = spaces[space]
-                if value is None:
-                    delete(key, handle)
-                    if learn_delete is not None:
-                        learn_delete(key)
-                else:
-                    put(key, value, handle)
-                    if learn_put is not None:
-                        learn_put(key, value)
-            counts, handle = self._memory.counts, self._handles[COUNTERS]
-            for key, delta in changes.adds.items():
-                count = counts.get(key)
-                if count is None:
-                    count = decode_count(self._tables[COUNTERS].get(key))
-                counts[key] = count = count + delta
-                put(key, encode_count(count), handle)
-            number = self._next_commit
-            for row in changes.journal:
-                put(commit(number), row, self._handles[JOURNAL])
-                number += 1
+            number = self._fill(batch, changes)
+            size = batch.size_in_bytes()  # before the write, which consumes the batch
             self._db.write(batch)
+        except TenureError:
+            raise  # a damaged counter: nothing was written
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
-            self._stop(exc)
-            del (
-                batch,
-                put,
-                delete,
-                handle,
-            )  # an exception that is kept keeps this frame, which must not keep the driver's objects
+            self._stop(exc, again=may_pass(exc))
+            del batch  # an exception that is kept keeps this frame, which must not keep the driver's object
             raise Unavailable(str(self._stopped)) from None
         for remember in changes.on_written:
             remember()
@@ -296,17 +299,57 @@ class RocksEngine:
             self._watermark.note_written(sequence)
         self._version = version = self._version + 1
         self._unsure = False
-        return self.group_commit.applied(version)
+        waited_for = self.group_commit.applied(version)
+        self._rotate_log(size)
+        return waited_for
 
-    def _delete_ranges(self, batch: WriteBatch, changes: Changes) -> None:
+    def _rotate_log(self, size: int) -> None:
+        """Start a new log if this one is long. A failure stops the engine, as that of any write."""
+        try:
+            self._log.wrote(size)
+        except TenureError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
+            self._stop(exc, again=may_pass(exc))
+            raise Unavailable(str(self._stopped)) from None
+
+    def _fill(self, batch: WriteBatch, changes: Changes) -> int:
+        """Put the changes into a batch, and into the memory beside the database. Returns the journal's next number."""
+        put, delete, spaces = batch.put, batch.delete, self._spaces
         for space, begin, end in changes.ranges:
             self._memory.delete_range(space, begin, end)
             batch.delete_range(begin, end, self._handles[space])
+        for space, key, value in changes.writes:
+            handle, learn_put, learn_delete = spaces[space]
+            if value is None:
+                delete(key, handle)
+                if learn_delete is not None:
+                    learn_delete(key)
+            else:
+                put(key, value, handle)
+                if learn_put is not None:
+                    learn_put(key, value)
+        counts, handle = self._memory.counts, self._handles[COUNTERS]
+        for key, delta in changes.adds.items():
+            count = counts.get(key)
+            if count is None:
+                count = decode_count(self._tables[COUNTERS].get(key))
+            counts[key] = count = count + delta
+            put(key, encode_count(count), handle)
+        number, handle = self._next_commit, self._handles[JOURNAL]
+        for row in changes.journal:
+            key = commit(number)
+            put(key, row, handle)
+            self._memory.heads.put(JOURNAL, key)
+            number += 1
+        return number
 
     def _attend(self) -> None:
         """On entering: refuse if the engine has stopped, and read again what an interrupted commit left unsure."""
         if self._stopped is not None:
             self._refuse()
+        if not self._unsure:
+            return
         self._memory.forget()
         self._next_commit = self._last_commit() + 1
         self._written = self._next_commit - 1
@@ -317,21 +360,30 @@ class RocksEngine:
         self._unsure = False
 
     def _sync(self) -> None:
-        """Make everything written so far durable. Runs outside the lock, one at a time."""
-        written, sequence = self._written, self._sequence
-        try:
-            self._db.flush_wal(True)
-        except Exception as exc:  # noqa: BLE001
-            # What the disk did not take once it may never take: going on would promise what cannot be kept.
-            self._stop(exc)
-            raise Unavailable(str(self._stopped)) from None
-        self._durable = max(self._durable, written)
-        self._synced_to = max(self._synced_to, sequence)
-        self._watermark.note(max(self._sequence, self._synced_to) if self._note_writes else 0, self._synced_to)
+        """Make everything written so far durable. Runs outside the writer's lock, or inside it; one at a time."""
+        with self._sync_lock:
+            if "_db" not in self.__dict__ or (self._stopped and not isinstance(self._stopped, StoreClosed)):
+                raise Unavailable(str(self._stopped))
+            written, sequence = self._written, self._sequence
+            try:
+                self._folder.verify()
+                self._db.flush_wal(True)
+            except Exception as exc:  # noqa: BLE001
+                # What the disk did not take once it may never take: going on would promise what cannot be kept.
+                self._stop(exc, again=may_pass(exc))
+                raise Unavailable(str(self._stopped)) from None
+            self._durable = max(self._durable, written)
+            self._synced_to = max(self._synced_to, sequence)
+            self._watermark.note(max(self._sequence, self._synced_to) if self._note_writes else 0, self._synced_to)
 
-    def _stop(self, exc: Exception) -> None:
-        """After a failed write. The error is kept without the frames it came through, which hold the driver's objects."""
+    def _stop(self, exc: Exception, *, again: bool = False) -> None:
+        """After a failed write. The error is kept without the frames it came through, which hold the driver's objects.
+
+        `again`: the database may be opened anew once the cause has gone.
+        """
         error = translated(exc)
+        if self._stopped is None or self._try_again is not None:  # the worst that happened counts
+            self._try_again = 0.0 if again else None
         self._stopped = error.with_traceback(None)
         exc.__traceback__ = None
 
@@ -345,6 +397,42 @@ class RocksEngine:
         return 0
 
     def _refuse(self) -> None:
+        """Called by every verb that finds the engine stopped, with the writer's lock held. Returns if it could be started again."""
         if isinstance(self._stopped, StoreClosed):
             raise StoreClosed(str(self._stopped))
+        if self._try_again is not None:
+            if self._reopened():
+                return
+            raise Unavailable(f"the store waits for room, and goes on by itself once there is some: {self._stopped}")
         raise Unavailable(f"the store stopped after a failed write, and must be opened again: {self._stopped}")
+
+    def _reopened(self) -> bool:
+        """Open the database anew, if it is time to try. Needs the writer's lock held; snapshots end.
+
+        All that was written before the failed write must be there again. Then it is durable, too: recovery has put it into
+        tables. The failed write itself is there or not, as after a crash.
+        """
+        now = monotonic()
+        with self._sync_lock:
+            if self._try_again is None or now < self._try_again:
+                return False
+            self._try_again = now + _BETWEEN_TRIES
+            try:
+                self._folder.verify()
+                reached = self._sequence
+                for snapshot in list(self._snapshots):
+                    snapshot.close()
+                self._let_go()
+                self._attach(recover(self._folder, *self._recovery))
+                if self._sequence < reached:
+                    raise Corrupt(
+                        f"the log of {self._folder.path} ends at {self._sequence}, and reached {reached} before"
+                    )
+            except TenureError as exc:
+                self._stop(exc, again=not isinstance(exc, Corrupt))
+                if self._try_again is not None:
+                    self._try_again = now + _BETWEEN_TRIES
+                return False
+            self._stopped = self._try_again = None
+        self.group_commit.renew()
+        return True

@@ -51,8 +51,6 @@ class Memory:
 
     def delete_range(self, space: int, begin: bytes, end: bytes) -> None:
         """These rows are being deleted."""
-        if space in RECENT_SPACES:
-            raise ValueError(f"rows of {NAMES[space]} are deleted one by one")
         if space == COUNTERS:
             for key in [key for key in self.counts if begin <= key < end]:
                 del self.counts[key]

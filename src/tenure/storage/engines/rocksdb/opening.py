@@ -9,6 +9,8 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 
 from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
 from tenure.storage.engine import Space
+from tenure.storage.engines.rocksdb import fork_exit
+from tenure.storage.engines.rocksdb.log_rotation import BUFFER_BYTES, BUFFERS
 from tenure.storage.keyspace import DEDUP, JOBS, NAMES, REQUESTS, STATE
 
 Mode = Literal["low_space", "high_throughput"]
@@ -18,6 +20,7 @@ _POINT_SPACES = (JOBS, STATE, DEDUP, REQUESTS)
 
 
 def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
+    """Open the database, and make it if it is not there. Raises Corrupt, OpenError."""
     roomy = mode == "high_throughput"
     cache = Cache(cache_capacity)
 
@@ -32,7 +35,8 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
         if space in _POINT_SPACES:
             table.set_bloom_filter(10, False)
         made.set_block_based_table_factory(table)
-        made.set_write_buffer_size((32 if roomy else 8) * 1024 * 1024)
+        made.set_write_buffer_size(BUFFER_BYTES)  # never full: `log_rotation` decides when it is flushed
+        made.set_max_write_buffer_number(BUFFERS)
         made.set_compression_type(DBCompressionType.lz4() if roomy else DBCompressionType.zstd())
         made.set_level_compaction_dynamic_level_bytes(True)
         return made
@@ -40,12 +44,11 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
     whole = options()
     # point_in_time opens after a power cut that left zeros at the log's end; `DurableWatermark` tells if it dropped more.
     whole.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
-    whole.set_db_write_buffer_size((128 if roomy else 32) * 1024 * 1024)
-    # Families that are hardly written hold on to old logs; bounding them bounds recovery after a kill.
-    whole.set_max_total_wal_size((256 if roomy else 64) * 1024 * 1024)
+    whole.set_max_total_wal_size(BUFFER_BYTES)
     whole.set_max_background_jobs(2)
     whole.set_keep_log_file_num(2)
     whole.set_paranoid_checks(True)
+    fork_exit.arm()
     try:
         return Rdict(str(path), whole, {name: options(space) for space, name in enumerate(NAMES)})
     except Exception as exc:
@@ -63,7 +66,7 @@ def translated(exc: Exception) -> TenureError:
     if "orruption" in text or "hecksum" in text or "bad block" in text or "Bad table" in text:
         return Corrupt(f"RocksDB met damaged bytes: {text}")
     if "No space left" in text or "NoSpace" in text:
-        return Unavailable(f"the disk is full: make room, then open the store again ({text})")
+        return Unavailable(f"the disk is full: make room ({text})")
     if "closed" in text:
         return StoreClosed("this store was closed")
     return Unavailable(f"RocksDB failed: {text}")

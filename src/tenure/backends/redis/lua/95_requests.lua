@@ -1,9 +1,9 @@
 -- ── requests that are sent again act once ────────────────────────────────────────────────────────────────────────────
 
--- A request has a lane and a number in it, or an id of its own in the lane's place and the number 0. What it answered is
+-- A request has a lane and a number in it, or an id of its own in the lane's place and the number 0. Its answer is
 -- kept beside what it wrote, in the same step. One that comes again is answered from there; one that comes late, after
--- its lane's next, is refused: its sender has long had its answer.
-function L.once(verb)
+-- a later number of its lane, is refused: its sender has its answer already.
+function L.remembered(verb)
   return function(keys, args)
     local lane = args[2]
     if lane == '' then return verb(keys, args) end
@@ -19,24 +19,24 @@ function L.once(verb)
       end
     end
     local reply = verb(keys, args)
-    local untils = number > 0 and 0 or L.now(args[1]) + LANE_MS
-    call('SET', key, pack('>I8I8', number, untils) .. cmsgpack.pack(reply), 'PX', LANE_MS)
+    local untils = number > 0 and 0 or L.now(args[1]) + LIMIT.REQUEST_MEMORY_MS
+    call('SET', key, pack('>I8I8', number, untils) .. cmsgpack.pack(reply), 'PX', LIMIT.REQUEST_MEMORY_MS)
     return reply
   end
 end
 
 -- digest of a request's id, digest of what it asks for: "1" if that is what it asked for the first time
-verbs.bind = function(keys, args)
+verbs.bind_request = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local due = call('ZSCORE', base .. ':requestdue', args[4])
   local seen = due and tonumber(due) > now and call('HGET', base .. ':requests', args[4])
   if seen then return {seen == args[5] and 1 or 0} end
   call('HSET', base .. ':requests', args[4], args[5])
-  call('ZADD', base .. ':requestdue', now + LANE_MS, args[4])
+  call('ZADD', base .. ':requestdue', now + LIMIT.REQUEST_MEMORY_MS, args[4])
   return {1}
 end
 
--- Keep what the client decided, under its lane: whoever asks again is given the first one's.
-verbs.keep = function(keys, args) return {args[4]} end
+-- Remember what the client decided, under its request's id: a repeated request is answered with the first decision.
+verbs.remember = function(keys, args) return {args[4]} end
 
-for name, verb in pairs(verbs) do verbs[name] = L.once(verb) end
+for name, verb in pairs(verbs) do verbs[name] = L.remembered(verb) end

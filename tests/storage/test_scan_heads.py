@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tenure
 from tenure.storage import keyspace
 from tenure.storage.engine import Row
-from tenure.storage.scan_heads import Heads
-from tenure.testing.harness import driver_of
+from tenure.storage.engines.rocksdb import RocksEngine
+from tenure.storage.scan_heads import ScanHeads
 
 #: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.
 ready_keys = st.builds(
@@ -50,8 +49,9 @@ def steps(keys: Any, ranges: Any) -> Any:
 @pytest.fixture(scope="module", params=["high_throughput", "low_space"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = tmp_path_factory.mktemp("heads") / "data"
-    with tenure.open(f"rocksdb:{path}", durability="os", sweep=False, mode=request.param) as store:
-        yield driver_of(store)
+    engine = RocksEngine(str(path), durability="os", mode=request.param)
+    yield engine
+    engine.close()
 
 
 def follow(engine: Any, space: int, story: list[Any]) -> None:
@@ -112,15 +112,22 @@ def test_the_front_of_due(engine: Any, story: list[Any]) -> None:
 
 written = st.tuples(st.just("write"), st.lists(ready_keys, max_size=4), st.lists(ready_keys, max_size=2))
 cleared = st.tuples(st.just("clear"), ready_keys, ready_keys)
-added = st.tuples(st.just("add"), ready_keys, st.booleans())
-taken = st.tuples(st.just("take"), ready_ranges | whole_tiers, st.sampled_from(["look", "claim", "commit"]))
+added = st.tuples(st.just("add"), ready_keys)
+taken = st.tuples(st.just("take"), ready_ranges | whole_tiers, st.sampled_from([1, 1, 2, 5]), st.booleans())
+
+
+def _take(tx: Any, space: int, prefix: bytes, end: bytes, limit: int, consume: bool) -> list[bytes]:
+    found: list[bytes] = tx.keys(space, prefix, end, limit)
+    if consume:
+        tx.delete_many(space, found)
+    return found
 
 
 @patient
 @given(st.lists(st.one_of(written, added, added, taken, taken, taken, cleared), max_size=40))
 def test_what_is_read_ahead(engine: Any, story: list[Any]) -> None:
     """The first key of a front is the first there is, whoever wrote and deleted before, and by which way."""
-    space, straight = keyspace.READY, engine.straight
+    space = keyspace.READY
     engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
     rows: set[bytes] = set()
     for what, *how in story:
@@ -133,27 +140,16 @@ def test_what_is_read_ahead(engine: Any, story: list[Any]) -> None:
             engine.transact(lambda tx, b=begin, e=end: tx.delete_range(space, b, e))
             rows = {key for key in rows if not begin <= key < end}
         elif what == "add":
-            key, whole = how
-            with straight.lock:
-                if whole:
-                    straight.enqueued(key[:5], b"row", b"job", b"state", key, b"n", b"m", b"event")
-                else:
-                    straight.commit([(space, key, b"")], [], [], b"event")
+            (key,) = how
+            engine.transact(lambda tx, k=key: tx.put(space, k, b""))
             rows.add(key)
         else:
-            (prefix, end), then = how
-            with straight.lock:
-                found = straight.first(space, prefix, end)
-                assert found == min((key for key in rows if prefix <= key < end), default=None)
-                if found is None or then == "look":
-                    continue
-                if then == "claim":
-                    straight.claimed(
-                        prefix, b"row", b"state", found, b"held", b"lease", b"jobs", b"due", b"n", b"m", b"event"
-                    )
-                else:
-                    straight.commit([], [(space, found)], [], b"event")
-            rows.discard(found)
+            (prefix, end), then, consume = how
+            expected = sorted(key for key in rows if prefix <= key < end)[:then]
+            found = engine.transact(lambda tx, p=prefix, e=end, n=then, c=consume: _take(tx, space, p, e, n, c))
+            assert found == expected
+            if consume:
+                rows.difference_update(found)
     assert engine.read(lambda reader: reader.keys(space, b"", keyspace.LAST, 1000)) == sorted(rows)
 
 
@@ -162,25 +158,19 @@ def test_a_long_front_is_read_ahead_in_growing_steps(engine: Any) -> None:
     keys = [keyspace.ready(7, 0, at, bytes(16)) for at in range(1500)]
     prefix, end = keyspace.ready_prefix(7, 0), keyspace.ready_tier_end(7, 0)
     engine.transact(lambda tx: tx.put_many(keyspace.READY, [(key, b"") for key in keys[:500]]))
-    straight, later = engine.straight, iter(keys[500:])
-    found = []
-    while True:
-        with straight.lock:
-            key = straight.first(keyspace.READY, prefix, end)
-            if key is None:
-                break
-            found.append(key)
-            straight.claimed(prefix, b"row", b"state", key, b"held", b"lease", b"jobs", b"due", b"n", b"m", b"event")
-            for new in islice(later, 0 if len(found) < 400 else 3):
-                straight.enqueued(prefix, b"row", b"job", b"state", new, b"n", b"m", b"event")
+    later, found = iter(keys[500:]), []
+    while taken := engine.transact(lambda tx: _take(tx, keyspace.READY, prefix, end, 1, True)):
+        found += taken
+        for new in islice(later, 0 if len(found) < 400 else 3):
+            engine.transact(lambda tx, key=new: tx.put(keyspace.READY, key, b""))
     assert found == keys
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.booleans(), ready_keys), max_size=40))
 def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) -> None:
-    """Heads alone: rows are put, and scans move the head to the first row there is."""
-    heads = Heads()
+    """Scan heads alone: rows are put, and scans move the head to the first row there is."""
+    heads = ScanHeads()
     rows: list[bytes] = []
     for scanned, key in story:
         prefix = key[:5]
@@ -194,14 +184,14 @@ def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) ->
         else:
             if key not in rows:
                 rows.insert(bisect_left(rows, key), key)
-            heads.lower(keyspace.READY, [(key, b"")])
+            heads.put(keyspace.READY, key)
         for front in heads.fronts[keyspace.READY].values():
             assert front.prefix <= front.head <= front.end
             assert all(front.head <= row for row in rows if row.startswith(front.prefix))
 
 
 def test_only_a_whole_prefix_is_remembered() -> None:
-    heads = Heads()
+    heads = ScanHeads()
     assert heads.front(keyspace.READY, b"\0\0\0\1") is None
     assert heads.front(keyspace.STATE, b"\0\0\0\1\0") is None
     assert heads.front(keyspace.READY, b"\0\0\0\1\0") is heads.front(keyspace.READY, b"\0\0\0\1\0")

@@ -62,7 +62,7 @@ end
 verbs.sweep_registry = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local writes, requests = 0, 0
-  local due = call('ZRANGEBYSCORE', base .. ':writedue', '-inf', now, 'LIMIT', 0, BATCH)
+  local due = call('ZRANGEBYSCORE', base .. ':writedue', '-inf', now, 'LIMIT', 0, LIMIT.BATCH)
   for _, digest in ipairs(due) do
     local found = L.write_of(base, digest)
     if found and found[6] == '0' and tonumber(found[3]) > 0 and now < tonumber(found[7]) + tonumber(args[4]) then
@@ -76,10 +76,10 @@ verbs.sweep_registry = function(keys, args)
       end
     end
   end
-  local late = call('ZRANGEBYSCORE', base .. ':requestdue', '-inf', now, 'LIMIT', 0, BATCH)
+  local late = call('ZRANGEBYSCORE', base .. ':requestdue', '-inf', now, 'LIMIT', 0, LIMIT.BATCH)
   for _, digest in ipairs(late) do
     call('ZREM', base .. ':requestdue', digest)
     requests = requests + call('HDEL', base .. ':requests', digest)
   end
-  return {writes, requests, (#due == BATCH and writes > 0 or #late == BATCH) and 1 or 0}
+  return {writes, requests, (#due == LIMIT.BATCH and writes > 0 or #late == LIMIT.BATCH) and 1 or 0}
 end

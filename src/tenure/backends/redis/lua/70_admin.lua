@@ -1,4 +1,4 @@
--- ── mending: cancel, purge, replay, cleanup; the last three a chunk at a time ────────────────────────────────────────
+-- ── administration: cancel, purge, replay, cleanup; the last three a chunk at a time ─────────────────────────────────
 
 verbs.cancel = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -10,13 +10,13 @@ verbs.cancel = function(keys, args)
   if not s then return {'E', 'corrupt', id, 'its state is damaged'} end
   if s.state == WAITING then
     call('HDEL', b.base .. ':damaged', id)
-    L.remove_waiting(b, id, s, 18)
+    L.remove_waiting(b, id, s, CHANGE.CANCELLED)
   elseif s.state == LEASED then
     local l = L.lease_of(b.base, s.lease)
     if l then L.close_jobs(b, s.lease, l, 1, id) end
     L.delete(b, id, s)
     b.leased, b.removed = b.leased - 1, b.removed + 1
-    L.event(b, 18, id, s, {state = GONE, lease = s.lease})
+    L.event(b, CHANGE.CANCELLED, id, s, {state = GONE, lease = s.lease})
     L.ended(b, id)
   else
     return {0}
@@ -46,10 +46,11 @@ verbs.purge = function(keys, args)
   if state == 'done' or state == 'dead' then
     sources[1] = {b.base .. ':' .. state, '-inf', untils}
   else
-    for tier = 9, 0, -1 do
+    for tier = LIMIT.TOP_PRIORITY, 0, -1 do
       local key = b.base .. ':t' .. tier
       if L.has(b.tiers, 2 ^ tier) then
-        sources[#sources + 1] = state == 'ready' and {key, '-inf', untils} or {key, '(' .. string.format('%.0f', untils), '+inf'}
+        local later = {key, '(' .. string.format('%.0f', untils), '+inf'}
+        sources[#sources + 1] = state == 'ready' and {key, '-inf', untils} or later
       end
     end
   end
@@ -66,10 +67,10 @@ verbs.purge = function(keys, args)
       for i, id in ipairs(ids) do
         local s = values[i] and L.state_of(id, values[i])
         if s and s.state == WAITING and s.created <= untils then
-          L.remove_waiting(b, id, s, 21)
+          L.remove_waiting(b, id, s, CHANGE.PURGED)
           removed = removed + 1
         elseif s and (s.state == DONE or s.state == DEAD) then
-          L.remove_ended(b, id, s, 21)
+          L.remove_ended(b, id, s, CHANGE.PURGED)
           removed = removed + 1
         else
           passed = passed + 1
@@ -90,7 +91,7 @@ function L.retire(b, limit)
   for i, id in ipairs(ids) do
     local s = values[i] and L.state_of(id, values[i])
     if s and s.state == DONE then
-      L.remove_ended(b, id, s, 22)
+      L.remove_ended(b, id, s, CHANGE.RETIRED)
       removed = removed + 1
     elseif not values[i] then
       call('ZREM', b.base .. ':retention', id)
@@ -107,17 +108,17 @@ verbs.retire = function(keys, args)
   return L.finish(b, {removed})
 end
 
--- state ("3" done, "4" dead), jobs and the tokens they must still have (24 bytes each); those removed
+-- state (DONE or DEAD, as a number), jobs and the tokens they must still have (FORMAT.DISCARD for each); those removed
 verbs.discard = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local wanted, removed = tonumber(args[4]), {}
-  for at = 1, b.there and #args[5] or 0, 24 do
-    local id, token = unpack_('>c16I8', args[5], at)
+  for at = 1, b.there and #args[5] or 0, BYTES.DISCARD do
+    local id, token = unpack_(FORMAT.DISCARD, args[5], at)
     local value = call('HGET', b.base .. ':state', id)
     local s = value and L.state_of(id, value)
     if s and s.state == wanted and s.token == token then
-      L.remove_ended(b, id, s, 21)
+      L.remove_ended(b, id, s, CHANGE.PURGED)
       removed[#removed + 1] = id
     end
   end
@@ -134,23 +135,23 @@ verbs.replay = function(keys, args)
   local ids, times, keyed, tokens = L.split(args[4]), args[5], args[6], args[7]
   local values = L.hmget(b.base .. ':state', ids)
   local rules, done, latest, digests = L.rules(b), {}, 0, {}
-  for at = 1, #keyed, 36 do
-    local index, digest, payload = unpack_('>I4c16c16', keyed, at)
+  for at = 1, #keyed, BYTES.KEYED do
+    local index, digest, payload = unpack_(FORMAT.KEYED, keyed, at)
     digests[index] = {digest, payload}
   end
   for i, id in ipairs(ids) do
     local s = values[i] and L.state_of(id, values[i])
-    if s and tokens ~= '' and unpack_('>I8', tokens, (i - 1) * 8 + 1) ~= s.token then s = nil end
+    if s and tokens ~= '' and unpack_(FORMAT.TIME, tokens, (i - 1) * 8 + 1) ~= s.token then s = nil end
     if s and s.state == DEAD then
-      s.visible = max(b.now, unpack_('>I8', times, (i - 1) * 8 + 1))
-      s.state, s.reason, s.attempt, s.ended, s.replays = WAITING, 0, 0, 0, s.replays + 1
-      s.last = L.event(b, 19, id, s, {at = s.visible})
+      s.visible = max(b.now, unpack_(FORMAT.TIME, times, (i - 1) * 8 + 1))
+      s.state, s.reason, s.attempt, s.ended, s.replays = WAITING, REASON.NONE, 0, 0, s.replays + 1
+      s.last = L.event(b, CHANGE.REPLAYED, id, s, {at = s.visible})
       L.put_state(b, id, s)
       call('ZREM', b.base .. ':dead', id)
       call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
       b.tiers = L.with(b.tiers, 2 ^ s.priority)
       b.dead, b.waiting = b.dead - 1, b.waiting + 1
-      b.wake = s.visible > b.now and 1000000 or b.wake + 1
+      b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
       latest = max(latest, s.visible)
       done[#done + 1] = id
       local key = digests[i - 1]

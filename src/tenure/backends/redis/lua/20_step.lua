@@ -1,4 +1,8 @@
--- ── one step's books: its time, its events, its counters; opened before anything is read, closed by one write ────────
+-- ── one step: its time, its events, its counters; begun before anything is read, finished by one write ───────────────
+
+-- commit events time id_time id_seq tiers waiting leased done dead enqueued removed: only Lua reads this
+L.COUNTERS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
+L.COUNTERS_BYTES = 96
 
 function L.now(given, stored)
   local now
@@ -11,17 +15,17 @@ function L.now(given, stored)
   return max(now, stored or 0)
 end
 
--- Every request begins with: a test's time or '', its lane, its number there, then the verb's own (95_once.lua).
+-- Every request begins with: a test's time or '', its lane, its number there, then the verb's own (95_requests.lua).
 function L.begin(keys, args)
   local base = keys[1]
   local found = call('MGET', base .. ':books', base .. ':rules')
   local b = {base = base, rows = {}, groups = {}, events_in_row = 0}
   if found[1] then
-    local row = sub(found[1], 1, L.BOOKS_BYTES)
-    if #row ~= L.BOOKS_BYTES or sub(sha(row), 1, 8) ~= sub(found[1], -8) then b.damaged = true end
+    local row = sub(found[1], 1, L.COUNTERS_BYTES)
+    if #row ~= L.COUNTERS_BYTES or L.seal('', row) ~= sub(found[1], -SEAL) then b.damaged = true end
     if not b.damaged then
       b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done, b.dead, b.enqueued,
-        b.removed = unpack_(L.BOOKS, row)
+        b.removed = unpack_(L.COUNTERS, row)
       b.there = true
     end
   end
@@ -29,7 +33,9 @@ function L.begin(keys, args)
     b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers = 0, 0, 0, 0, 0, 0
     b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed = 0, 0, 0, 0, 0, 0
   end
-  if b.damaged then return nil, {'E', 'corrupt', '', 'the books of ' .. base .. ' are damaged: run check with repair'} end
+  if b.damaged then
+    return nil, {'E', 'corrupt', '', 'the counters of ' .. base .. ' are damaged: run check with repair'}
+  end
   b.now = L.now(args[1], b.time)
   b.rules_row = found[2]
   b.wake, b.held_before = 0, b.leased
@@ -45,13 +51,13 @@ end
 function L.make(b, rules_row, text)
   if b.there then return end
   b.there, b.rules_row, b.new_rules = true, rules_row, true
-  L.event(b, 1, NO_ID, nil, {text = text})
+  L.event(b, CHANGE.QUEUE_CREATED, NO_ID, nil, {text = text})
 end
 
 -- Add an event; returns its place. Events that differ only in job, token, attempt and predecessor share a group.
 function L.event(b, change, id, s, more)
-  if b.events_in_row >= 1000 then L.close_row(b) end
-  local state, priority, reason, max_attempts, token, attempt, previous = GONE, 0, 0, 0, 0, 0, 0
+  if b.events_in_row >= LIMIT.EVENTS_A_ROW then L.close_row(b) end
+  local state, priority, reason, max_attempts, token, attempt, previous = GONE, 0, REASON.NONE, 0, 0, 0, 0
   if s then
     state, priority, reason, max_attempts = more and more.state or s.state, s.priority, s.reason, s.max_attempts
     token, attempt, previous = s.token, s.attempt, s.last
@@ -62,7 +68,7 @@ function L.event(b, change, id, s, more)
   local n = #g.ids + 1
   g.ids[n] = id
   if token ~= 0 or attempt ~= 0 or previous ~= 0 or g.rest then
-    L.rest(g)[n] = pack('>I8I4I8', token, attempt, previous)
+    L.rest(g)[n] = pack(FORMAT.REST, token, attempt, previous)
   end
   local ref = L.next_ref(b)
   b.events_in_row = b.events_in_row + 1
@@ -70,7 +76,7 @@ function L.event(b, change, id, s, more)
 end
 
 -- Where the next event will stand.
-function L.next_ref(b) return (b.commit + #b.rows + 1) * 1024 + b.events_in_row end
+function L.next_ref(b) return (b.commit + #b.rows + 1) * LIMIT.PLACES + b.events_in_row end
 
 -- The group to add such an event to: the last, or a new one.
 function L.group(b, change, state, priority, reason, max_attempts, at, lease, text)
@@ -88,7 +94,7 @@ end
 function L.rest(g)
   if not g.rest then
     g.rest = {}
-    for i = 1, #g.ids - 1 do g.rest[i] = pack('>I8I4I8', 0, 0, 0) end
+    for i = 1, #g.ids - 1 do g.rest[i] = pack(FORMAT.REST, 0, 0, 0) end
   end
   return g.rest
 end
@@ -96,23 +102,23 @@ end
 function L.close_row(b)
   local parts = {}
   for i, g in ipairs(b.groups) do
-    parts[#parts + 1] = pack('>BBBBI4I8c16I2I4B', g.change, g.state, g.priority, g.reason, g.max_attempts, g.at,
+    parts[#parts + 1] = pack(FORMAT.GROUP, g.change, g.state, g.priority, g.reason, g.max_attempts, g.at,
       g.lease, #g.ids, #g.text, g.rest and 1 or 0) .. g.text .. concat(g.ids)
     if g.rest then parts[#parts + 1] = concat(g.rest) end
   end
-  local row = pack('>BI8I8I2', 1, b.now, b.events + 1, b.events_in_row) .. concat(parts)
-  b.rows[#b.rows + 1] = sub(sha(row), 1, 8) .. row
+  local row = pack(FORMAT.ROW, LIMIT.VERSION, b.now, b.events + 1, b.events_in_row) .. concat(parts)
+  b.rows[#b.rows + 1] = L.seal('', row) .. row
   b.events = b.events + b.events_in_row
   b.groups, b.events_in_row = {}, 0
 end
 
-function L.books_row(b)
-  local row = pack(L.BOOKS, b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done,
+function L.counters_row(b)
+  local row = pack(L.COUNTERS, b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done,
     b.dead, b.enqueued, b.removed)
-  return row .. sub(sha(row), 1, 8)
+  return row .. L.seal('', row)
 end
 
--- Write the journal and the books, and wake whom it concerns. The step's last act.
+-- Write the journal and the counters, and publish whom to wake. The step's last act.
 function L.finish(b, reply)
   local base = b.base
   if b.events_in_row > 0 then L.close_row(b) end
@@ -124,7 +130,7 @@ function L.finish(b, reply)
   b.commit = b.commit + #b.rows
   b.time = b.now
   if b.new_rules then call('SET', base .. ':rules', b.rules_row) end
-  call('SET', base .. ':books', L.books_row(b))
-  if #b.rows > 0 then call('PUBLISH', base, pack('>I4I8', b.wake, b.plan or 0) .. concat(b.ended or {})) end
+  call('SET', base .. ':books', L.counters_row(b))
+  if #b.rows > 0 then call('PUBLISH', base, pack(FORMAT.WOKEN, b.wake, b.plan or 0) .. concat(b.ended or {})) end
   return reply
 end

@@ -1,4 +1,4 @@
--- ── looking: nothing here writes ─────────────────────────────────────────────────────────────────────────────────────
+-- ── queries: nothing here writes, but for a consumer's place in the journal ──────────────────────────────────────────
 
 -- What there is of each job: state, body, error, progress, result, lease.
 function L.fetch(b, ids, reply)
@@ -97,7 +97,7 @@ readers.page = function(keys, args)
       end
     end
   else
-    for tier = 9, 0, -1 do
+    for tier = LIMIT.TOP_PRIORITY, 0, -1 do
       if #ids < limit and L.has(b.tiers, 2 ^ tier) and not (after and tier > after[1]) then
         local key = b.base .. ':t' .. tier
         local due = call('ZCOUNT', key, '-inf', b.now)
@@ -115,11 +115,11 @@ readers.upcoming = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local found = {}
-  for tier = 9, 0, -1 do
+  for tier = LIMIT.TOP_PRIORITY, 0, -1 do
     if L.has(b.tiers, 2 ^ tier) then
       local rows = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '(' .. string.format('%.0f', b.now), '(' .. args[4],
         'WITHSCORES', 'LIMIT', 0, tonumber(args[5]))
-      for i = 1, #rows, 2 do found[#found + 1] = pack('>I8', tonumber(rows[i + 1])) .. rows[i] end
+      for i = 1, #rows, 2 do found[#found + 1] = pack(FORMAT.TIME, tonumber(rows[i + 1])) .. rows[i] end
     end
   end
   return found
@@ -130,7 +130,7 @@ readers.counts = function(keys, args)
   if not b then return answer end
   if not b.there then return {b.now, 0} end
   local ready = 0
-  for tier = 0, 9 do
+  for tier = 0, LIMIT.TOP_PRIORITY do
     if L.has(b.tiers, 2 ^ tier) then ready = ready + call('ZCOUNT', b.base .. ':t' .. tier, '-inf', b.now) end
   end
   return {b.now, 1, ready, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed, byte(b.rules_row),

@@ -1,0 +1,157 @@
+"""Whether the database's logs follow on from one another: asked before RocksDB opens them.
+
+RocksDB starts a new log now and then, and the operating system writes files back in any order. So after a power cut the newer
+log may be there while the end of the older one is not. RocksDB notices an older log that ends inside a record, and stops there.
+One that ends between two records looks whole to it: it would go on with the newer log, and the store would have a hole.
+
+Every record of a log holds the sequence number of its first row and the count of its rows, so a hole shows as a number that
+is skipped between two logs:
+
+    000012.log   … 4711 4712 4713 |           the rest did not reach the disk
+    000015.log   4720 4721 …                   4714 to 4719 are missing: this log and those after it are set aside
+
+A skipped number is a hole only if the tables (the `.sst` files) do not reach it either: taking in a file of rows uses a
+sequence number and writes no record, and a log that is no longer needed may be left over beside newer ones. Both are told
+apart by opening the database without its logs, in a folder of its own, which is done only for logs that look broken.
+
+The format of a log is RocksDB's: blocks of 32 KiB; in them fragments of records, each behind a header of seven bytes (CRC,
+length, kind); the record is a write batch, which begins with sequence number and count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from rocksdict import AccessType, Options, Rdict
+
+from tenure.storage.folder import sync_folder
+from tenure.storage.keyspace import NAMES
+
+_BLOCK = 32 * 1024
+_HEADER = Struct("<IHB")
+_BATCH = Struct("<QI")
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+#: Files of the database that a look without its logs does not need.
+_NOT_LOOKED_AT = (".log", ".dbtmp")
+
+
+class Hole(NamedTuple):
+    """A place where logs do not follow on from one another."""
+
+    #: The last sequence number before it, and the first behind it.
+    reaches: int
+    goes_on: int
+    #: The logs behind it, oldest first.
+    behind: tuple[Path, ...]
+
+
+class Tables(NamedTuple):
+    """What the database holds without its logs."""
+
+    reaches: int  # the largest sequence number
+    oldest_log: int  # the number of the oldest log that is still needed
+
+
+def find_hole(db: Path) -> Hole | None:
+    """The first hole between the logs of a database that nobody has open; None if there is none."""
+    logs = sorted(db.glob("*.log"), key=_number)
+    if len(logs) < 2 or _hole(logs, None) is None:
+        return None
+    tables = _tables(db)
+    needed = [log for log in logs if _number(log) >= tables.oldest_log]
+    return _hole(needed, tables.reaches)
+
+
+def set_aside(hole: Hole, into: Path) -> None:
+    """Take the logs behind a hole out of the database, so that it opens to what lies before the hole."""
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for log in reversed(hole.behind):  # the newest first: interrupted, there is still the same hole
+        os.replace(log, _unused(into, log.name))
+    sync_folder(into)
+    sync_folder(hole.behind[0].parent)
+
+
+def _hole(logs: list[Path], reaches: int | None) -> Hole | None:
+    """The first number that is skipped; `reaches`: how far the tables do (None: not known, and any log may be the first)."""
+    empty = False
+    for index, log in enumerate(logs):
+        first = next(_batches(log), None)
+        if first is None:
+            empty = True
+            continue
+        begins = first[0]
+        if reaches is not None and begins > reaches + 1:
+            return Hole(reaches, begins, tuple(logs[index:]))
+        if reaches is None and empty:
+            return Hole(0, begins, tuple(logs[index:]))  # looks like one: an empty log is never left for another
+        if index < len(logs) - 1:
+            for begins, rows in _batches(log):
+                reaches = max(reaches or 0, begins + rows - 1)
+    return None
+
+
+def _batches(log: Path) -> Iterator[tuple[int, int]]:
+    """Sequence number and count of each batch that is whole, in order."""
+    data = log.read_bytes()
+    at, end = 0, len(data)
+    begun: bytes | None = None
+    while at + _HEADER.size <= end:
+        left = _BLOCK - at % _BLOCK
+        if left < _HEADER.size:
+            at += left
+            continue
+        _, length, kind = _HEADER.unpack_from(data, at)
+        body = at + _HEADER.size
+        at = body + length
+        if (kind == 0 and length == 0) or at > end:
+            return  # zeros where a record would begin, or a record that is cut short
+        if kind == _WHOLE:
+            yield _BATCH.unpack_from(data, body)
+            begun = None
+        elif kind == _FIRST:
+            begun = data[body : min(at, body + _BATCH.size)]
+        elif kind in (_MIDDLE, _LAST) and begun is not None:
+            if len(begun) < _BATCH.size:  # the header of the batch is split, too
+                begun += data[body : min(at, body + _BATCH.size - len(begun))]
+            if kind == _LAST:
+                yield _BATCH.unpack(begun)
+                begun = None
+
+
+def _tables(db: Path) -> Tables:
+    """Open the database without its logs, read-only, by links in a folder beside it."""
+    beside = db.with_name("db.tables")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(mode=0o700)
+    try:
+        for file in db.iterdir():
+            if file.is_file() and file.suffix not in _NOT_LOOKED_AT and file.name not in ("LOCK", "LOG"):
+                os.link(file, beside / file.name)
+        options = Options(raw_mode=True)
+        options.set_max_open_files(16)
+        found = Rdict(
+            str(beside), options, {name: Options(raw_mode=True) for name in NAMES}, AccessType.read_only(False)
+        )
+        try:
+            oldest = found.property_int_value("rocksdb.min-log-number-to-keep")
+            return Tables(found.latest_sequence_number(), oldest or 0)
+        finally:
+            found.close()
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _number(log: Path) -> int:
+    return int(log.stem) if log.stem.isdigit() else 0
+
+
+def _unused(folder: Path, name: str) -> Path:
+    place, count = folder / name, 1
+    while place.exists():
+        place, count = folder / f"{name}.{count}", count + 1
+    return place

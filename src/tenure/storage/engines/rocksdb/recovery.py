@@ -1,0 +1,75 @@
+"""Opening a database that may have been through a crash: it holds a prefix of its history, or it is refused.
+
+The engine also opens its database anew while it is in use, after a write that failed for want of space or of file handles:
+RocksDB takes no more writes then. That is as safe as ending the process and opening the store in the next one: what was
+written to the log is read again and put into tables, which are synced, before anything new is written to a new log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rocksdict import Rdict
+
+from tenure.errors import Corrupt
+from tenure.storage.durable_watermark import DurableWatermark
+from tenure.storage.engines.rocksdb.log_continuity import find_hole, set_aside
+from tenure.storage.engines.rocksdb.opening import Mode, open_db
+from tenure.storage.folder import LOST, Folder
+
+_MAY_PASS = ("No space left", "NoSpace", "Too many open files", "Disk quota exceeded", "previous error")
+
+
+class Recovered(NamedTuple):
+    db: Rdict
+    watermark: DurableWatermark
+    #: The log's last sequence number.
+    sequence: int
+    #: What was found, for the user.
+    remarks: tuple[str, ...]
+
+
+def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Recovered:
+    """Open the folder's database. The caller holds the folder's lock.
+
+    Logs behind a hole (see `log_continuity`) are moved to the folder `lost`, and the remarks say so.
+
+    Raises Corrupt if a commit is missing that is known to have been durable, or written since the machine was started: then
+    nothing was changed. Raises OpenError if RocksDB cannot open the database.
+    """
+    watermark = DurableWatermark(folder.path / "DURABLE", boot_id)
+    db = None
+    try:
+        remarks = list(watermark.remarks())
+        hole = find_hole(folder.db)
+        if hole is not None:
+            _refuse_loss(folder, hole.reaches, watermark.required)
+            set_aside(hole, folder.path / LOST)
+            remarks.append(
+                f"a power cut took the end of one log and left a newer one: rows {hole.reaches + 1} to {hole.goes_on - 1} "
+                f"are missing, so those from {hole.goes_on} on were set aside, in {folder.path / LOST}. None of them was "
+                "known to be durable"
+            )
+        db = open_db(folder.db, cache_capacity, mode)
+        sequence = db.latest_sequence_number()
+        _refuse_loss(folder, sequence, watermark.required)
+        return Recovered(db, watermark, sequence, tuple(remarks))
+    except BaseException:
+        watermark.close()
+        if db is not None:
+            db.close()
+        raise
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether a write or sync failed for want of space or file handles, which may be had again, or because one before it did."""
+    text = str(error)
+    return any(sign in text for sign in _MAY_PASS)
+
+
+def _refuse_loss(folder: Folder, reaches: int, required: int) -> None:
+    if reaches < required:
+        raise Corrupt(
+            f"the newest commits of {folder.path} are lost: the log ends at {reaches}, and reached {required} before. "
+            f"Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
+        )

@@ -1,0 +1,75 @@
+"""What one claim does at most, and how large the filters are: both are settings."""
+
+from __future__ import annotations
+
+import pytest
+
+import tenure
+from tenure.clock import ManualClock
+from tests.backends.redis.servers import RedisHarness, Server
+
+pytestmark = pytest.mark.xdist_group("redis")
+
+
+@pytest.fixture
+def harness(server: Server, monkeypatch: pytest.MonkeyPatch) -> RedisHarness:
+    monkeypatch.setenv("TENURE_STORAGE_INSPECT_LIMIT", "50")
+    return RedisHarness(server.url, [server])
+
+
+def _trips(store: tenure.Store) -> int:
+    trips: int = store._backend._core.commands.trips  # type: ignore[attr-defined]
+    return trips
+
+
+def test_one_step_of_a_claim_passes_over_no_more_rows_than_the_limit(server: Server, harness: RedisHarness) -> None:
+    client = server.client()
+    base = f"{harness.prefix}:{{default/work}}"
+    with harness.open() as store:
+        queue = store.queue("work")
+        queue.enqueue_many([b"x"] * 120)
+        left = queue.enqueue(b"the last").id
+        for job in client.zrange(f"{base}:t0", 0, 119):
+            client.hdel(f"{base}:state", job)  # an index row that points at no job
+        before = _trips(store)
+        assert [delivery.id for delivery in queue.claim(limit=1)] == [left]
+        assert _trips(store) - before == 3, "50, 50 and 20 of them"
+        before = _trips(store)
+        assert not queue.claim(limit=1)
+        assert _trips(store) - before == 1
+
+
+def test_one_step_of_a_claim_takes_over_no_more_leases_than_the_limit(server: Server, harness: RedisHarness) -> None:
+    clock = ManualClock()
+    with harness.open(clock=clock) as store:
+        queue = store.queue("work")
+        queue.enqueue_many([b"x"] * 120)
+        for _ in range(120):
+            queue.claim(limit=1, lease=1)
+        clock.advance(2)
+        leases = f"{harness.prefix}:{{default/work}}:leases"
+        for after in (71, 22):  # 50 taken over, one made
+            assert len(queue.claim(limit=1, lease=3600)) == 1
+            assert server.client().zcard(leases) == after
+        assert store.check().clean
+
+
+def test_a_large_claim_may_take_over_as_many_jobs_as_it_returns(harness: RedisHarness) -> None:
+    clock = ManualClock()
+    with harness.open(clock=clock) as store:
+        queue = store.queue("work")
+        queue.enqueue_many([b"x"] * 400)
+        for _ in range(4):
+            queue.claim(limit=100, lease=1)
+        clock.advance(2)
+        assert len(queue.claim(limit=400)) == 400
+
+
+def test_each_filter_has_its_own_size(server: Server) -> None:
+    url = f"{server.url}?prefix=sizes&bloom_cleanup=true&bloom_keys_capacity=1000&bloom_ghosts_capacity=1000000"
+    with tenure.open(url, sweep=False) as store:
+        filters = store._backend._core.filters  # type: ignore[attr-defined]
+        assert filters.keys.memory_bytes < filters.cleanup.memory_bytes < filters.ghosts.memory_bytes
+    with tenure.open(f"{server.url}?prefix=sizes&bloom_ghosts_capacity=0", sweep=False) as store:
+        filters = store._backend._core.filters  # type: ignore[attr-defined]
+        assert (filters.keys is None, filters.ghosts is None) == (False, True)

@@ -1,0 +1,66 @@
+"""The folder is removed, moved or replaced under an open store: it notices, and stops."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure.errors import Unavailable
+from tenure.testing.conformance.world import eventually
+
+engines = pytest.mark.parametrize(("engine", "durability"), [("rocksdb", "disk"), ("rocksdb", "os"), ("lmdb", "disk")])
+
+
+def replaced(data: Path) -> None:
+    shutil.copytree(data, data.with_name("copy"), ignore=shutil.ignore_patterns("SOCKET"))
+    shutil.rmtree(data)
+    data.with_name("copy").rename(data)
+
+
+def moved(data: Path) -> None:
+    data.rename(data.with_name("elsewhere"))
+
+
+def database_removed(data: Path) -> None:
+    shutil.rmtree(data / "db")
+
+
+@engines
+@pytest.mark.parametrize("change", [shutil.rmtree, replaced, moved, database_removed])
+def test_it_stops(tmp_path: Path, engine: str, durability: str, change: Callable[[Path], None]) -> None:
+    data = tmp_path / "data"
+    store = tenure.open(f"{engine}:{data}", durability=durability, sweep=False)  # type: ignore[arg-type]
+    queue = store.queue("work")
+    queue.enqueue(b"before")
+    change(data)
+
+    def refused() -> bool:
+        try:
+            queue.enqueue(b"after")
+        except Unavailable as error:
+            return "removed, moved or replaced" in str(error)
+        return False
+
+    if durability == "disk":
+        assert refused(), "acknowledged into nothing"
+    assert eventually(refused)
+    with pytest.raises(Unavailable):
+        store.sweep()
+    with contextlib.suppress(Unavailable):  # it may say once more that it could not make everything durable
+        store.close()
+
+
+@engines
+def test_a_sweep_notices_it_too(tmp_path: Path, engine: str, durability: str) -> None:
+    data = tmp_path / "data"
+    store = tenure.open(f"{engine}:{data}", durability=durability, sweep=False)  # type: ignore[arg-type]
+    shutil.rmtree(data)
+    with pytest.raises(Unavailable, match="removed, moved or replaced"):
+        store.sweep()
+    with pytest.raises(Unavailable, match="removed, moved or replaced"):
+        store.queue("work").enqueue(b"x")
