@@ -43,11 +43,11 @@ class Secret:
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How callers are known. At most one of `secret`, `secret_file`, `key_file` and `jwks_url`; none: loopback only."""
 
-    #: HS256, at least 32 bytes.
+    #: HS256, at least 32 bytes. Several, one a line: the first signs, all verify.
     secret: Secret = Secret()
-    #: The same, out of a file.
+    #: The same, from a file.
     secret_file: Text | None = None
-    #: A public key in PEM: RSA is RS256, Ed25519 is EdDSA.
+    #: Public keys in PEM: RSA is RS256, Ed25519 is EdDSA.
     key_file: Text | None = None
     #: An identity provider's keys, by https.
     jwks_url: Text | None = None
@@ -80,8 +80,18 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     claim: Number = 10_000
     #: The longest lease.
     lease: Seconds = 86_400.0
-    #: The longest wait; who asks for more is answered then, and may ask again.
+    #: The longest wait; a caller that asks for more is answered then, and may ask again.
     wait: Seconds = 60.0
+    #: Payloads of one claim: the rest is left for the next.
+    answer: Size = 32 * 1024**2
+    #: Bodies of all requests that are being read or carried out.
+    bodies: Size = 512 * 1024**2
+    #: Free space of the store's disk that is kept for the store's own work; at most a twentieth of the disk.
+    free: Size = 256 * 1024**2
+    #: Seconds in which a connection must send a request's head, and may stand still in a body or an answer.
+    idle: Seconds = 30.0
+    #: Connections at once; 0, and at most: three quarters of the process's limit of handles.
+    connections: Annotated[int, Meta(ge=0, le=1_000_000, extra={"number": True})] = 0
 
 
 class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,5 +107,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls: Tls = Tls()
     #: A line of log for every request, which says who asked for what and how it ended.
     log_requests: bool = True
-    #: Show /metrics to whoever asks, not only to operators.
+    #: Show /metrics to everyone, not only to operators.
     open_metrics: bool = False
+    #: Where else to serve /metrics, to everyone who gets there: HOST:PORT.
+    metrics_bind: Text | None = None

@@ -290,15 +290,20 @@ def _logger() -> BoundLogger:
     """
     global _bound
     if _bound is None:
-        import structlog
-
-        wrapped = structlog.wrap_logger(
-            _standard,
-            processors=[structlog.contextvars.merge_contextvars, _to_standard],
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
-        _bound = wrapped.bind()
+        _bound = _structured(_standard)
     return _bound
+
+
+def _structured(standard: logging.Logger) -> BoundLogger:
+    import structlog
+
+    wrapped = structlog.wrap_logger(
+        standard,
+        processors=[structlog.contextvars.merge_contextvars, _to_standard],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    bound: BoundLogger = wrapped.bind()
+    return bound
 
 
 def warn(event: str, error: BaseException | None = None, **facts: object) -> None:
@@ -313,6 +318,19 @@ def inform(event: str, **facts: object) -> None:
     """Something worth knowing of a part that has no store at hand."""
     if _standard.isEnabledFor(logging.INFO):
         _logger().info(event, **facts)
+
+
+_audit_log = logging.getLogger("tenure.audit")
+_audit_log.setLevel(logging.INFO)  # whatever the level of the other lines is
+_bound_audit: BoundLogger | None = None
+
+
+def audit(event: str, **facts: object) -> None:
+    """A line of the audit log (`protocol.audit`): the logger `tenure.audit`."""
+    global _bound_audit
+    if _bound_audit is None:
+        _bound_audit = _structured(_audit_log)
+    _bound_audit.info(event, **facts)
 
 
 def inform_often(event: str, **facts: object) -> None:

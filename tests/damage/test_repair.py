@@ -198,9 +198,9 @@ RESTORED: dict[str, tuple[str, str | None, Plant]] = {
         "counters", None, lambda g: _miscount(g, Usage.JOBS, 3),
     ),
     "a tenant's counter of bytes too low": (
-        "counters", None, lambda g: _miscount(g, Usage.BYTES, -1),
+        "counters", None, lambda g: _miscount(g, Usage.STORED, -1),
     ),
-    "a tenant's counter damaged": ("counters", None, lambda g: g.spoil(COUNTERS, keyspace.counter(_meter(g), Usage.BYTES))),
+    "a tenant's counter damaged": ("counters", None, lambda g: g.spoil(COUNTERS, keyspace.counter(_meter(g), Usage.STORED))),
     "a queue of the tenant that is not counted": ("quota", None, _unmetered),
     "a bucket of no tenant": (
         "limit", None, lambda g: g.put(LIMITS, keyspace.limit(Limit.TENANT_REQUESTS, 99), records.encode_bucket(1)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tenure
-from tenure import QuotaExceeded, RateLimited
+from tenure import ManualClock, Quota, QuotaExceeded, RateLimited
 from tests.server.running import Answer, Running, running, token
 
 JOBS = "/v1/queues/emails/jobs"
@@ -74,3 +75,75 @@ def test_only_operators_set_them(served: Running):
     for scopes in ("produce", "admin"):
         for method, path, body in (("PUT", "/v1/quotas/acme", b"{}"), ("GET", "/v1/quotas", None)):
             assert served.ask(method, path, body, token("acme", scopes)).status == 403
+
+
+# ── what is staged ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("engine", ["memory:", "rocksdb"])
+def test_staged_pieces_and_manifests_count(engine: str, tmp_path: Path):
+    """At e286b7d a produce-only token could stage as much as the disk holds."""
+    url = engine if engine == "memory:" else f"{engine}:{tmp_path}/data"
+    with tenure.open(url, sweep=False) as store:
+        backend = store.backend
+        store.set_quota("acme", Quota(max_bytes=300_000))
+        for number in range(2):
+            backend.put_piece("acme/w", "part", number, b"x" * 100_000)
+        backend.put_piece("acme/w", "part", 1, b"y" * 100_000)  # again, and not twice
+        with pytest.raises(QuotaExceeded):
+            backend.put_piece("acme/w", "part", 3, b"x" * 100_001)
+        backend.put_piece("globex/w", "part", 0, b"x" * 1_000_000)
+        backend.drop_pieces("acme/w")
+        backend.put_piece("acme/w", "part", 0, b"x" * 100_000)
+        for number in range(4):
+            backend.begin_write(f"acme/m{number}", b"m" * 1000, 60_000)
+        with pytest.raises(QuotaExceeded):
+            backend.begin_write("acme/one-more", b"m" * 1000, 60_000)
+        with pytest.raises(QuotaExceeded):
+            store.queue("work", tenant="acme").enqueue(b"x" * 50_000)
+        assert store.check().clean
+        for number in range(4):
+            backend.finish_write(f"acme/m{number}")
+        backend.finish_write("acme/m3", None)
+        store.set_quota("acme", None)
+        store.set_quota("acme", Quota(max_bytes=300_000))
+        assert store.quotas("acme")[0].bytes == 4 * 65_536, "counted again from what is there"
+        assert store.check().clean
+
+
+def test_manifests_that_are_forgotten_make_room():
+    clock = ManualClock()
+    with tenure.open("memory:", clock=clock, sweep=False) as store:
+        store.set_quota("acme", Quota(max_bytes=100_000))
+        store.backend.begin_write("acme/a", b"m", 60_000)
+        with pytest.raises(QuotaExceeded):
+            store.backend.begin_write("acme/b", b"m", 60_000)
+        clock.advance(61)
+        store.sweep()
+        store.backend.begin_write("acme/b", b"m", 60_000)
+        assert store.check().clean
+
+
+def test_an_older_stores_quota_is_counted_when_it_is_opened(tmp_path: Path):
+    """Until e286b7d a counter held the bytes of waiting jobs only."""
+    from tenure.storage import keyspace, records
+    from tenure.storage.keyspace import Usage
+
+    url = f"rocksdb:{tmp_path}/data"
+    with tenure.open(url, sweep=False) as store:
+        queue = store.queue("work", tenant="acme")
+        queue.enqueue_many([b"x" * 100] * 3)
+        queue.claim(limit=1, lease=600)
+        store.set_quota("acme", Quota(max_bytes=1000))
+        core: Any = store.backend._core  # type: ignore[attr-defined]
+        with core.engine.snapshot((keyspace.QUEUES,)) as reader:
+            meter = core.registry.all(reader, "acme")[0].meter
+
+        def as_it_was(unit: Any) -> None:
+            unit.tx.delete(keyspace.COUNTERS, keyspace.counter(meter, Usage.STORED))
+            unit.tx.put(keyspace.COUNTERS, keyspace.counter(meter, Usage.BYTES), records.encode_count(200))
+
+        core.write(as_it_was)
+    with tenure.open(url, sweep=False) as store:
+        assert store.quotas("acme")[0].bytes == 300
+        assert store.check().clean

@@ -22,6 +22,7 @@ from tenure.model.request import JobRequest, job_requests
 from tenure.model.retry import whole_number
 from tenure.model.write import (
     KEEP_MS,
+    MAX_KEEP_MS,
     LoadPart,
     LoadRequest,
     LoadTarget,
@@ -36,13 +37,19 @@ if TYPE_CHECKING:
     from tenure.api.queue import Queue
 
 
+def _checked_keep(keep_ms: int) -> int:
+    if keep_ms > MAX_KEEP_MS:
+        raise InvalidArgument(f"keep: a write is remembered for at most {MAX_KEEP_MS // 86_400_000} days")
+    return keep_ms
+
+
 class Staged:
     """A write under an id of the caller's choice. Thread-safe."""
 
     def __init__(self, backend: Backend, telemetry: Telemetry, write_id: str, keep: Duration | None) -> None:
         self._backend = backend
         self._telemetry = telemetry
-        self._keep_ms = KEEP_MS if keep is None else duration_ms("keep", keep, minimum_ms=1000)
+        self._keep_ms = KEEP_MS if keep is None else _checked_keep(duration_ms("keep", keep, minimum_ms=1000))
         self.id = checked_write_id(write_id)
 
     def begin(self, manifest: bytes) -> WriteState:

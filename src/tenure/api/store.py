@@ -130,7 +130,7 @@ class Store:
         """Scheduled jobs of all queues that become ready before a moment, earliest first."""
         before_ms = 2**62 if before is None else moment_ms("before", before)
         with self._telemetry.span("upcoming"):
-            return self._backend.upcoming(before_ms, whole_number("limit", limit, 1, 100_000))
+            return self._backend.upcoming(before_ms, whole_number("limit", limit, 1, 100_000), None, None)
 
     def sweep(self) -> Swept:
         """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tenure.backends.named_snapshots import named_snapshots_of
@@ -24,7 +24,7 @@ from tenure.contract.backend import (
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
-from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
 from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
@@ -32,7 +32,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState, owner_of
 from tenure.queueing import (
     admin,
     bulk_loads,
@@ -70,6 +70,7 @@ class KvBackend:
         self._engine = engine
         self._core = Core(engine, clock)
         bulk_loads.roll_forward(self._core)
+        quotas.count_stored(self._core)
         self._attendant = Attendant(OfEngine(self._core))
         engine.share()
         self.url = url
@@ -129,6 +130,9 @@ class KvBackend:
         return staged_writes.finish(self._core, write_id, forget)
 
     def put_piece(self, write_id: str, part: str, piece: int, data: bytes) -> None:
+        owner = owner_of(write_id)
+        if owner:
+            quotas.admit_pieces(self._core, write_id, self._pieces.held_by(owner) + len(data))
         self._pieces.put(write_id, part, piece, data)
 
     def piece(self, write_id: str, part: str, piece: int) -> bytes | None:
@@ -211,8 +215,12 @@ class KvBackend:
     def queues(self, tenant: str | None) -> QueueInfos:
         return queries.queues(self._core, tenant)
 
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
-        return queries.upcoming(self._core, before_ms, limit)
+    def depths(self, limit: int) -> tuple[Sequence[QueueDepth], int]:
+        """For a server's metrics: the busiest queues, and how many others there are."""
+        return queries.depths(self._core, limit)
+
+    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
+        return queries.upcoming(self._core, before_ms, limit, tenant, queues)
 
     def sweep(self) -> Swept:
         self._engine.tend()

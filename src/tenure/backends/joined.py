@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -142,7 +142,7 @@ def _for_request(current: Backend, request: bytes | None) -> Backend:
         return current
     if isinstance(current, RemoteBackend):
         return current.once(request)
-    return current.once(outcome_id("", request.hex()))
+    return current.once(outcome_id(b"", request.hex()))
 
 
 class JoinedRequestView(NetworkServing):
@@ -230,8 +230,8 @@ class JoinedRequestView(NetworkServing):
     def queues(self, tenant: str | None) -> QueueInfos:
         return self._ask("queues", lambda to: to.queues(tenant))
 
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
-        return self._ask("upcoming", lambda to: to.upcoming(before_ms, limit))
+    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
+        return self._ask("upcoming", lambda to: to.upcoming(before_ms, limit, tenant, queues))
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 

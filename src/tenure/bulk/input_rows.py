@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS
 from tenure.model.job import MAX_HEADERS_BYTES, MAX_PAYLOAD
-from tenure.model.names import MAX_KEY_BYTES, QueueName, checked
+from tenure.model.names import MAX_KEY_BYTES, NAME_PATTERN, TENANT_PATTERN, QueueName, checked
 from tenure.model.retry import MAX_ATTEMPTS
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -40,7 +40,7 @@ STAGED = {
     "headers": pa.map_(pa.string(), pa.string()),
 }
 COLUMNS = ("payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers")
-_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}\z"
+_NAMES = {"tenant": rf"^{TENANT_PATTERN}\z", "queue": rf"^{NAME_PATTERN}\z"}
 
 
 class Incoming(NamedTuple):
@@ -246,7 +246,7 @@ def _targets(
     if "tenant" not in given and "queue" not in given:
         return [] if default is None else [(default, None)]
     for kind, column in zip(("tenant", "queue"), columns, strict=True):
-        wrong = _bools(pc.invert(pc.match_substring_regex(column, _NAME)))
+        wrong = _bools(pc.invert(pc.match_substring_regex(column, _NAMES[kind])))
         rejects.add(wrong, lambda row, kind=kind, column=column: _name_reason(kind, column[row].as_py()))  # type: ignore[misc]
     return _grouped(*columns)
 

@@ -83,14 +83,15 @@ def token(
 
 
 def _key(auth: Auth, key_file: str | None) -> bytes:
-    from tenure.server.auth.keys import secret_from_file
+    """The key to sign with: where there are several, the first."""
+    from tenure.server.auth.keys import secrets_from_file, split_secrets
 
     if key_file is not None:
-        return secret_from_file(key_file, "--key-file")
+        return secrets_from_file(key_file, "--key-file")[0]
     if auth.secret:
-        return auth.secret.reveal().encode()
+        return split_secrets(auth.secret.reveal().encode())[0]
     if auth.secret_file:
-        return secret_from_file(auth.secret_file, "server.auth.secret_file")
+        return secrets_from_file(auth.secret_file, "server.auth.secret_file")[0]
     raise SettingsError(
         "nothing to sign with: name a secret or private key by --key-file, or set server.auth.secret_file."
         " A new secret: tenure token --new-secret > secret"

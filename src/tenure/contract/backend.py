@@ -15,7 +15,7 @@ nothing, except where it says that it works in chunks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar
 
 from tenure.errors import TenureError
@@ -178,8 +178,9 @@ class Queries(Protocol):
 
     def queues(self, tenant: str | None) -> QueueInfos: ...
 
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
-        """Scheduled jobs of all queues that become ready before then, earliest first."""
+    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
+        """Scheduled jobs that become ready before then, earliest first: of one tenant (None: of all), and of queues of
+        these names only (None: of all). Fewer than `limit` where their payloads are large."""
 
 
 class Maintenance(Protocol):

@@ -130,6 +130,19 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
 
 
+class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
+    """How full a queue is, by its counters."""
+
+    tenant: str
+    queue: str
+    waiting: int
+    leased: int
+    done: int
+    dead: int
+    #: How long the oldest ready job has been ready; None: there is none, or it is not known.
+    oldest_age_ms: int | None
+
+
 class Where(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead jobs: those whose last error contains `error`, that died since / before a moment, for a reason."""
 

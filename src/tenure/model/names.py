@@ -1,4 +1,11 @@
-"""Names users choose, checked once at the door."""
+"""Names that users choose, checked where they come in.
+
+    queues, consumers, snapshots   1 to 64 of a-z 0-9 . _ -                       chosen by whoever writes the program
+    tenants                        1 to 128 of A-Z a-z 0-9 . _ - | @ : + = ~      as identity providers name them
+
+Both start with a letter or a digit. Tenants differ by case: `ACME` and `acme` are two. No name holds `/` (which parts
+tenant and queue in text and in Redis keys), a brace (a Redis hash tag), a space or a sign that is not ASCII.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,15 @@ from typing import NamedTuple
 
 from tenure.errors import InvalidArgument
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
+TENANT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._|@:+=~-]{0,127}"
+_NAME = re.compile(NAME_PATTERN + r"\Z")
+_TENANT = re.compile(TENANT_PATTERN + r"\Z")
+_NAME_RULE = "a name has 1 to 64 of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit"
+_TENANT_RULE = (
+    "a tenant's name has 1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '|', '@', ':', '+', '=' and '~',"
+    " and starts with a letter or digit"
+)
 
 DEFAULT_TENANT = "default"
 MAX_WORKER_BYTES = 64
@@ -32,11 +47,10 @@ class JobName(NamedTuple):
 
 
 def checked(kind: str, name: object) -> str:
-    """The name, if it may be one: 1 to 64 of `a-z 0-9 . _ -`, starting with a letter or digit."""
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise InvalidArgument(
-            f"{kind} {name!r}: a name has 1 to 64 of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit"
-        )
+    """The name of a tenant (`kind="tenant"`) or of something else, if it may be one. Raises InvalidArgument."""
+    pattern, rule = (_TENANT, _TENANT_RULE) if kind == "tenant" else (_NAME, _NAME_RULE)
+    if not isinstance(name, str) or not pattern.match(name):
+        raise InvalidArgument(f"{kind} {name!r}: {rule}")
     return name
 
 

@@ -12,7 +12,8 @@ from tenure.model.retry import whole_number
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits over all queues of a tenant; None: no limit. Rates may be given as text: "100/s"."""
 
-    #: Waiting jobs, and the bytes of their payloads. Enqueues beyond are refused; jobs that come back never are.
+    #: Waiting jobs; and bytes stored: payloads of jobs in every state, results, staged writes. What puts more in is
+    #: refused beyond; jobs that come back after a failure or an expired lease never are.
     max_waiting: int | None = None
     max_bytes: int | None = None
     #: Jobs enqueued.
@@ -51,7 +52,7 @@ _NONE = Quota()
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's quota, and what it has waiting."""
+    """A tenant's quota, the jobs it has waiting, and the bytes it has stored."""
 
     tenant: str
     quota: Quota

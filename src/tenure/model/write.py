@@ -14,7 +14,14 @@ CHUNK = 1000
 KEEP_MS = 86_400_000
 #: How long an unfinished one is, of which a part is published already.
 UNFINISHED_MS = 30 * KEEP_MS
+#: The longest that anybody may ask a write to be remembered: a manifest takes space all that time.
+MAX_KEEP_MS = 366 * KEEP_MS
 MAX_MANIFEST = 4 * 1024 * 1024
+
+
+def owner_of(write_id: str) -> str:
+    """The tenant that a write of a server's caller belongs to, by the prefix its id has there; "" for other ids."""
+    return write_id.partition("/")[0] if "/" in write_id else ""
 
 
 class WriteState(msgspec.Struct, frozen=True, kw_only=True):

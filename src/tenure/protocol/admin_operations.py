@@ -224,8 +224,10 @@ def _read(call: Call) -> bytes:
     info = call.backend.renew_snapshot(call.path["snapshot"])
     if info.where is None:
         raise InvalidArgument("the snapshots of this store are not in a folder, and cannot be read as tables")
-    wanted = {name: value for name, value in msgspec.to_builtins(call.request).items() if value is not None}
-    return READERS.ask({"folder": info.where, "table": call.path["table"], **wanted})
+    # By its fields: to_builtins leaves out what has its default value, which the reader does not know.
+    fields = {name: getattr(call.request, name) for name in call.request.__struct_fields__}
+    asked = {name: value for name, value in fields.items() if value is not None}
+    return READERS.ask({"folder": info.where, "table": call.path["table"], **asked})
 
 
 def journal_slice(call: Call) -> JournalSlice:

@@ -17,17 +17,25 @@ The scope is checked before the body is read: a caller without it cannot make a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from tenure import telemetry
 from tenure.errors import TenureError
+from tenure.model.job import Job
+from tenure.protocol import messages as m
+from tenure.protocol.audit import log_act
 from tenure.protocol.calls import Operation
 from tenure.protocol.dispatcher import REQUEST_ID, DecodedRequest, Dispatcher, Reply, RequestHead
 from tenure.protocol.identity import Identity
 from tenure.protocol.routes import ROUTES
 
 T = TypeVar("T")
+
+#: A body of no more than this is decoded, and a payload encoded, on an event loop.
+SMALL_BYTES = 16 * 1024
+#: And so is a claim of no more jobs than this.
+_FEW = 16
 
 #: The operations whose heads are worth caching (`head_cache`), and whose paths name nothing but a queue.
 CACHED = frozenset({"enqueue", "claim", "settle"})
@@ -49,10 +57,15 @@ class Exchange:
     #: The whole body, decompressed.
     content: bytes | None = None
     operation: Operation | None = None
+    #: What the path names, by the operation's words for it; None: the head was checked before.
+    words: dict[str, str] | None = None
     head: RequestHead | None = None
     request: DecodedRequest | None = None
     #: The code of the error that was replied; None: there was none.
     error: str | None = None
+    #: Runs a function in a thread, for a server with an event loop: large bodies are decoded there, and large answers
+    #: encoded. None: it is done where the request is.
+    in_thread: Callable[..., Awaitable[Any]] | None = None
 
     def __init__(self, method: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> None:
         """`headers` by their names in lower case."""
@@ -80,37 +93,67 @@ class Exchange:
 
 
 async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
-    """The answer to a request, not encoded. Raises TenureError, Abandoned."""
-    identity = exchange.identity
-    if identity is None:
-        identity = exchange.identity = await exchange.identify()
-    head = exchange.head
-    if head is None:
-        operation, words = exchange.find()
-        exchange.operation = operation
-        head = exchange.head = dispatcher.head(operation, words, exchange.headers, identity)
-    body = exchange.content
-    if body is None:
-        body = b"" if head.operation.in_query else await exchange.body()
-    request = exchange.request = dispatcher.request(head, exchange.query, exchange.request_id, body)
-    return await exchange.carry_out(request)
+    """The answer to a request, not encoded. Raises TenureError, Abandoned.
+
+    Acts of administration are logged (`audit`).
+    """
+    outcome = "failed"
+    try:
+        identity = exchange.identity
+        if identity is None:
+            identity = exchange.identity = await exchange.identify()
+        head = exchange.head
+        if head is None:
+            operation, words = exchange.find()
+            exchange.operation, exchange.words = operation, words
+            head = exchange.head = dispatcher.head(operation, words, exchange.headers, identity)
+        body = exchange.content
+        if body is None:
+            body = b"" if head.operation.in_query else await exchange.body()
+        if exchange.in_thread is None or len(body) <= SMALL_BYTES:
+            request = dispatcher.request(head, exchange.query, exchange.request_id, body)
+        else:
+            request = await exchange.in_thread(dispatcher.request, head, exchange.query, exchange.request_id, body)
+        exchange.request = request
+        result = await exchange.carry_out(request)
+        outcome = "ok"
+        return result
+    except TenureError as exc:
+        outcome = exc.code
+        raise
+    finally:
+        if exchange.operation is not None and exchange.operation.audited and not dispatcher.local:
+            log_act(exchange, outcome)
 
 
 async def answer(dispatcher: Dispatcher, exchange: Exchange) -> Reply:
     """The reply to a request, which is an encoded problem if it was refused or failed. Raises Abandoned."""
     try:
         result = await carried_out(dispatcher, exchange)
-        assert exchange.request is not None
-        return dispatcher.reply(exchange.request, result)
+        request = exchange.request
+        assert request is not None
+        if exchange.in_thread is None or quick_to_encode(request, result):
+            return dispatcher.reply(request, result)
+        reply: Reply = await exchange.in_thread(dispatcher.reply, request, result)
+        return reply
     except Abandoned:
         raise
     except TenureError as exc:
         exchange.error = exc.code
-        return dispatcher.refusal(exc, exchange.headers)
+        return dispatcher.refusal(dispatcher.for_callers(exc), exchange.headers)
     except Exception as exc:  # noqa: BLE001 - the caller gets an error that names no detail, the log gets all of it
         failure = failed(exc, exchange)
         exchange.error = failure.code
         return dispatcher.refusal(failure, exchange.headers)
+
+
+def quick_to_encode(request: DecodedRequest, result: object) -> bool:
+    """Whether encoding the reply takes less than a change of threads."""
+    if not request.operation.small:
+        return False
+    if isinstance(result, m.ClaimReply):
+        return len(result.jobs) <= _FEW and all(len(job.payload) <= SMALL_BYTES for job in result.jobs)
+    return not isinstance(result, Job) or len(result.payload) + len(result.result or b"") <= SMALL_BYTES
 
 
 def failed(exc: Exception, exchange: Exchange) -> TenureError:

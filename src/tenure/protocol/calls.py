@@ -57,6 +57,10 @@ class Waiting(NamedTuple):
     end: Callable[[int], object]
 
 
+#: Done by servers and bulk readers themselves, for every request or page.
+_NOT_ACTS = frozenset({"draw", "renew_snapshot", "sweep"})
+
+
 class Operation(NamedTuple):
     name: str
     method: str
@@ -77,3 +81,8 @@ class Operation(NamedTuple):
     @property
     def in_query(self) -> bool:
         return self.method in ("GET", "DELETE")
+
+    @property
+    def audited(self) -> bool:
+        """Whether its requests go to the audit log: it changes more than jobs."""
+        return self.scope in ("admin", "operator") and self.method != "GET" and self.name not in _NOT_ACTS

@@ -17,26 +17,34 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
 
+from tenure import telemetry
+from tenure.clock import SystemClock
 from tenure.contract.backend import Backend
-from tenure.errors import Forbidden, InvalidArgument, StoreClosed, TenureError, TooLarge, Unavailable
+from tenure.errors import Forbidden, InvalidArgument, OpenError, StoreClosed, TenureError, TooLarge, Unavailable
+from tenure.model.job import Enqueued
 from tenure.model.lease import Settle
 from tenure.model.names import QueueName
 from tenure.protocol import formats
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Operation, Waiting
 from tenure.protocol.formats import Format
+from tenure.protocol.free_space import GROWING, FreeSpace
 from tenure.protocol.identity import Identity
-from tenure.protocol.in_flight import RequestsInFlight
+from tenure.protocol.in_flight import RequestKey, RequestsInFlight
 from tenure.protocol.limits import Limits
 from tenure.protocol.operations import decoded_query
 from tenure.protocol.problems import problem_of, retry_after
 from tenure.protocol.routes import WrongMethod
 from tenure.telemetry import Telemetry
 
+_clock = SystemClock()
+#: Between two lines of log about a store that cannot answer.
+_QUIET_MS = 10_000
 REQUEST_ID = "tenure-request"
 TENANT = "tenure-tenant"
 
@@ -84,8 +92,13 @@ class DecodedRequest(NamedTuple):
 class Dispatcher:
     """One backend, open to requests. `local`: callers share the store's files, and may name paths."""
 
-    def __init__(self, backend: Backend, *, local: bool = False, limits: Limits | None = None) -> None:
+    def __init__(
+        self, backend: Backend, *, local: bool = False, limits: Limits | None = None, space: FreeSpace | None = None
+    ) -> None:
+        """`space`: the free space of the store's disk, looked at before more is put in."""
         self.backend = backend
+        self._space = space or FreeSpace(None, 0)
+        self._hidden_told_ms: int | None = None
         self.limits = limits or Limits()
         self.local = local
         self.in_flight = RequestsInFlight()
@@ -105,6 +118,8 @@ class Dispatcher:
             raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
         if not identity.may(operation.scope):
             raise Forbidden(f"this takes the scope {operation.scope!r}")
+        if operation.name in GROWING:
+            self._space.check()
         tenant = identity.acting(headers.get(TENANT))
         written = formats.of_body(headers.get("content-type"))
         return RequestHead(operation, identity, tenant, path, written, formats.of_reply(headers.get("accept"), written))
@@ -124,9 +139,12 @@ class Dispatcher:
         backend = self.backend
         key: object = None
         if request_id is not None and (operation.remembered or operation.waits):
-            key = (tenant, request_id)
+            key = RequestKey(tenant, identity.subject, request_id, operation.name, tuple(path.values()))
             if operation.remembered:
-                backend = backend.once(outcome_id("" if identity.operator else identity.tenant, request_id))
+                # Callers of the owner's socket are one user; they may ask again by a new owner, which knows the id
+                # alone.
+                asked_by = b"" if self.local else _asked_by(key, identity)
+                backend = backend.once(outcome_id(asked_by, request_id))
         call = Call(backend, identity, tenant, path, request, self.in_flight, queue)
         waiting = None if operation.waits is None else operation.waits(call)
         return DecodedRequest(head, call, waiting, key or object(), len(body))
@@ -149,9 +167,11 @@ class Dispatcher:
     def run(self, request: DecodedRequest) -> object:
         """Carry out a request that does not wait. Raises what the operation raises."""
         operation, key = request.head.operation, request.key
-        with Telemetry.span(operation.name):
+        with Telemetry.span(operation.name) as span:
             if operation.waits is None or not operation.remembered or not isinstance(key, tuple):
-                return operation.run(request.call)
+                answer = operation.run(request.call)
+                span.jobs(jobs_moved(answer))
+                return answer
             entry = self.in_flight.enter(key, lambda: None)
             try:
                 with entry.outcome.lock:
@@ -160,6 +180,7 @@ class Dispatcher:
                     answer = operation.run(request.call)
                     entry.got = _leased(answer)
                     entry.outcome.ended = not entry.got
+                    span.jobs(jobs_moved(answer))
                     return answer
             finally:
                 self.in_flight.leave(key, entry)
@@ -187,6 +208,21 @@ class Dispatcher:
             return Reply(200, formats.ARROW, answer.body)
         form = request.head.reply_format
         return Reply(200, form.content_type, form.encode(answer))
+
+    def for_callers(self, error: TenureError) -> TenureError:
+        """The error as callers are told it.
+
+        What is wrong with the store names paths and hosts: that goes to the log.
+        """
+        if self.local or not isinstance(error, Unavailable | OpenError) or getattr(error, "for_callers", False):
+            return error
+        now = _clock.steady_ms()
+        if self._hidden_told_ms is None or now - self._hidden_told_ms >= _QUIET_MS:
+            self._hidden_told_ms = now
+            telemetry.warn("store_unavailable", code=error.code, detail=str(error))
+        hidden = Unavailable("the store behind this server cannot answer now; the server's log says why")
+        hidden.retry_after = 1  # type: ignore[attr-defined]
+        return hidden
 
     @staticmethod
     def refusal(error: TenureError, headers: Mapping[str, str]) -> Reply:
@@ -219,6 +255,7 @@ class Wait:
         self._dispatcher = dispatcher
         self._request = request
         self._waiting = waiting
+        self._meter, self._began = Telemetry.meter(request.operation.name), perf_counter()
         self._entry = dispatcher.in_flight.enter(request.key, notify)
         most_ms = dispatcher.limits.wait_ms
         #: What the caller allows beyond the server's limit: the reply says so, and the caller asks again.
@@ -230,7 +267,17 @@ class Wait:
             raise
 
     def look(self) -> object | None:
-        """The answer, or None: go on waiting."""
+        """The answer, or None: go on waiting. The whole wait is one run of the verb in the metrics."""
+        try:
+            answer = self._look()
+        except Exception as exc:
+            self._meter.ended(self._began, type(exc))
+            raise
+        if answer is not None:
+            self._meter.did(self._began, jobs_moved(answer))
+        return answer
+
+    def _look(self) -> object | None:
         waiting, entry, outcome = self._waiting, self._entry, self._entry.outcome
         with outcome.lock:
             if outcome.ended or entry.over:
@@ -260,6 +307,19 @@ class Wait:
         self._dispatcher.in_flight.leave(self._request.key, self._entry)
 
 
+def jobs_moved(answer: object) -> int:
+    """How many jobs a request put in, leased or settled, for the metrics."""
+    if isinstance(answer, m.ClaimReply):
+        return len(answer.jobs) if answer.columns is None else len(answer.columns.tokens)
+    if isinstance(answer, m.SettleReply):
+        return answer.results.count(None)
+    if isinstance(answer, Enqueued):
+        return 1
+    if isinstance(answer, list) and answer and isinstance(answer[0], Enqueued):
+        return len(answer)
+    return 0
+
+
 def _leased(answer: object) -> bool:
     return isinstance(answer, m.ClaimReply) and answer.lease is not None
 
@@ -267,11 +327,15 @@ def _leased(answer: object) -> bool:
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-def outcome_id(tenant: str, request_id: str) -> bytes:
-    """The id under which the store remembers an outcome: the caller's, and no other tenant's.
+def _asked_by(key: RequestKey, identity: Identity) -> bytes:
+    """What besides its id tells a request from others: an id that became known is of no use to another caller, nor for
+    another operation or queue."""
+    queues = None if identity.queues is None else sorted(identity.queues)
+    return msgspec.msgpack.encode((key.tenant, key.subject, key.operation, key.words, queues))
 
-    An operator's has no tenant.
-    """
+
+def outcome_id(asked_by: bytes, request_id: str) -> bytes:
+    """The id under which the store remembers an outcome. Raises InvalidArgument."""
     if not _REQUEST_ID.fullmatch(request_id):
         raise InvalidArgument(f"Tenure-Request is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not {request_id[:40]!r}")
-    return hashlib.blake2b(f"{tenant}\0{request_id}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(asked_by + b"\0" + request_id.encode(), digest_size=16).digest()

@@ -5,8 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import Struct
+
+
+class RequestKey(NamedTuple):
+    """By what a request with an id is known: who asked for what, and the id that the caller chose."""
+
+    tenant: str | None
+    subject: str
+    request_id: str
+    operation: str
+    #: What the path names: the queue, the job.
+    words: tuple[str, ...]
 
 
 class SharedOutcome:
@@ -46,7 +58,10 @@ _PAST = 32_768
 
 
 class RequestsInFlight:
-    """The requests that wait or may arrive again, by key (tenant and request id). Thread-safe."""
+    """The requests that wait or may arrive again, by `RequestKey`; one without an id has a key of its own.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,11 +99,19 @@ class RequestsInFlight:
         with self._lock:
             return not entry.outcome.entries - {entry} and not entry.outcome.answered
 
-    def call_off(self, key: object) -> bool:
-        """End the request of that key with nothing; False if none is in flight."""
+    def call_off(self, tenant: str | None, subject: str, request_id: str, may: Callable[[str], bool]) -> bool:
+        """End a caller's own requests of that id with nothing; False if none is in flight.
+
+        `may` says whether the caller may ask for an operation of that name, and so call it off.
+        """
+        asked = (tenant, subject, request_id)
         with self._lock:
-            outcome = self._outcomes.get(key)
-            entries = [] if outcome is None else list(outcome.entries)
+            entries = [
+                entry
+                for key, outcome in self._outcomes.items()
+                if isinstance(key, RequestKey) and key[:3] == asked and may(key.operation)
+                for entry in outcome.entries
+            ]
         for entry in entries:
             entry.over = True
             entry.notify()

@@ -154,57 +154,81 @@ def queues(call: Call) -> m.QueueList:
     ])  # fmt: skip
 
 
-#: Looked through for one tenant's before an answer goes out with what there is.
-_SEARCHED = 100_000
-
-
 def upcoming(call: Call) -> m.JobList:
     query = call.request
-    if call.sees_all:
-        return m.JobList(call.backend.upcoming(query.before_ms, query.limit))
-    jobs = call.backend.upcoming(query.before_ms, _SEARCHED)
-    return m.JobList([job for job in jobs if call.sees(job.tenant, job.queue)][: query.limit])
+    return m.JobList(call.backend.upcoming(query.before_ms, query.limit, call.tenant, call.identity.queues))
+
+
+#: Events of one answer: a caller that wants more goes on with the answer's cursor.
+_EVENTS = 10_000
+#: Events of everybody that are looked through for one tenant's, before an answer goes out with what there is.
+_SEARCHED = 10_000
+_SEARCHED_AT_ONCE = 1_000
+#: So often a waiting request goes on where it stopped, before it is answered with a cursor to go on with.
+_LOOKS = 10
 
 
 def events(call: Call) -> EventPage:
-    return _page(call, call.request.consumer)
+    return _page(call, call.request.after, call.request.consumer)
 
 
-def _page(call: Call, consumer: str | None) -> EventPage:
-    query = call.request
+def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
+    """The caller's events behind `after`.
+
+    Of a page without events the cursor has moved on if others' were passed over.
+    """
+    limit = call.request.limit
     if consumer is not None:
         if not call.identity.may("operator"):
             raise Forbidden("a named consumer holds up the journal's trimming: that takes the scope operator")
         checked("consumer", consumer)
-    page = call.backend.events(query.after, query.limit, 0, consumer)
     if call.sees_all:
-        return page
-    for _ in range(_SEARCHED // 1000):  # others' events are passed over
-        mine = [event for event in page.events if call.sees(event.tenant, event.queue)]
+        return call.backend.events(after, min(limit, _EVENTS), 0, consumer)
+    for _ in range(_SEARCHED // _SEARCHED_AT_ONCE):
+        page = call.backend.events(after, _SEARCHED_AT_ONCE, 0, consumer)
+        mine = [place for place, event in enumerate(page.events) if call.sees(event.tenant, event.queue)]
+        if len(mine) > limit:  # the cursor has to be the one behind the last event that is given
+            page = call.backend.events(after, mine[limit - 1] + 1, 0, None)
+            mine = mine[:limit]
         if mine or not page.events:
-            return EventPage(mine, page.cursor)
-        page = call.backend.events(page.cursor, query.limit, 0, None)
-    return EventPage([], page.cursor)
+            return EventPage([page.events[place] for place in mine], page.cursor)
+        after, consumer = page.cursor, None
+    return EventPage([], after or "")
 
 
 def events_waits(call: Call) -> Waiting | None:
     query = call.request
     if not query.wait_ms:
         return None
-    consumer = query.consumer
+    after, consumer = query.after, query.consumer
     page = EventPage([], "")
 
     def look() -> EventPage | None:
-        nonlocal consumer, page
-        page = _page(call, consumer)
-        consumer = None  # registered by the first look
-        return page if page.events else None
+        """Go on behind what was passed over; a caller whose events are far behind others' gets a page without
+        events.
+        """
+        nonlocal after, consumer, page
+        for _ in range(_LOOKS):
+            page = _page(call, after, consumer)
+            consumer = None  # registered by the first look
+            if page.events:
+                return page
+            if page.cursor == after:
+                return None
+            after = page.cursor
+        return page
 
     return Waiting((None,), query.wait_ms, look, lambda left_ms: page)
 
 
 def call_off(call: Call) -> m.Done:
-    if not call.in_flight.call_off((call.tenant, call.path["request"])):
+    """Only by the caller that sent it, with the scope that it took."""
+    from tenure.protocol.operations import OPERATIONS
+
+    identity = call.identity
+    if not call.in_flight.call_off(
+        call.tenant, identity.subject, call.path["request"], lambda name: identity.may(OPERATIONS[name].scope)
+    ):
         raise NotFound("no request of that id waits")
     return m.Done()
 

@@ -10,6 +10,7 @@ from collections.abc import Sized
 from msgspec import Struct
 
 from tenure.errors import InvalidArgument
+from tenure.model.job import MAX_PAYLOAD
 from tenure.protocol import messages as m
 from tenure.server_settings import Limits as Settings
 
@@ -37,6 +38,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     batch: int = 1_000_000
     claim: int = 1_000_000
     lease_ms: int | None = None
+    #: Payloads of one claim; None: as many as the caller asks for.
+    answer_bytes: int | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
@@ -48,15 +51,18 @@ class Limits(Struct, frozen=True, kw_only=True):
             batch=settings.batch,
             claim=settings.claim,
             lease_ms=round(settings.lease * 1000),
+            answer_bytes=settings.answer,
         )
 
     def check(self, request: object) -> None:
-        """Raises InvalidArgument."""
+        """Raises InvalidArgument. A claim of many jobs gets the answer's limit of bytes, if it has no lower one."""
         if type(request) is list or type(request) is dict:
             self._many("the request", request)
             return
         if isinstance(request, m.ClaimBody) and request.limit > self.claim:
             raise InvalidArgument(f"limit={request.limit}: this server gives at most {self.claim} jobs to a claim")
+        if isinstance(request, m.ClaimBody) and self.answer_bytes and request.limit * MAX_PAYLOAD > self.answer_bytes:
+            request.max_bytes = min(request.max_bytes or self.answer_bytes, self.answer_bytes)
         lease_ms = getattr(request, "lease_ms", None)
         if lease_ms is not None and self.lease_ms is not None and lease_ms > self.lease_ms:
             raise InvalidArgument(f"lease_ms={lease_ms}: this server gives leases of at most {self.lease_ms}")

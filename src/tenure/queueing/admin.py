@@ -12,7 +12,7 @@ from tenure.model.job import Replayed
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.request import ReplayRequest
-from tenure.queueing import quota_usage
+from tenure.queueing import quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.job_notes import read_notes
@@ -107,6 +107,8 @@ def _replay_chunk(
         fit = fit[: request.limit - before]
     if request.dry_run:
         return _Chunk(fit, skipped, None, after)
+    if queue.meter:
+        quotas.admit(unit, queue, len(fit), 0, by_rate=False)
     begin = start + request.delay_ms
     times = [begin + round((before + place) * request.spacing_ms) for place in range(len(fit))]
     return _Chunk(fit, skipped, _replay(unit, queue, fit, times), after)

@@ -78,7 +78,7 @@ class Grant:
                 )
             )  # fmt: skip
         if queue.meter:
-            quota_usage.moved(unit, queue.meter, -len(deliveries), -found.bytes)
+            quota_usage.moved(unit, queue.meter, -len(deliveries), 0)
         self._put_lease([each.job for each in deliveries], [each.token for each in deliveries])
         return Leased(name, lease, expires, deliveries)
 

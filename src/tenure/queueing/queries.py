@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
+from tenure.model.job import Counts, Job, Page, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import journal
@@ -20,9 +20,16 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Space, iterate_keys
 from tenure.storage.keyspace import Counter
 
+#: Payloads and results of one answer: past it, a list goes on with its cursor.
+ANSWER_BYTES = 16 * 1024**2
 #: Ready rows that `counts` looks at before it says "at least".
 COUNT_SCAN = 10_000
 _PRIORITIES = range(9, -1, -1)
+#: The spaces that a job is shown from.
+_SHOWN = (
+    keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
+    keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS,
+)  # fmt: skip
 
 
 # ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,22 +139,27 @@ def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str |
         queue = core.registry.find(reader, name)
         if queue is None:
             return Page([], None)
-        found: list[tuple[bytes, bytes]] = []
         rows = (
             _leased_rows(reader, queue, after) if state == "leased" else _index_rows(core, reader, queue, state, after)
         )
-        for row in rows:
-            found.append(row)
-            if len(found) > limit:
-                break
-        jobs = []
-        for _, job in found[:limit]:
+        jobs: list[Job] = []
+        last, size = b"", 0
+        for count, (position, job) in enumerate(rows):
+            if count == limit or size >= ANSWER_BYTES:
+                return Page(jobs, _cursor(name, state, last))
+            last = position
             shown_job = read_job(core, reader, queue, job)
             if shown_job is not None:
                 jobs.append(shown_job)
-        return Page(jobs, _cursor(name, state, found[limit - 1][0]) if len(found) > limit else None)
+                size += _weight(shown_job)
+        return Page(jobs, None)
 
-    return core.read(run)
+    with core.engine.snapshot(_SHOWN) as reader:
+        return run(reader)
+
+
+def _weight(job: Job) -> int:
+    return len(job.payload) + len(job.result or b"")
 
 
 def _index_rows(
@@ -204,13 +216,13 @@ def _split_cursor(cursor: str, name: QueueName, state: str) -> bytes:
     return raw[4:]
 
 
-def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
+def upcoming(core: Core, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> list[Job]:
+    """From a snapshot, by the keys of the index alone: payloads are read of the jobs that are returned."""
     before = core.time.from_calendar(before_ms, core.time.now_ms()) if before_ms < 2**61 else keyspace.MAX_TIME - 1
-
-    def run(reader: Reader) -> list[Job]:
+    with core.engine.snapshot((*_SHOWN, keyspace.COUNTERS)) as reader:
         now = core.time.now_ms()
         streams = []
-        for queue in core.registry.all(reader):
+        for queue in _with_waiting(core, reader, tenant, queues):
             for priority in _PRIORITIES:
                 begin = keyspace.ready_until(queue.number, priority, now)
                 end = min(
@@ -219,16 +231,27 @@ def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
                 )
                 if begin < end:
                     streams.append(_timed(reader, queue, begin, end))
-        jobs = []
+        jobs: list[Job] = []
+        size = 0
         for _, _, queue, job in heapq.merge(*streams, key=lambda row: row[:2]):
             shown_job = read_job(core, reader, queue, job)
             if shown_job is not None:
                 jobs.append(shown_job)
-            if len(jobs) >= limit:
+                size += _weight(shown_job)
+            if len(jobs) >= limit or size >= ANSWER_BYTES:
                 break
         return jobs
 
-    return core.read(run)
+
+def _with_waiting(
+    core: Core, reader: Reader, tenant: str | None, queues: Collection[str] | None
+) -> Iterator[Registered]:
+    """The queues that have waiting jobs, by their counters."""
+    found = [one for one in core.registry.all(reader, tenant) if queues is None or one.name.queue in queues]
+    keys = [keyspace.counter(one.number, Counter.WAITING) for one in found]
+    for one, raw in zip(found, reader.get_many(keyspace.COUNTERS, keys), strict=True):
+        if records.decode_count(raw):
+            yield one
 
 
 def _timed(
@@ -289,6 +312,44 @@ def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bo
         removed=number[Counter.REMOVED],
         at_least=at_least,
     )
+
+
+_SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD)
+
+
+def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
+    """The queues with most jobs to do or to look after, by their counters, and how many others there are."""
+    with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as reader:
+        found = core.registry.all(reader)
+        keys = [keyspace.counter(queue.number, counter) for queue in found for counter in _SHOWN_COUNTERS]
+        counts = [records.decode_count(raw) for raw in reader.get_many(keyspace.COUNTERS, keys)]
+        rows = sorted(
+            zip(found, counts[0::4], counts[1::4], counts[2::4], counts[3::4], strict=True),
+            key=lambda row: -(row[1] + row[2] + row[4]),
+        )
+        now = core.time.now_ms()
+        shown_rows = [
+            QueueDepth(
+                tenant=queue.name.tenant,
+                queue=queue.name.queue,
+                waiting=waiting,
+                leased=leased,
+                done=done,
+                dead=dead,
+                oldest_age_ms=_oldest_age(reader, queue, now) if waiting else None,
+            )
+            for queue, waiting, leased, done, dead in rows[:limit]
+        ]
+        return shown_rows, max(0, len(rows) - limit)
+
+
+def _oldest_age(reader: Reader, queue: Registered, now_ms: int) -> int | None:
+    """By the first key of each priority: how long the oldest ready job has been ready."""
+    ages = []
+    for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
+        first = reader.keys(keyspace.READY, prefix, keyspace.ready_until(queue.number, priority, now_ms), 1)
+        ages += [now_ms - keyspace.split_ready(key).visible_at_ms for key in first]
+    return max(ages, default=None)
 
 
 def queues(core: Core, tenant: str | None) -> list[QueueInfo]:

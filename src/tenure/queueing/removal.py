@@ -64,8 +64,7 @@ def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change:
     due = due_row(queue, job, state)
     if due is not None:
         tx.delete(keyspace.DUE, due)
-    if state.state == State.WAITING:
-        quota_usage.gone(unit, queue, job)
+    quota_usage.removed(unit, queue, job, state)
     delete_rows(tx, queue, job, state.flags)
     _tell(unit, queue, job, state, change)
 
@@ -76,6 +75,7 @@ def remove_leased(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, 
     record = read_lease(tx, queue, state.lease)
     if record is not None:
         close_jobs(tx, queue, state.lease, record, 1, lost=job)
+    quota_usage.removed(unit, queue, job, state)
     delete_rows(tx, queue, job, state.flags)
     _tell(unit, queue, job, state, change)
 

@@ -14,7 +14,7 @@ from tenure.model.job import Restored
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobImage
-from tenure.queueing import quota_usage
+from tenure.queueing import quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import JOB_OVERHEAD, holders
 from tenure.queueing.job_notes import put_parts, write_notes
@@ -55,12 +55,15 @@ def _restore(unit: UnitOfWork, queue: Registered, images: Sequence[JobImage]) ->
         else:
             refused[image.id.hex()] = "a job with this id is there already, and differs"
     keyed = _keys(unit, queue, new, refused)
-    for image in new:
-        if image.id.hex() not in refused:
-            _put(unit, queue, image)
+    fresh = [image for image in new if image.id.hex() not in refused]
+    if queue.meter:
+        waiting = sum([image.state == "waiting" for image in fresh])
+        quotas.admit(unit, queue, waiting, sum(map(_weight, fresh)), by_rate=False)
+    for image in fresh:
+        _put(unit, queue, image)
     for image, digest in keyed:
         _hold(unit, queue, image, digest)
-    added = [image.id.hex() for image in new if image.id.hex() not in refused]
+    added = [image.id.hex() for image in fresh]
     unit.count(queue.number, Counter.ENQUEUED, len(added))
     return Restored(added=added, there=there, refused=refused)
 
@@ -142,10 +145,14 @@ def _put(unit: UnitOfWork, queue: Registered, image: JobImage) -> None:
     if due is not None:
         tx.put(keyspace.DUE, due, b"")
     unit.count(number, COUNTED[State(state.state)], 1)
+    if queue.meter:
+        quota_usage.moved(unit, queue.meter, int(state.state == State.WAITING), _weight(image))
     if state.state == State.WAITING:
-        if queue.meter:
-            quota_usage.moved(unit, queue.meter, 1, len(image.payload))
         unit.ready(queue, state.priority, state.visible_at_ms)
+
+
+def _weight(image: JobImage) -> int:
+    return len(image.payload) + len(image.result or b"")
 
 
 def _note(unit: UnitOfWork, queue: int, image: JobImage) -> int:

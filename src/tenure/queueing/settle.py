@@ -87,6 +87,7 @@ def _remove_together(unit: UnitOfWork, queue: Registered, items: Sequence[Settle
     record = read_lease(tx, queue.number, lease) if segments else None
     if record is None or record.expires_at_ms <= unit.now:
         return False
+    quota_usage.removed_done(unit, queue, same.jobs)
     unit.begin_events(count)
     for segment in segments:
         state = segment.state
@@ -155,6 +156,7 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 def _remove_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
+    quota_usage.removed_done(unit, queue, (job,))
     if state.flags:
         delete_extras(tx, queue.number, job, state.flags)
     unit.add_event(
@@ -176,6 +178,9 @@ def _keep_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateReco
     tx, now, number = unit.tx, unit.now, queue.number
     done = state._replace(state=int(State.DONE), ended_at_ms=now, due_at_ms=now + keep_ms)
     if result is not None:
+        if queue.meter:
+            before = read_notes(tx, number, job, state).result_bytes
+            quota_usage.moved(unit, queue.meter, 0, len(result) - before)
         done = done._replace(flags=done.flags | put_result(tx, number, job, done, result))
     ref = unit.event(Change.DONE, number, job, done, lease=state.lease, previous=state.last_event)
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(done._replace(last_event=ref)))

@@ -18,7 +18,7 @@ from tenure.errors import Corrupt, InvalidArgument, TooLarge
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
 from tenure.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
-from tenure.queueing import enqueue
+from tenure.queueing import enqueue, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -45,6 +45,7 @@ def put_new(unit: UnitOfWork, write_id: str, manifest: bytes, keep_ms: int, load
     """The marker of a write that was not there before; with `loaded`, of one that is finished with that many jobs."""
     key, until = keyspace.digest(write_id.encode()), unit.now + keep_ms
     starts = range(0, max(1, len(manifest)), records.PART_BYTES)
+    quotas.add_manifest(unit, write_id, len(starts))
     for number, at in enumerate(starts, 1):
         part = records.seal(b"\x01" + manifest[at : at + records.PART_BYTES])
         unit.tx.put(keyspace.META, keyspace.write_row(key, number), part)
@@ -106,7 +107,7 @@ def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
             old = keyspace.digest(forget.encode())
             superfluous = _read(unit.tx, old)
             if superfluous is not None and superfluous.finished:
-                _delete(unit, old, superfluous.until_ms)
+                _delete(unit, old, superfluous)
         return replace(shown, finished=True)
 
     return core.write(run)
@@ -123,7 +124,7 @@ def forget_due(unit: UnitOfWork, row: DueKey) -> int:
         _move_due(unit, row.reference, row.time_ms, until)
         _save(unit, row.reference, replace(record, until_ms=until))
         return 0
-    _delete(unit, row.reference, row.time_ms)
+    _delete(unit, row.reference, record)
     return 1
 
 
@@ -168,6 +169,8 @@ def _move_due(unit: UnitOfWork, key: bytes, before_ms: int, after_ms: int) -> No
     unit.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, after_ms, 0, key), b"")
 
 
-def _delete(unit: UnitOfWork, key: bytes, until_ms: int) -> None:
+def _delete(unit: UnitOfWork, key: bytes, record: WriteRecord) -> None:
+    until_ms = record.until_ms
+    quotas.drop_manifest(unit, record.id, record.manifest_parts)
     unit.tx.delete_range(keyspace.META, *keyspace.write_range(key))
     unit.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, until_ms, 0, key))

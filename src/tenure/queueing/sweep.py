@@ -5,9 +5,11 @@ Each kind is one range of `due`, read from its front up to now, so a sweep costs
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import NamedTuple
 
+from tenure import telemetry
 from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.job import Swept
@@ -124,7 +126,27 @@ def expire(core: Core, unit: UnitOfWork, rows: list[DueKey]) -> dict[str, int]:
         given = _expire_one(unit, found)
         back += given
         dead += len(found.jobs) - given
+        _log_expired(found)
     return {"leases": stale + len(expired), "jobs_back": back, "jobs_dead": dead}
+
+
+#: Jobs that one line of log names.
+_NAMED = 100
+
+
+def _log_expired(found: _Expired) -> None:
+    """Which jobs a worker lost by not coming back in time. Logged within the transaction, which is rarely run again."""
+    if telemetry.wanted(logging.INFO):
+        name, ids = found.queue.name, [job.hex() for job, _ in found.jobs]
+        telemetry.inform(
+            "lease_expired",
+            tenant=name.tenant,
+            queue=name.queue,
+            lease=found.row.reference.hex(),
+            worker=found.record.worker.rstrip(b"\0").decode("utf-8", "replace"),
+            count=len(ids),
+            jobs=ids[:_NAMED],
+        )
 
 
 def _read_expired(core: Core, unit: UnitOfWork, row: DueKey) -> _Expired | None:

@@ -18,7 +18,7 @@ from tenure.protocol.dispatcher import Dispatcher, Reply
 from tenure.protocol.routes import WrongMethod
 from tenure.server.asgi import OperationsApp, Receive, Scope, Send, send_reply
 from tenure.server.auth import Authenticator
-from tenure.server.docs_page import docs_page
+from tenure.server.docs_page import STYLE_HASH, docs_page
 from tenure.server.openapi import openapi
 from tenure.server.request_log import log_entry, plain_headers
 
@@ -27,15 +27,34 @@ document = cache(openapi)
 
 Page = Callable[[Scope], Awaitable[Reply]]
 
+#: Pages hold nothing but text and their own style: a browser is told to load and run nothing else.
+_PAGE_HEADERS = (
+    (
+        "Content-Security-Policy",
+        f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+)
+
 
 class Application:
     """ASGI. It does not close the store, which it did not open."""
 
     def __init__(
-        self, dispatcher: Dispatcher, authenticator: Authenticator, *, threads: int = 16, open_metrics: bool = False
+        self,
+        dispatcher: Dispatcher,
+        authenticator: Authenticator,
+        *,
+        threads: int = 16,
+        open_metrics: bool = False,
+        bodies: int = 2**40,
     ) -> None:
-        """`open_metrics`: `/metrics` needs no token."""
-        self.operations = OperationsApp(dispatcher, authenticator, threads=threads)
+        """`open_metrics`: `/metrics` needs no token.
+
+        `bodies`: bytes of all requests' bodies that may be held at once.
+        """
+        self.operations = OperationsApp(dispatcher, authenticator, threads=threads, bodies=bodies)
         self._dispatcher = dispatcher
         self._open_metrics = open_metrics
         self._pages: dict[str, Page] = {
@@ -69,11 +88,12 @@ class Application:
                 raise NotFound("there is nothing at that path")
             if method not in ("GET", "HEAD"):
                 raise WrongMethod(path, method, ("GET", "HEAD"))
+            self.operations.check_page(plain_headers(scope["headers"]))
             reply = await page(scope)
         except TenureError as exc:
             log_entry(scope).code = exc.code
-            return self._dispatcher.refusal(exc, plain_headers(scope["headers"]))
-        return reply
+            return self._dispatcher.refusal(self._dispatcher.for_callers(exc), plain_headers(scope["headers"]))
+        return reply._replace(headers=(*reply.headers, *_PAGE_HEADERS))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tenure.errors import TooLarge
+from tenure.errors import TooLarge, Unavailable
 from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer
 from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
 from tenure.protocol.head_cache import HeadCache, Match
@@ -29,11 +29,17 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class OperationsApp:
-    def __init__(self, dispatcher: Dispatcher, authenticator: Authenticator, *, threads: int = 16) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, authenticator: Authenticator, *, threads: int = 16, bodies: int = 2**40
+    ) -> None:
+        """`bodies`: bytes of all bodies that may be held at once."""
         self.dispatcher = dispatcher
         self.quota = RequestQuota(dispatcher.backend)
         self.runner = VerbRunner(dispatcher, threads, "tenure-server")
         self.heads = HeadCache()
+        self.bodies = BodyBudget(bodies)
+        #: Streams of events that are open.
+        self.streams = 0
         self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,7 +49,12 @@ class OperationsApp:
         except Abandoned:
             return
         finally:
+            self.bodies.give_back(exchange.held)
             log_entry(scope).record(exchange)
+
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Whether a page beside the operations may be shown. Raises Forbidden."""
+        self._authenticator.check_page(headers)
 
     def inline(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> InlineExchange | None:
         """A request that is at hand whole, to be answered without the machinery of ASGI; None: it cannot be.
@@ -85,6 +96,9 @@ class _AsgiExchange(Exchange):
         query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True)) if text else {}
         super().__init__(scope["method"], path, query, plain_headers(scope["headers"]))
         self._app = app
+        self.in_thread = app.runner.run
+        #: Bytes of its body that are held.
+        self.held = 0
         self._receive = receive
         self._send = send
 
@@ -113,11 +127,14 @@ class _AsgiExchange(Exchange):
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise CallerGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
+            part = message.get("body", b"")
+            size += len(part)
             more = message.get("more_body", False)
             if size > limit:
                 raise TooLarge("the request", size, limit)
+            self._app.bodies.take(len(part))
+            self.held += len(part)
+            parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def carry_out(self, request: DecodedRequest) -> object:
@@ -132,6 +149,33 @@ class _AsgiExchange(Exchange):
         """Return once the caller has closed the connection."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+class BodyBudget:
+    """Bytes of all request bodies that are held at once. Used by one event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Raises BodiesFull."""
+        if self.held + size > self._limit:
+            raise BodiesFull
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class BodiesFull(Unavailable):
+    """The server holds as many bytes of requests as it may. Nothing was done: try again."""
+
+    retry_after = 1.0
+    for_callers = True
+
+    def __init__(self) -> None:
+        super().__init__("the server holds as many bytes of requests as it may: try again in a moment")
 
 
 def start_of(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 from typing import Any
@@ -15,6 +17,9 @@ code, pre { font: 14px/1.4 ui-monospace, monospace } p { margin: .2rem 0 } .m { 
 pre { background: var(--soft); padding: .6rem; overflow: auto } nav a { margin-right: .8rem; white-space: nowrap }
 .t { overflow-x: auto } table { border-collapse: collapse } td, th { text-align: left; padding: .1rem .8rem .1rem 0; vertical-align: top }
 """
+
+#: What a Content-Security-Policy allows this style by.
+STYLE_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 
 _FIRST = """curl localhost:8400/v1/queues/emails/jobs -d '{"text": "to ada"}'
 curl localhost:8400/v1/queues/emails/claims -d '{"wait_ms": 5000}'

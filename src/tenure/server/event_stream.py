@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds after which a stream without events says that it is alive.
 _ALIVE_S = 15.0
 _A_YEAR_MS = 86_400_000 * 365
+#: Seconds between two looks of a stream, for each stream there is, up to a second: every commit wakes all of them, and
+#: hundreds that look each time would leave little of the server to others.
+_PACE_S = 0.002
 
 
 async def stream_events(
@@ -51,15 +54,18 @@ async def stream_events(
     gone = asyncio.ensure_future(caller_leaves())
     gone.add_done_callback(lambda done: woken.set())
     watch = await app.runner.run(dispatcher.backend.watch, (None,), _A_YEAR_MS, notify)
+    app.streams += 1
     try:
         await send(start_of(200, "text/event-stream", (("Cache-Control", "no-store"),)))
         while not gone.done() and not dispatcher.stopping and not entry.over:
             text = _text_of(page) if page.events else b": alive\n\n"
             await send({"type": "http.response.body", "body": text, "more_body": True})
-            query["after"] = page.cursor
-            if not page.events:
+            moved_on, query["after"] = page.cursor != query.get("after"), page.cursor
+            if not page.events and not moved_on:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), _ALIVE_S)
+                if not gone.done() and not dispatcher.stopping:
+                    await asyncio.sleep(min(1.0, _PACE_S * app.streams))
             woken.clear()
             try:  # the stream ends with its caller's token
                 identity = await app.identify(exchange.headers)
@@ -70,6 +76,7 @@ async def stream_events(
                 await app.runner.run(watch.again)
         await send({"type": "http.response.body", "body": b""})
     finally:
+        app.streams -= 1
         gone.cancel()
         watch.close()
         dispatcher.in_flight.leave(request.key, entry)

@@ -1,8 +1,11 @@
 """uvicorn's HTTP protocol, guarded against heads without end, and with a short way for small verbs.
 
-uvicorn hands a request on once its head is complete, and keeps what arrives before that, however much and however
-slowly. So the head is counted and timed here; a refused one gets a reply of our own shape, and the connection is
-closed.
+uvicorn hands a request on once its head is complete, and keeps whatever comes before that, however much. So the head is
+counted here; a request that is refused gets an answer of our own shape, and the connection is closed.
+
+A connection that gets nowhere is closed. Every `idle_seconds / 2` each is looked at (`_look_at_progress`), from the
+moment it is made: it has to complete a head within `idle_seconds`, send its body and take its answer at `MIN_RATE` or
+faster.
 
 A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
 (`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, ClassVar
@@ -29,31 +33,77 @@ from tenure.server.request_log import LogEntry, checked_request_id, describe, lo
 from tenure.server.verb_runner import SMALL_BYTES
 
 CLOSE = "connection: close\r\n"
-#: A head takes a packet or two: a caller that takes longer than this is not about to send a request.
-HEAD_SECONDS = 30.0
+#: Seconds in which a connection must complete a request's head, and without progress in a body or an answer.
+IDLE_SECONDS = 30.0
+#: Bytes a second: slower bodies and readers are cut off.
+MIN_RATE = 4096
 
 
 class GuardedHttp(HttpToolsProtocol):
     """Use what `guarded` makes of it."""
 
     head_limit: ClassVar[int]
-    head_seconds: ClassVar[float]
+    idle_seconds: ClassVar[float]
     operations: ClassVar[OperationsApp | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = False
-        self._head_timer: asyncio.TimerHandle | None = None
+        #: When the connection was made, or its last answer was complete: by then it had nothing to say.
+        self.quiet_since = 0.0
+        #: Whether it has had an answer.
+        self.served = False
+        self._look: asyncio.TimerHandle | None = None
+        #: Since the last look: bytes of a body that came, and whether the caller took what was written.
+        self._body_bytes = 0
+        self._drained = False
+        self._unsent = 0
         #: The body so far of a request that may be answered at once; None: it is uvicorn's.
         self._held: bytes | None = None
         #: No request is half here; and the last data, if it began one.
         self._between = True
         self._data = b""
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        self.quiet_since = self.loop.time()
+        self._look_later()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_of_head()
+        if self._look is not None:
+            self._look.cancel()
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        self._drained = True
+        super().resume_writing()
+
+    @property
+    def idle(self) -> bool:
+        """Whether closing it interrupts nothing: no head is complete that was not answered."""
+        return (self._between or self._in_head) and getattr(self.cycle, "response_complete", True)
+
+    def _look_later(self) -> None:
+        self._look = self.loop.call_later(self.idle_seconds / 2, self._look_at_progress)
+
+    def _look_at_progress(self) -> None:
+        if self._stuck():
+            self.transport.abort()
+            return
+        self._body_bytes, self._drained = 0, False
+        self._unsent = self.transport.get_write_buffer_size()
+        self._look_later()
+
+    def _stuck(self) -> bool:
+        """Whether the caller has sent or taken too little since the last look."""
+        least = MIN_RATE * self.idle_seconds / 2
+        if self._unsent and not self._drained:  # the caller takes its answer
+            return self.transport.get_write_buffer_size() > max(0, self._unsent - least)
+        if self.idle:
+            return self.loop.time() - self.quiet_since >= self.idle_seconds
+        # A body is under way; where we have stopped reading, it is not the caller who is slow.
+        return not self._between and not self.flow.read_paused and self._body_bytes < least
 
     def data_received(self, data: bytes) -> None:
         if self._between and self.operations is not None:
@@ -67,8 +117,6 @@ class GuardedHttp(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.head_limit:
                 self._refuse(self._too_large(self._head_bytes))
-            elif self._head_timer is None:
-                self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -76,7 +124,8 @@ class GuardedHttp(HttpToolsProtocol):
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        self._end_of_head()
+        self._in_head = False
+        self._body_bytes = round(MIN_RATE * self.idle_seconds)  # a body that has just begun is not late
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.head_limit:
             raise self._too_large(size)  # to the parser, which makes a 400 of it: see below
@@ -86,6 +135,7 @@ class GuardedHttp(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         if self._held is None:
             super().on_body(body)
             return
@@ -202,6 +252,7 @@ class GuardedHttp(HttpToolsProtocol):
         if keep:
             self.on_response_complete()
         else:
+            self.quiet_since = self.loop.time()
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -213,18 +264,12 @@ class GuardedHttp(HttpToolsProtocol):
     def _too_large(self, size: int) -> TooLarge:
         return TooLarge("the request's head", size, self.head_limit)
 
-    def _end_of_head(self) -> None:
-        self._in_head = False
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _too_slow(self) -> None:
-        self._end_of_head()
-        self.transport.abort()
+    def on_response_complete(self) -> None:
+        self.served, self.quiet_since = True, self.loop.time()
+        super().on_response_complete()
 
     def _refuse(self, error: TenureError) -> None:
-        self._end_of_head()
+        self._in_head = False
         reply = Dispatcher.refusal(error, {})
         self.transport.write(
             f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\nContent-Type: {reply.content_type}\r\n"
@@ -235,8 +280,17 @@ class GuardedHttp(HttpToolsProtocol):
 
 
 def guarded(
-    head_limit: int, head_seconds: float = HEAD_SECONDS, operations: OperationsApp | None = None
+    head_limit: int, idle_seconds: float = IDLE_SECONDS, operations: OperationsApp | None = None
 ) -> type[GuardedHttp]:
     """The protocol with these limits, for uvicorn's `http=`. `operations` answers small requests here; None: none."""
-    limits = {"head_limit": head_limit, "head_seconds": head_seconds, "operations": operations}
+    limits = {"head_limit": head_limit, "idle_seconds": idle_seconds, "operations": operations}
     return type("GuardedHttp", (GuardedHttp,), limits)
+
+
+def close_idle(connections: Iterable[object]) -> bool:
+    """Close the connection that has been quiet longest, first of those that have never asked for anything."""
+    idle = [one for one in connections if isinstance(one, GuardedHttp) and one.idle and not one.transport.is_closing()]
+    if not idle:
+        return False
+    min(idle, key=lambda one: (one.served, one.quiet_since)).transport.abort()
+    return True

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.model.names import NAME_PATTERN, TENANT_PATTERN
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Operation
 from tenure.protocol.formats import ARROW
@@ -15,8 +16,9 @@ from tenure.protocol.problems import FAULTS
 from tenure.version import __version__
 
 _PATTERNS = {
-    "queue": r"^[a-z0-9][a-z0-9._-]{0,63}$",
-    "consumer": r"^[a-z0-9][a-z0-9._-]{0,63}$",
+    "queue": f"^{NAME_PATTERN}$",
+    "tenant": f"^{TENANT_PATTERN}$",
+    "consumer": f"^{NAME_PATTERN}$",
     "job": "^[0-9a-f]{32}$",
     "lease": "^[0-9a-f]{32}$",
     "request": r"^[A-Za-z0-9._-]{1,128}$",

@@ -19,10 +19,14 @@ from tenure.backends.remote.address import reachable
 from tenure.errors import OpenError, SettingsError
 from tenure.extras import needs
 from tenure.protocol.dispatcher import Dispatcher
+from tenure.protocol.free_space import FreeSpace
 from tenure.protocol.limits import Limits
 from tenure.server.auth import Authenticator, LoopbackAuthenticator
 from tenure.server.auth.configuration import authenticator
+from tenure.server.metrics_listener import serving_metrics
+from tenure.server.queue_metrics import QUEUE_METRICS
 from tenure.server_settings import Server, Tls
+from tenure.settings import parse_url
 
 if TYPE_CHECKING:
     from tenure.server.capnp.service import CapnpService
@@ -129,8 +133,8 @@ def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
     for place in places:
         if place is not None and known is None and not place.loopback:
             raise SettingsError(
-                f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured: set"
-                " one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
+                f"{place.host}:{place.port} can be reached from other machines, and no authentication is configured:"
+                " set one of server.auth.secret, secret_file, key_file or jwks_url, or bind to 127.0.0.1 or unix:PATH"
             )
     check_tls(settings.tls)
     return known
@@ -149,6 +153,12 @@ def check_tls(tls: Tls) -> None:
         raise SettingsError(f"server.tls.cert = {tls.cert!r}, server.tls.key = {tls.key!r}: {exc}") from None
 
 
+def _folder_of(url: str) -> str | None:
+    """The folder of an embedded store; None: it has none, or it is another machine's."""
+    engine, path = parse_url(url)
+    return path if engine in ("rocksdb", "lmdb") else None
+
+
 class Service:
     """A store behind an application, behind uvicorn. `run` serves until `stop`."""
 
@@ -160,8 +170,9 @@ class Service:
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
-        limits = settings.limits
-        self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits))
+        limits = self._limits = settings.limits
+        space = FreeSpace(_folder_of(store.url), limits.free)
+        self.dispatcher = Dispatcher(store.backend, limits=Limits.of(limits), space=space)
         with needs("server", "The server"):
             import uvicorn
 
@@ -169,12 +180,23 @@ class Service:
             from tenure.server.http_protocol import guarded
             from tenure.server.request_log import RequestLogger
             from tenure.server.shutdown import Stopping
+        if settings.metrics_bind is not None and parse_bind(settings.metrics_bind).path:
+            raise SettingsError("server.metrics_bind takes HOST:PORT")
+        self._metrics_bind = settings.metrics_bind
+        #: Where /metrics is served besides, once it is.
+        self.metrics_port = 0
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
-        app = Application(self.dispatcher, self.authenticator, threads=threads, open_metrics=settings.open_metrics)
+        app = Application(
+            self.dispatcher,
+            self.authenticator,
+            threads=threads,
+            open_metrics=settings.open_metrics,
+            bodies=limits.bodies,
+        )
         self.operations = app.operations
         config = uvicorn.Config(
             RequestLogger(app, app.paths),
-            http=guarded(limits.head, operations=app.operations),
+            http=guarded(limits.head, limits.idle, app.operations),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -185,7 +207,7 @@ class Service:
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
-        self._server = Stopping(config, self.dispatcher)
+        self._server = Stopping(config, self.dispatcher, limits.connections)
         self.capnp = None if capnp is None else self._capnp_service(capnp)
 
     def _capnp_service(self, place: Bind) -> CapnpService:
@@ -194,10 +216,32 @@ class Service:
         with needs("capnp", "The Cap'n Proto service"):
             from tenure.server.capnp.service import CapnpService
 
-        return CapnpService(self.dispatcher, self.authenticator, (place.host, place.port))
+        limits = self._limits
+        return CapnpService(
+            self.dispatcher, self.authenticator, (place.host, place.port), limits.idle, limits.connections
+        )
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""
+        self.authenticator.prepare()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._shown_in_metrics())
+            if self._metrics_bind is not None:
+                place = parse_bind(self._metrics_bind)
+                self.metrics_port = stack.enter_context(serving_metrics(place.host, place.port))
+            self._serve(sock)
+
+    @contextlib.contextmanager
+    def _shown_in_metrics(self) -> Iterator[None]:
+        """The queues of the store are in `/metrics` while it is served."""
+        backend = self.dispatcher.backend
+        QUEUE_METRICS.add(backend)
+        try:
+            yield
+        finally:
+            QUEUE_METRICS.remove(backend)
+
+    def _serve(self, sock: socket.socket) -> None:
         with self.capnp or contextlib.nullcontext():
             self._server.run(sockets=[sock])
 

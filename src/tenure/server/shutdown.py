@@ -1,7 +1,9 @@
-"""uvicorn's server, and how it ends.
+"""uvicorn's server: how it accepts connections, and how it ends.
 
-uvicorn waits for requests to finish; those that wait for jobs would take as long as their callers allow. So the waits
-are ended first, and answered with what there is.
+It accepts through an `Acceptor`, which keeps the number of connections below the process's limit of handles.
+
+At its end uvicorn waits for requests to finish; those that wait for jobs would take as long as they asked for. So they
+are answered first, with what there is.
 """
 
 from __future__ import annotations
@@ -10,18 +12,59 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
 import uvicorn
 
+from tenure.protocol.connection_limit import connection_limit
 from tenure.protocol.dispatcher import Dispatcher
+from tenure.server.acceptor import Acceptor
+from tenure.server.http_protocol import close_idle
+
+#: Seconds for a TLS handshake.
+_HANDSHAKE_S = 10.0
 
 
 class Stopping(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher) -> None:
+    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, connections: int = 0) -> None:
+        """`connections`: how many at once; 0: as many as the process has handles for."""
         super().__init__(config)
         self._dispatcher = dispatcher
+        self._connections = connections
+        self._acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, for listening sockets that it is given, with our own way of accepting."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(3)  # as uvicorn does: the application could not start
+        config, loop, state = self.config, asyncio.get_running_loop(), self.server_state
+        limit = connection_limit(self._connections)
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]  # uvicorn's own call
+                config=config, server_state=state, app_state=self.lifespan.state, _loop=loop
+            )
+            return made
+
+        async def connect(sock: socket.socket) -> None:
+            handshake = _HANDSHAKE_S if config.ssl else None
+            await loop.connect_accepted_socket(protocol, sock, ssl=config.ssl, ssl_handshake_timeout=handshake)
+
+        self.servers = []
+        self._acceptors = [
+            Acceptor(
+                sock,
+                connect,
+                limit=limit,
+                in_use=lambda: len(state.connections),
+                close_idle=lambda: close_idle(state.connections),
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
 
     def stop_soon(self) -> None:
         self.should_exit = True
@@ -50,9 +93,13 @@ class Stopping(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, but waiting requests are answered first, and it ends at once with the last connection."""
+        """As uvicorn's, but those who wait are answered first, and it is over when all are gone, not a tenth of a
+        second later.
+        """
         self._dispatcher.stop()
-        for listening in (*self.servers, *(sockets or ())):
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for listening in sockets or ():
             listening.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
@@ -68,5 +115,3 @@ class Stopping(uvicorn.Server):
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
             await asyncio.sleep(0.005)
-        for server in self.servers:
-            await server.wait_closed()

@@ -113,7 +113,9 @@ class Usage(IntEnum):
     """Counters of a tenant with a quota, kept under its meter's number. Stored on disk: do not renumber."""
 
     JOBS = 7
+    #: Of waiting jobs alone. Stores of before 2026-11 have it in place of STORED, until they are next opened.
     BYTES = 8
+    STORED = 9
 
 
 _QUEUE = Struct(">I")
@@ -292,6 +294,16 @@ def write_range(write: bytes) -> tuple[bytes, bytes]:
 
 
 _QUOTA = b"quota/"
+
+
+def write_rows() -> tuple[bytes, bytes]:
+    """The range of all staged writes' rows."""
+    return b"write/", b"write0"
+
+
+def is_write_head(key: bytes) -> bool:
+    """Whether a row of `write_rows` is the one that says how far the write is."""
+    return len(key) == _WRITE.size and key.endswith(b"\0\0")
 
 
 def quota_row(tenant: str) -> bytes:

@@ -2,7 +2,8 @@
 
     <data>/staging/<digest of the write's id>/<part>.<piece>
 
-A store without a folder keeps them in memory. They are the writer's; what they hold is nothing to the store.
+A store without a folder keeps them in memory. They are the writer's; what they hold is nothing to the store. How many
+bytes each tenant has staged is counted by the file `owner` in a write's folder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 
 from tenure.errors import TooLarge
-from tenure.model.write import piece_name
+from tenure.model.write import owner_of, piece_name
 from tenure.storage.keyspace import digest
 
 FOLDER = "staging"
@@ -22,6 +23,8 @@ FOLDER = "staging"
 KEPT = 86_400
 #: The largest piece.
 PIECE_BYTES = 4 * 1024 * 1024
+#: The file in a write's folder that names its tenant.
+_OWNER = "owner"
 #: How often to look for what has expired, in seconds.
 _LOOK = 3_600.0
 
@@ -54,6 +57,8 @@ class Pieces:
         self._held: dict[str, dict[tuple[str, int], bytes]] = {}
         self._lock = threading.Lock()
         self._looked = 0.0
+        #: Bytes by tenant; None: the folders have to be counted again.
+        self._by_owner: dict[str, int] | None = None
 
     def put(self, write_id: str, part: str, piece: int, data: bytes) -> None:
         """Written again, it is replaced."""
@@ -66,12 +71,28 @@ class Pieces:
             return
         folder = folder_of(self._root, write_id)
         folder.mkdir(parents=True, exist_ok=True)
+        owner = owner_of(write_id)
+        if owner:
+            (folder / _OWNER).write_text(owner)
+            with self._lock:
+                if self._by_owner is not None:
+                    self._by_owner[owner] = self._by_owner.get(owner, 0) + len(data) - _size_of(folder / name)
         temporary = folder / f"{name}.{os.urandom(4).hex()}.new"
         with temporary.open("wb") as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
         temporary.rename(folder / name)
+
+    def held_by(self, owner: str) -> int:
+        """Bytes that a tenant has staged."""
+        with self._lock:
+            if self._root is None:
+                mine = [parts for write, parts in self._held.items() if owner_of(write) == owner]
+                return sum(len(data) for parts in mine for data in parts.values())
+            if self._by_owner is None:
+                self._by_owner = _count_by_owner(self._root)
+            return self._by_owner.get(owner, 0)
 
     def get(self, write_id: str, part: str, piece: int) -> bytes | None:
         name = piece_name(part, piece)
@@ -89,9 +110,34 @@ class Pieces:
                 self._held.pop(write_id, None)
         else:
             shutil.rmtree(folder_of(self._root, write_id), ignore_errors=True)
+            self._count_again()
+
+    def _count_again(self) -> None:
+        with self._lock:
+            self._by_owner = None
 
     def tend(self) -> None:
         """Now and then, remove what has expired."""
         if self._root is not None and time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             expire(self._root)
+            self._count_again()
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _count_by_owner(root: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for marker in Path(root).glob(f"*/{_OWNER}"):
+        try:
+            owner = marker.read_text()
+            size = sum(file.stat().st_size for file in marker.parent.iterdir() if file.name != _OWNER)
+        except OSError:
+            continue  # removed meanwhile
+        found[owner] = found.get(owner, 0) + size
+    return found

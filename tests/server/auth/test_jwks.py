@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from tenure import ManualClock, SettingsError, Unauthenticated, Unavailable
 from tenure.server.auth import jwks as module
-from tenure.server.auth.jwks import Jwks, checked_url
+from tenure.server.auth.jwks import FetchFailed, Jwks, KeysPending, checked_url, fetch_document
 from tenure.server.auth.tokens import TokenAuthenticator
 from tests.server.auth.conftest import ED, OTHER_ED, OTHER_RSA, RSA, RULES, SECRET, bearing, claims, jwk, jwks
 
@@ -123,21 +124,86 @@ def test_unknown_keys_are_looked_for_no_more_often_than_allowed(provider: Provid
     assert len(provider.asked) == 3
 
 
-def test_many_at_once_fetch_once(provider: Provider, door: Door):
-    start = threading.Barrier(8)
+def test_one_caller_waits_for_a_slow_provider_and_the_others_are_refused_at_once(
+    provider: Provider, clock: ManualClock
+):
+    """A provider that drips its answer: one fetch, one deadline for all of it, and no thread held but the first caller's."""
+    over = threading.Event()
+
+    def drip(request: BaseHTTPRequestHandler) -> None:
+        with contextlib.suppress(OSError):
+            for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"a" * 600:
+                request.wfile.write(bytes((byte,)))
+                if over.wait(0.05):
+                    return
+
+    provider.answer = drip
+    keyring = Jwks(provider.url, clock=clock, timeout=1.0)
+    authenticator = TokenAuthenticator(keyring, RULES, clock)
+    token = jwt.encode(claims(clock), RSA, algorithm="RS256", headers={"kid": "one"})
+    said: list[tuple[float, Exception]] = []
+
+    def ask(identify: Callable[[Any], object]) -> None:
+        began = time.monotonic()
+        try:
+            identify(bearing(token))
+        except Exception as exc:
+            said.append((time.monotonic() - began, exc))
+
+    try:
+        first = threading.Thread(target=ask, args=(authenticator.identify,))
+        first.start()
+        while not provider.asked:
+            time.sleep(0.005)
+        for identify in (authenticator.identify, authenticator.identify_at_once) * 8:
+            ask(identify)
+        assert len(said) == 16, "the others do not wait"
+        assert first.is_alive()
+        assert all(isinstance(exc, KeysPending) for _, exc in said)
+        assert "being fetched" in str(said[0][1])
+        first.join(10)
+        assert not first.is_alive()
+        assert isinstance(said[-1][1], Unavailable)
+        assert said[-1][0] < 10, "one deadline, not one for each byte"
+        for thread in threading.enumerate():
+            if thread.name == "tenure-jwks":
+                thread.join(10)
+                assert not thread.is_alive(), "the fetch itself ends by the deadline"
+        assert len(provider.asked) == 1
+    finally:
+        over.set()
+
+
+def test_a_known_key_is_taken_while_others_are_fetched(provider: Provider, door: Door, clock: ManualClock):
+    assert door.takes("one")
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(request: BaseHTTPRequestHandler) -> None:
+        begun.set()
+        over.wait(10)
+        _body(jwks(jwk(RSA, "one"), jwk(ED, "new")))(request)
+
+    provider.answer = wait
+    clock.advance(31)
     taken: list[bool] = []
+    first = threading.Thread(target=lambda: taken.append(door.takes("new", ED, "EdDSA")))
+    first.start()
+    assert begun.wait(10)
+    try:
+        assert door.takes("one")
+        with pytest.raises(KeysPending):
+            door.takes("other", ED, "EdDSA")
+    finally:
+        over.set()
+    first.join(10)
+    assert taken == [True]
 
-    def one() -> None:
-        start.wait()
-        taken.append(door.takes())
 
-    threads = [threading.Thread(target=one) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert taken == [True] * 8
-    assert len(provider.asked) == 1
+def test_keys_can_be_fetched_before_anyone_asks(provider: Provider, door: Door):
+    door.authenticator.prepare()
+    door.settled()
+    assert provider.asked == ["/keys"]
+    assert door.authenticator.identify_at_once(bearing(door.token())) is not None
 
 
 def test_rotation_overlaps(provider: Provider, door: Door, clock: ManualClock):
@@ -256,18 +322,22 @@ def test_a_redirect_is_followed_nowhere(provider: Provider, door: Door):
         elsewhere.close()
 
 
-def test_an_answer_that_drips_is_given_up(provider: Provider, door: Door, clock: ManualClock):
+def test_a_body_that_drips_is_given_up(provider: Provider, clock: ManualClock):
+    over = threading.Event()
+
     def drip(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
         request.end_headers()
-        for _ in range(3):
-            request.wfile.write(b" ")
-            request.wfile.flush()
-            clock.advance(3)
+        with contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                request.wfile.write(b" ")
 
     provider.answer = drip
-    with pytest.raises(Unavailable):
-        door.takes()
+    try:
+        with pytest.raises(FetchFailed, match=r"not done within 0\.5 s"):
+            fetch_document(provider.url, 0.5)
+    finally:
+        over.set()
 
 
 def test_a_provider_that_is_not_there(clock: ManualClock):

@@ -6,13 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jwt
 import pytest
 from click.testing import CliRunner
 
-from tenure import SettingsError, SystemClock
+from tenure import SettingsError, SystemClock, Unauthenticated
 from tenure.cli.main import cli
 from tenure.protocol.identity import Identity
 from tenure.server.auth.configuration import authenticator, configured
+from tenure.server.auth.keys import from_secret, key_id
 from tenure.server_settings import Auth, Secret
 from tests.server.auth.conftest import ED, RSA, SECRET, bearing, private_pem, public_pem
 
@@ -59,6 +61,58 @@ def test_a_minted_token_opens(auth: Auth, key_file: str):
     assert door.identify(bearing(token("--key-file", key_file))).scopes == {"produce", "consume", "admin"}
     operator = door.identify(bearing(token("--key-file", key_file, "--scope", "operator")))
     assert operator.operator
+
+
+@pytest.mark.parametrize("where", ["secret", "secret_file"])
+def test_two_secrets_at_once_while_one_replaces_the_other(where: str):
+    """The first signs, both verify; a third does not."""
+    old, new = SECRET.decode(), "fedcba9876543210fedcba9876543210"
+    Path("both").write_text(f"{new}\n{old}\n")
+    auth = Auth(secret=Secret(f"{new}\n{old}")) if where == "secret" else Auth(secret_file="both")
+    Path("new").write_text(new)
+    Path("other").write_text("x" * 32)
+    door = authenticator(auth, SystemClock())
+    assert door is not None
+    for signer in ("secret", "new", "both"):
+        made = token("--key-file", signer, "--tenant", "acme")
+        assert door.identify(bearing(made)).tenant == "acme"
+    with pytest.raises(Unauthenticated):
+        door.identify(bearing(token("--key-file", "other")))
+    now_only = authenticator(Auth(secret_file="new"), SystemClock())
+    assert now_only is not None
+    assert now_only.identify(bearing(token("--key-file", "both"))).subject == "developer", "the first line signs"
+
+
+def test_two_public_keys_at_once():
+    Path("keys.pem").write_bytes(public_pem(ED) + b"\n" + public_pem(RSA))
+    door = authenticator(Auth(key_file="keys.pem"), SystemClock())
+    assert door is not None
+    for signer in ("ed", "rsa"):
+        assert door.identify(bearing(token("--key-file", signer, "--tenant", "acme"))).tenant == "acme"
+
+
+def test_a_token_names_its_key_and_is_held_to_it():
+    other = "fedcba9876543210fedcba9876543210"
+    Path("both").write_text(f"{SECRET.decode()}\n{other}")
+    door = authenticator(Auth(secret_file="both"), SystemClock())
+    assert door is not None
+    named = key_id(from_secret(other.encode(), "a test"))
+    good = jwt.decode(token("--key-file", "secret"), options={"verify_signature": False})
+    forged = jwt.encode(good, SECRET, algorithm="HS256", headers={"kid": named})
+    with pytest.raises(Unauthenticated):
+        door.identify(bearing(forged))
+    foreign = jwt.encode(good, SECRET, algorithm="HS256", headers={"kid": "an issuer's own"})
+    assert door.identify(bearing(foreign)).subject == "developer"
+
+
+def test_random_bytes_with_line_feeds_are_one_secret():
+    Path("bytes").write_bytes(b"\x80" * 40 + b"\n" + b"\x81" * 40 + b"\n")
+    door = authenticator(Auth(secret_file="bytes"), SystemClock())
+    assert door is not None
+    assert door.identify(bearing(token("--key-file", "bytes", "--tenant", "acme"))).tenant == "acme"
+    Path("half").write_bytes(b"\x80" * 40)
+    with pytest.raises(Unauthenticated):
+        door.identify(bearing(token("--key-file", "half")))
 
 
 def test_a_token_by_the_servers_settings(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -14,7 +15,7 @@ import pytest
 from tenure import Forbidden, InvalidArgument, ManualClock, NotFound, SettingsError, Unauthenticated
 from tenure.protocol.identity import Identity
 from tenure.server.auth import LoopbackAuthenticator
-from tenure.server.auth.keys import Key, OneKey, from_pem, from_secret
+from tenure.server.auth.keys import FixedKeys, Key, from_pem, from_secret
 from tenure.server.auth.tokens import MAX_TOKEN_BYTES, TokenAuthenticator
 from tests.server.auth.conftest import ED, OTHER_ED, OTHER_RSA, RSA, RULES, SECRET, bearing, claims, jwk, public_pem
 
@@ -28,7 +29,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def door(kind: str, clock: ManualClock) -> TokenAuthenticator:
-    return TokenAuthenticator(OneKey(KINDS[kind][0]), RULES, clock)
+    return TokenAuthenticator(FixedKeys([KINDS[kind][0]]), RULES, clock)
 
 
 def signed(kind: str, body: dict[str, Any], headers: dict[str, Any] | None = None, key: Any = None) -> str:
@@ -74,10 +75,33 @@ def test_what_a_token_may_also_say(changes: dict[str, Any], attribute: str, valu
     assert getattr(identity, attribute) == value
 
 
+@pytest.mark.parametrize("tenant", ["ACME", "org_AbC123", "auth0|12", "a@b.com", "urn:example:1", "a+b=c~d", "a" * 128])
+def test_tenants_as_identity_providers_name_them(tenant: str, clock: ManualClock):
+    token = jwt.encode(claims(clock, tenant=tenant), SECRET, algorithm="HS256")
+    assert door("HS256", clock).identify(bearing(token)).tenant == tenant
+
+
+@pytest.mark.parametrize(
+    ("tenant", "says"),
+    [
+        (None, "has no claim 'tenant'"),
+        (["acme"], "not text but a list"),
+        ("", "1 to 128 of"),
+        ("a/b", "1 to 128 of"),
+        ("{a}", "1 to 128 of"),
+        ("a" * 129, "1 to 128 of"),
+    ],
+)
+def test_a_refused_tenant_says_why(tenant: object, says: str, clock: ManualClock):
+    token = jwt.encode(claims(clock, tenant=tenant), SECRET, algorithm="HS256")
+    with pytest.raises(Unauthenticated, match=says):
+        door("HS256", clock).identify(bearing(token))
+
+
 def test_the_tenant_is_in_the_claim_that_settings_name(clock: ManualClock):
     import dataclasses
 
-    there = TokenAuthenticator(OneKey(KINDS["HS256"][0]), dataclasses.replace(RULES, tenant_claim="org"), clock)
+    there = TokenAuthenticator(FixedKeys([KINDS["HS256"][0]]), dataclasses.replace(RULES, tenant_claim="org"), clock)
     assert there.identify(bearing(signed("HS256", claims(clock, tenant="evil", org="acme")))).tenant == "acme"
     with pytest.raises(Unauthenticated, match="'org'"):
         there.identify(bearing(signed("HS256", claims(clock))))
@@ -108,6 +132,9 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "expired, as text": {"exp": "9999999999"},
     "exp true": {"exp": True},
     "exp a list": {"exp": [9999999999]},
+    "exp past any float": {"exp": 10**400},
+    "exp before 1970": {"exp": -1},
+    "iat past any float": {"iat": -(10**400)},
     "issued in the future": {"iat": 1_800_000_060},
     "iat as text": {"iat": "1"},
     "not yet": {"nbf": 1_800_000_060},
@@ -364,3 +391,26 @@ def test_a_page_that_resolves_its_name_to_loopback_is_refused(host: str):
     with pytest.raises(Forbidden, match="localhost"):
         LoopbackAuthenticator().identify({"host": host})
     assert LoopbackAuthenticator(check_host=False).identify({"host": host}).operator
+
+
+@pytest.mark.parametrize(
+    ("headers", "taken"),
+    [
+        ({}, True),
+        ({"origin": "http://localhost:8400"}, True),
+        ({"origin": "http://LOCALHOST:8400"}, True),
+        ({"origin": "http://localhost:3000"}, False),
+        ({"origin": "http://localhost"}, False),
+        ({"origin": "http://127.0.0.1:8400"}, False),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "file://localhost:8400"}, False),
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+    ],
+)
+def test_only_its_own_pages_are_answered_without_tokens(headers: dict[str, str], taken: bool):
+    """The page of another server on this machine is another origin, too."""
+    with contextlib.nullcontext() if taken else pytest.raises(Forbidden):
+        LoopbackAuthenticator().identify({"host": "localhost:8400", **headers})

@@ -4,6 +4,11 @@ It is how a store's owner lets other processes in (the owner's socket), and spea
 Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices
 at once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections
 (`event_loop`).
+
+The accepting thread also looks after the connections: one that has never asked for anything, or stands still in a
+request or an answer, is closed after IDLE_SECONDS. There are no more of them than `connection_limit` allows: at the
+limit, the one that has been quiet longest goes. A caller that has asked before may keep its connection as long as it
+likes otherwise.
 """
 
 from __future__ import annotations
@@ -19,9 +24,11 @@ from urllib.parse import parse_qsl
 
 from tenure import telemetry
 from tenure.backends.owner.event_loop import AfterTurn, EventLoop
+from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument, TenureError, TooLarge
 from tenure.process import Layer, renewed_after_fork
 from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer, run_now
+from tenure.protocol.connection_limit import connection_limit
 from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
 from tenure.protocol.head_cache import HeadCache, Match
 from tenure.protocol.http_heads import parse, render
@@ -30,6 +37,13 @@ from tenure.protocol.identity import LOCAL, Identity
 Identify = Callable[[Mapping[str, str]], Identity]
 
 
+#: Seconds in which a connection must send its first request, and may stand still in a request or an answer.
+IDLE_SECONDS = 30.0
+#: Bytes a second: slower bodies and readers are cut off.
+MIN_RATE = 4096
+#: Between two lines of log about refused connections.
+_QUIET_MS = 10_000
+_clock = SystemClock()
 #: Process, user and group at the other end of a Unix socket.
 _PEER = Struct("3i")
 #: A request with one of these headers is left to the connection's own thread.
@@ -51,8 +65,21 @@ def _trusting(headers: Mapping[str, str]) -> Identity:
 class Listener:
     """Answers on a listening socket, which it takes over, until stopped."""
 
-    def __init__(self, listening: socket.socket, dispatcher: Dispatcher, identify: Identify = _trusting) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        dispatcher: Dispatcher,
+        identify: Identify = _trusting,
+        idle_seconds: float = IDLE_SECONDS,
+        connections: int = 0,
+    ) -> None:
+        """`connections`: how many at once; 0, and at most: a quarter of what the process has handles for."""
         self.dispatcher = dispatcher
+        self._idle_ms = round(idle_seconds * 1000)
+        self._limit = connection_limit(connections, share=0.25)
+        self._looked_ms = _clock.steady_ms()
+        self._refused = self._refused_told = 0
+        self._told_ms: int | None = None
         self.identify = identify
         self._listening = listening
         self._lock = threading.Lock()
@@ -67,17 +94,27 @@ class Listener:
         self._thread.start()
 
     def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # stopped before it began
+            self._listening.settimeout(self._idle_ms / 4000)
         while True:
+            self._look_after_connections()
             try:
                 accepted, _ = self._listening.accept()
-            except OSError:
+            except TimeoutError:
+                continue
+            except OSError as exc:
                 if self.dispatcher.stopping or self._listening.fileno() < 0:
                     return
+                self._count_refusal(exc.strerror or str(exc))
                 threading.Event().wait(0.05)  # out of handles, until a connection ends
                 continue
             if self.dispatcher.stopping:
                 accepted.close()
                 return
+            if len(self._connections) >= self._limit and not self._close_quiet():
+                self._count_refusal("all connections are in use")
+                accepted.close()
+                continue
             if accepted.family != socket.AF_UNIX:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             elif not may_connect(accepted):
@@ -90,6 +127,36 @@ class Listener:
                 threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
             elif not self.loop.add(connection):
                 connection.end()
+
+    def _look_after_connections(self) -> None:
+        """Every quarter of the idle time: end connections that get nowhere."""
+        now = _clock.steady_ms()
+        if now - self._looked_ms < self._idle_ms / 4:
+            return
+        self._looked_ms = now
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            if connection.overdue(now, self._idle_ms):
+                connection.cut_off()
+
+    def _close_quiet(self) -> bool:
+        """Close the connection that has been quiet longest; False: all are busy."""
+        with self._lock:
+            quiet = [one for one in self._connections if not one.busy]
+            if not quiet:
+                return False
+            chosen = min(quiet, key=lambda one: (one.answered > 0, one.quiet_since_ms))
+            self._connections.pop(chosen, None)
+        chosen.cut_off()
+        return True
+
+    def _count_refusal(self, reason: str) -> None:
+        self._refused += 1
+        now = _clock.steady_ms()
+        if self._told_ms is None or now - self._told_ms >= _QUIET_MS:
+            count, self._refused_told, self._told_ms = self._refused - self._refused_told, self._refused, now
+            telemetry.warn("connections_refused", count=count, limit=self._limit, reason=reason)
 
     def forget(self, connection: _Connection) -> None:
         with self._lock:
@@ -143,6 +210,37 @@ class _Connection:
         self._unsent = b""
         #: So many small verbs in a row have not waited.
         self._small = 0
+        #: Requests that it has had answered; as the listener last saw it, with what was in its buffer, and since when.
+        self.answered = 0
+        self._seen = (0, 0)
+        self.quiet_since_ms = _clock.steady_ms()
+        #: By when its body must have come, or its answer been taken, at the least rate; 0: neither is under way.
+        self._late_at_ms = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
+    def overdue(self, now_ms: int, idle_ms: int) -> bool:
+        """Called by the accepting thread alone: whether the connection gets nowhere."""
+        if self._late_at_ms:
+            return now_ms > self._late_at_ms
+        seen = (self.answered, len(self._buffer))
+        if self._busy or seen != self._seen:
+            self._seen, self.quiet_since_ms = seen, now_ms
+            return False
+        half = seen[1] > 0  # a part of a head
+        return (half or not self.answered) and now_ms - self.quiet_since_ms >= idle_ms
+
+    def cut_off(self) -> None:
+        """End it from another thread, whatever it is doing: a blocked call on the socket returns."""
+        with self._lock, contextlib.suppress(OSError):
+            if self.sock.fileno() >= 0:
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+    def _allow(self, size: int) -> None:
+        """From now on so many bytes have to travel at the least rate."""
+        self._late_at_ms = _clock.steady_ms() + self._listener._idle_ms + size * 1000 // MIN_RATE
 
     def end(self) -> None:
         self._listener.forget(self)
@@ -239,6 +337,7 @@ class _Connection:
         sent = 0
         with contextlib.suppress(BlockingIOError):
             sent = self.sock.send(data, socket.MSG_DONTWAIT)
+        self.answered += 1
         self._unsent = data[sent:]
         return not self._unsent
 
@@ -248,7 +347,7 @@ class _Connection:
         loop = self._listener.loop
         try:
             if self._unsent:
-                self.sock.sendall(self._unsent)
+                self._send(self._unsent)
                 self._unsent = b""
             self._small = 0
             while self._serve_one():
@@ -285,12 +384,18 @@ class _Connection:
         self._small = self._small + 1 if plain else 0
         keep = headers.get("connection", "").lower() != "close" and not self._dispatcher.stopping
         keep = keep and not exchange.unsent_body
-        self.sock.sendall(render(reply, keep))
+        self._send(render(reply, keep))
+        self.answered += 1
         if keep and exchange.unread:  # refused before it was read: the next request is behind it
             self.read_body(exchange.unread, keep=False)
         with self._lock:
             self._busy = False
             return keep and not self._dispatcher.stopping
+
+    def _send(self, data: bytes) -> None:
+        self._allow(len(data))
+        self.sock.sendall(data)
+        self._late_at_ms = 0
 
     def _read_head(self) -> str | None:
         """None: the caller has closed the connection between two requests."""
@@ -321,6 +426,8 @@ class _Connection:
     def read_body(self, size: int, *, keep: bool = True) -> bytes:
         """The next `size` bytes. `keep=False`: read and drop them, so that the next request is found."""
         buffer = self._buffer
+        if len(buffer) < size:
+            self._allow(size)
         while len(buffer) < size:
             if not keep:
                 size -= len(buffer)
@@ -332,6 +439,7 @@ class _Connection:
             if not got:
                 raise CallerGone
             buffer += got
+        self._late_at_ms = 0
         body = bytes(buffer[:size])
         del buffer[:size]
         return body

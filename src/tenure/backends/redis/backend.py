@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tenure.backends.redis import admin, consume, journal, produce, queries, restore
 from tenure.backends.redis import check as checking
@@ -156,8 +156,8 @@ class RedisBackend(NetworkServing):
     def queues(self, tenant: str | None) -> QueueInfos:
         return queries.queues(self._core, tenant)
 
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
-        return queries.upcoming(self._core, before_ms, limit)
+    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
+        return queries.upcoming(self._core, before_ms, limit, tenant, queues)
 
     def sweep(self) -> Swept:
         return admin.sweep(self._core)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tenure.backends.redis import journal
@@ -190,10 +190,14 @@ def _split_cursor(cursor: str, name: QueueName, state: str) -> tuple[int, bytes]
     return raw[4], raw[5:]
 
 
-def upcoming(core: Core, before_ms: int, limit: int) -> list[Job]:
+def upcoming(core: Core, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> list[Job]:
     before = 2**53 if before_ms >= 2**61 else core.server_time_of(before_ms)
     found: list[tuple[bytes, Shard]] = []
     for shard in core.shards.shards():
+        if (tenant is not None and shard.name.tenant != tenant) or (
+            queues is not None and shard.name.queue not in queues
+        ):
+            continue
         found.extend((row, shard) for row in core.commands.call(shard.base, "upcoming", before or 0, limit))
     jobs = []
     for row, shard in heapq.nsmallest(limit, found):

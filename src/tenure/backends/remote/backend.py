@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
@@ -191,18 +192,19 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         ]
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
-        self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{tenant}", None, quota, m.Done, wait_ms=LONG_MS)
+        self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{quote(tenant, safe='')}", None, quota, m.Done, wait_ms=LONG_MS)
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         return self._ask(OPERATIONS["quotas"], "/v1/quotas", tenant, None, m.QuotaList).quotas
 
     def draw(self, tenant: str, requests: int) -> int:
         body = m.DrawBody(requests)
-        return self._ask(OPERATIONS["draw"], f"/v1/quotas/{tenant}/draw", None, body, m.Count).count
+        return self._ask(OPERATIONS["draw"], f"/v1/quotas/{quote(tenant, safe='')}/draw", None, body, m.Count).count
 
-    def upcoming(self, before_ms: int, limit: int) -> Jobs:
+    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
         path = "/v1/upcoming" + query_of(before_ms=before_ms, limit=limit)
-        return self._ask(OPERATIONS["upcoming"], path, None, None, m.JobList).jobs
+        jobs = self._ask(OPERATIONS["upcoming"], path, tenant, None, m.JobList).jobs
+        return jobs if queues is None else [job for job in jobs if job.queue in queues]
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)

@@ -13,8 +13,8 @@ from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.request import JobImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
-from tenure.model.write import CHUNK, LoadPart
-from tenure.protocol.messages.base import DurationMs, Number, PositiveMs, Request, Small, checked_text
+from tenure.model.write import CHUNK, MAX_KEEP_MS, LoadPart
+from tenure.protocol.messages.base import Number, PositiveMs, Request, Small, checked_text
 from tenure.protocol.messages.jobs import Jobs
 
 
@@ -75,9 +75,12 @@ class JobIdList(Struct, frozen=True):
     ids: list[str]
 
 
+Keep = Annotated[int, Meta(ge=0, le=MAX_KEEP_MS)]
+
+
 class WriteBody(Request):
     manifest: bytes
-    keep_ms: DurationMs
+    keep_ms: Keep
 
 
 class ChunkBody(Request):
@@ -96,7 +99,7 @@ class PieceBody(Request):
 class LoadBody(Request):
     manifest: bytes
     parts: list[LoadPart]
-    keep_ms: DurationMs
+    keep_ms: Keep
 
 
 class TakeBody(Request):

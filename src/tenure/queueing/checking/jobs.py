@@ -58,8 +58,7 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
                 records.join_parts(record.payload, values, record.payload_bytes, job)
                 survey.expected[keyspace.PAYLOAD] += record.parts
             survey.expected[keyspace.JOBS] += 1
-            if state.state == State.WAITING:
-                survey.weight[queue] += record.payload_bytes
+            survey.weight[queue] += record.payload_bytes
             # A replayed job may have found its key taken by another.
             if record.key and state.state not in TERMINAL and not state.replays:
                 keyed.append((queue, job, record))
@@ -94,6 +93,7 @@ def _check_notes(survey: Survey, found: list[Found]) -> None:
                 raise value
             notes = records.decode_struct(records.Notes, value, "what is noted of it", job)
             survey.expected[keyspace.NOTES] += 1
+            survey.weight[queue] += notes.result_bytes
             if state.flags & records.HAS_RESULT_PARTS:
                 count = -(-notes.result_bytes // records.PART_BYTES) - 1
                 first = keyspace.RESULT_PARTS

@@ -1,9 +1,10 @@
-"""What tenants with a quota have waiting is counted right, and every queue of theirs is counted."""
+"""What tenants with a quota have waiting and stored is counted right, and every queue of theirs is counted."""
 
 from __future__ import annotations
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
+from tenure.queueing import quotas
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Usage
@@ -37,9 +38,13 @@ def _check_usage(survey: Survey, tenant: str, meter: int) -> None:
     if any(queue in numbers for queue, _ in survey.unknown | survey.damaged):
         return  # what such a job weighs is not known before it is mended
     waiting = sum(survey.recount[number, int(State.WAITING)] for number in numbers)
-    for counter, recount in ((Usage.JOBS, waiting), (Usage.BYTES, sum(survey.weight[n] for n in numbers))):
+    try:
+        stored = sum(survey.weight[n] for n in numbers) + quotas.manifests(survey.reader, tenant)
+    except Corrupt:
+        return  # a staged write that cannot be read is found by another check
+    for counter, recount in ((Usage.JOBS, waiting), (Usage.STORED, stored)):
         key = keyspace.counter(meter, counter)
-        what = f"{'waiting jobs' if counter is Usage.JOBS else 'their bytes'} of tenant {tenant}"
+        what = f"{'waiting jobs' if counter is Usage.JOBS else 'bytes stored'} of tenant {tenant}"
         try:
             count = records.decode_count(survey.reader.get(keyspace.COUNTERS, key))
         except Corrupt as exc:

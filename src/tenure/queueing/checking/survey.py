@@ -43,7 +43,7 @@ class Survey:
         self.jobs = self.events = self.leases = 0
         #: Jobs by (queue, state).
         self.recount: Tally[tuple[int, int]] = Tally()
-        #: Bytes of waiting jobs, by queue.
+        #: Bytes of payloads and results, by queue.
         self.weight: Tally[int] = Tally()
         #: Rows each space must have, all of which were seen to be there.
         self.expected: Tally[Space] = Tally()

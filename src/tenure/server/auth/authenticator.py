@@ -1,4 +1,4 @@
-"""What a server asks of whoever tells it who is asking."""
+"""The contract between a server and the part that tells it who is asking."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from tenure.protocol.identity import Identity
 
 
 class Authenticator(Protocol):
-    """Names of headers are in lower case; of a header that came twice, the values are joined with commas."""
+    """Names of headers are in lower case; the values of a header that came twice are joined with commas."""
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        """Who sent these. Raises Unauthenticated, Forbidden; Unavailable where no key could ever be fetched.
+        """The sender of these headers. Raises Unauthenticated, Forbidden; Unavailable where its key could not be
+        fetched.
 
-        It may fetch keys and so take seconds, if a token names one it has not seen: not for an event loop.
+        It may fetch keys, which takes up to `jwks.TIMEOUT`, if a token names a key it has not seen: not for an event
+        loop.
         """
 
     def identify_at_once(self, headers: Mapping[str, str]) -> Identity | None:
-        """The same, for an event loop: None where `identify` would have to fetch something first."""
+        """The same, for an event loop: None where `identify` would have to fetch something first.
+
+        Raises Unavailable, too, where a fetch that it needs is under way for another caller.
+        """
+
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Whether these may be shown a page beside the operations (documentation, health). Raises Forbidden."""
+
+    def prepare(self) -> None:
+        """Start to fetch in the background whatever the first callers will need."""

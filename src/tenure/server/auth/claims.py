@@ -1,15 +1,14 @@
 """A token's claims, judged: pure, and stricter than the standard where it leaves a choice.
 
 sub, iss, aud, iat, exp   all required. Times are numbers, not text that looks like one.
-tenant (or another name)  one string; a list is refused, since whoever reads its first item and whoever reads its last
-                          would not agree. Only an operator may do without.
-scope                     names parted by spaces, as OAuth has it, or a list of them; those that are not ours are passed over
+tenant (or another name)  one string; a list is refused, since two programs could take two different items of it.
+                          Only an operator may do without.
+scope                     names parted by spaces, as OAuth has it, or a list of them; unknown ones are ignored
 queues                    optional: a list of names. Absent: every queue.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from tenure.protocol.identity import SCOPES, Identity
 
 MAX_SUBJECT = 256
 MAX_QUEUES = 100
+#: The largest time a claim may name: far beyond any clock, and exact as a float.
+_LAST_SECOND = 2**53
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -60,9 +61,10 @@ def _time(claims: Mapping[str, object], name: str) -> float:
     value = claims.get(name)
     if value is None:
         raise Unauthenticated(f"the token has no {name}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Unauthenticated(f"the token's {name} is not a time")
-    return value
+    # Compared before it is converted: JSON has whole numbers that no float holds, and NaN is in no range.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_SECOND:
+        raise Unauthenticated(f"the token's {name} is not a time in seconds since 1970")
+    return float(value)
 
 
 def _subject(value: object) -> str:
@@ -75,10 +77,20 @@ def _tenant(claims: Mapping[str, object], claim: str, operator: bool) -> str:
     value = claims.get(claim)
     if value is None and operator:
         return DEFAULT_TENANT
+    if value is None:
+        raise Unauthenticated(
+            f"the token names no tenant: it has no claim {claim!r} (setting server.auth.tenant_claim)"
+        )
+    if not isinstance(value, str):
+        raise Unauthenticated(f"the token names no tenant: its claim {claim!r} is not text but a {_json_kind(value)}")
     try:
         return checked("tenant", value)
-    except InvalidArgument:
-        raise Unauthenticated(f"the token names no tenant: its claim {claim!r} must be one name") from None
+    except InvalidArgument as exc:
+        raise Unauthenticated(f"the token's claim {claim!r} cannot be a tenant: {exc}") from None
+
+
+def _json_kind(value: object) -> str:
+    return {bool: "boolean", int: "number", float: "number", list: "list", dict: "object"}.get(type(value), "value")
 
 
 def _scopes(value: object) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""From settings to an authenticator. What cannot be secure does not start."""
+"""From settings to an authenticator. Settings that cannot be secure are refused, and the server does not start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rules_of(auth: Auth) -> Rules:
 
 
 def authenticator(auth: Auth, clock: Clock | None = None) -> Authenticator | None:
-    """What these settings ask for; None if they ask for no authentication. Raises SettingsError."""
+    """The authenticator that these settings configure; None if they configure none. Raises SettingsError."""
     given = [f"server.auth.{name}" for name in SOURCES if getattr(auth, name)]
     if not given:
         return None
@@ -31,11 +31,14 @@ def authenticator(auth: Auth, clock: Clock | None = None) -> Authenticator | Non
 
     keyring: keys.Keyring
     if auth.secret:
-        keyring = keys.OneKey(keys.from_secret(auth.secret.reveal().encode(), given[0]))
+        secrets = keys.split_secrets(auth.secret.reveal().encode())
+        keyring = keys.FixedKeys([keys.from_secret(one, given[0]) for one in secrets])
     elif auth.secret_file:
-        keyring = keys.OneKey(keys.from_secret(keys.secret_from_file(auth.secret_file, given[0]), given[0]))
+        secrets = keys.secrets_from_file(auth.secret_file, given[0])
+        keyring = keys.FixedKeys([keys.from_secret(one, given[0]) for one in secrets])
     elif auth.key_file:
-        keyring = keys.OneKey(keys.from_pem(keys.read_file(auth.key_file, given[0]), given[0]))
+        pems = keys.split_pem(keys.read_file(auth.key_file, given[0]))
+        keyring = keys.FixedKeys([keys.from_pem(one, given[0]) for one in pems])
     else:
         from tenure.server.auth.jwks import Jwks
 

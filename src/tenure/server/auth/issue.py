@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tenure.errors import SettingsError
 from tenure.server.auth.claims import Rules
-from tenure.server.auth.keys import from_secret
+from tenure.server.auth.keys import Key, from_secret, key_id
 
 
 def new_secret() -> str:
@@ -32,7 +32,7 @@ def mint(
     now: float,
     lifetime: float,
 ) -> str:
-    """A token by a secret, or by a private key in PEM."""
+    """A token signed with a secret, or with a private key in PEM; its header names the key (`kid`)."""
     claims: dict[str, Any] = {
         "iss": rules.issuer,
         "aud": rules.audience,
@@ -45,19 +45,21 @@ def mint(
         claims[rules.tenant_claim] = tenant
     if queues is not None:
         claims["queues"] = list(queues)
-    algorithm, material = _signing(key)
-    return jwt.encode(claims, material, algorithm=algorithm)
+    algorithm, material, kid = _signing(key)
+    return jwt.encode(claims, material, algorithm=algorithm, headers={"kid": kid})
 
 
-def _signing(key: bytes) -> tuple[str, Any]:
+def _signing(key: bytes) -> tuple[str, Any, str]:
+    """Algorithm, signing key, and the name by which a server knows its public half."""
     if b"-----BEGIN" not in key:
-        return "HS256", from_secret(key, "the secret").material
+        secret = from_secret(key, "the secret")
+        return "HS256", secret.material, key_id(secret)
     try:
         private = load_pem_private_key(key, password=None)
     except (ValueError, TypeError) as exc:
         raise SettingsError(f"not a private key in PEM without a password ({exc})") from None
     if isinstance(private, RSAPrivateKey):
-        return "RS256", private
+        return "RS256", private, key_id(Key("RS256", private.public_key()))
     if isinstance(private, Ed25519PrivateKey):
-        return "EdDSA", private
+        return "EdDSA", private, key_id(Key("EdDSA", private.public_key()))
     raise SettingsError(f"a {type(private).__name__} cannot sign tokens: an RSA or an Ed25519 key can")

@@ -1,17 +1,21 @@
-"""A set of keys published by an identity provider (JWKS), fetched and kept.
+"""A set of keys that an identity provider publishes (JWKS), fetched and kept.
 
-    first use, or older than `max_age`   fetched: the first time before an answer, later in the background
+    first use, or older than `max_age`   fetched: the first time a caller waits for it, later in the background
     a token names an unknown key         fetched again, at most once in `min_interval`, however many such tokens come
+    a fetch is under way                 one caller waits for it; others who need it are refused at once (`KeysPending`)
     a key is no longer in the set        still trusted for `overlap`, so that its last tokens run out
-    the fetch fails                      logged; what is known stays, however old
+    the fetch fails                      logged; the keys known so far stay, however old
 
-One place is asked, by the scheme in the settings: redirects are not followed. Answers past MAX_BYTES, or slower than
-TIMEOUT altogether, are failures.
+One thread fetches, and from the name lookup to the last byte it has `timeout` seconds: a watchdog then shuts the
+connection, so a provider that drips its answer cannot hold anybody longer. Only the URL of the settings is asked:
+redirects are not followed. Answers past MAX_BYTES are failures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -29,21 +33,43 @@ from tenure.telemetry import inform, warn
 
 MAX_BYTES = 256 * 1024
 MAX_KEYS = 64
+#: Seconds for one fetch altogether.
 TIMEOUT = 5.0
+
+
+class KeysPending(Unavailable):
+    """The keys that this token needs are being fetched. Ask again in a second; nothing was done."""
+
+    retry_after = 1.0
+    #: Its message may be shown to callers.
+    for_callers = True
+
+    def __init__(self) -> None:
+        super().__init__("the identity provider's keys are being fetched, and it is slow to answer: try again")
+
+
+class KeysMissing(Unavailable):
+    """No key could ever be fetched. Nothing was done: see to the identity provider, or to `server.auth.jwks_url`."""
+
+    retry_after = 5.0
+    for_callers = True
+
+    def __init__(self) -> None:
+        super().__init__("the keys that tokens are verified with could not be fetched yet")
 
 
 class _Held(NamedTuple):
     key: Key
-    #: By the steady clock; None while the set has it.
+    #: When it left the set, by the steady clock; None while the set has it.
     gone_ms: int | None
 
 
 class FetchFailed(Exception):
-    """Why a set could not be had. Not for callers: it is logged."""
+    """Why a set could not be fetched. Callers never see it: it is logged."""
 
 
 class Jwks:
-    """A keyring that is kept by somebody else."""
+    """A keyring that an identity provider maintains."""
 
     def __init__(
         self,
@@ -52,53 +78,86 @@ class Jwks:
         max_age: float = 300.0,
         min_interval: float = 30.0,
         overlap: float = 600.0,
+        timeout: float = TIMEOUT,
         clock: Clock | None = None,
         fetch: Callable[[str], bytes] | None = None,
     ) -> None:
+        """`fetch` returns the document at a URL or raises FetchFailed; without it, `fetch_document`."""
         self._url = checked_url(url)
         self._max_age_ms, self._min_interval_ms, self._overlap_ms = (
             round(seconds * 1000) for seconds in (max_age, min_interval, overlap)
         )
+        self._timeout = timeout
         self._clock = clock or SystemClock()
-        self._fetch = fetch or (lambda where: fetch_document(where, self._clock))
+        self._fetch = fetch or (lambda where: fetch_document(where, timeout))
         self._held: dict[str, _Held] = {}
         self._fetched_ms: int | None = None
         self._tried_ms: int | None = None
-        self._fetching = threading.Lock()
+        #: Guards the fields above and the next.
         self._changing = threading.Lock()
+        self._fetching = False
         self.version = 0
 
     def find(self, kid: str | None) -> list[Key]:
         if self._fetched_ms is None:
-            raise Unavailable("the keys that tokens are verified with could not be fetched yet")
-        self._let_go()
-        if self._age(self._fetched_ms) > self._max_age_ms and self._may_try() and not self._fetching.locked():
-            threading.Thread(target=self.refresh, name="tenure-jwks", daemon=True).start()
+            raise KeysMissing
+        self._drop_old_keys()
+        if self._age(self._fetched_ms) > self._max_age_ms:
+            self.prepare()
         held = self._held
         if kid is None:
-            # A token that names no key may be signed with any, if there is only one: the one there always was.
+            # A token that names no key is accepted only where the set has one key.
             return [one.key for one in held.values()] if len(held) == 1 else []
         found = held.get(kid)
         return [found.key] if found else []
 
     def stale(self, kid: str | None) -> bool:
-        if self._fetched_ms is None:
-            return self._may_try()
-        return kid is not None and kid not in self._held and self._may_try()
+        if self._fetched_ms is not None and (kid is None or kid in self._held):
+            return False
+        if self._fetching:
+            raise KeysPending
+        return self._may_try()
 
     def refresh(self) -> None:
-        # Whoever comes while another fetches waits for that, and then finds that it is not due.
-        with self._fetching:
-            if not self._may_try():
-                return
-            try:
-                self._take(parse(self._fetch(self._url)))
-            except FetchFailed as exc:
-                warn("jwks.failed", reason=str(exc), known=len(self._held))
-            finally:
-                self._tried_ms = self._clock.steady_ms()  # at the end: until then, whoever needs a key waits above
+        done = self._start()
+        if done is not None and not done.wait(self._timeout):
+            raise KeysPending
 
-    def _take(self, keys: dict[str, Key]) -> None:
+    def prepare(self) -> None:
+        with contextlib.suppress(KeysPending):
+            self._start()
+
+    def _start(self) -> threading.Event | None:
+        """Start a fetch in a thread of its own; the event is set when it ends. None: it is not due.
+
+        Raises KeysPending.
+        """
+        with self._changing:
+            if self._fetching:
+                raise KeysPending
+            if not self._may_try():
+                return None
+            self._fetching = True
+        done = threading.Event()
+        try:
+            threading.Thread(target=self._run, args=(done,), name="tenure-jwks", daemon=True).start()
+        except BaseException:
+            self._fetching = False
+            raise
+        return done
+
+    def _run(self, done: threading.Event) -> None:
+        try:
+            self._replace(parse(self._fetch(self._url)))
+        except FetchFailed as exc:
+            warn("jwks.failed", reason=str(exc), known=len(self._held))
+        finally:
+            with self._changing:
+                self._tried_ms = self._clock.steady_ms()
+                self._fetching = False
+            done.set()
+
+    def _replace(self, keys: dict[str, Key]) -> None:
         with self._changing:
             self._held = self._joined(keys)
             self._fetched_ms = self._clock.steady_ms()
@@ -117,7 +176,7 @@ class Jwks:
         self.version += replaced
         return held
 
-    def _let_go(self) -> None:
+    def _drop_old_keys(self) -> None:
         if any(self._past(one) for one in self._held.values()):
             with self._changing:
                 self._held = {kid: one for kid, one in self._held.items() if not self._past(one)}
@@ -205,37 +264,56 @@ def _key_of(jwk: _Jwk) -> Key | None:
     return from_public(material, "jwks")
 
 
-def fetch_document(url: str, clock: Clock) -> bytes:
-    """Its bytes. Raises FetchFailed."""
+def fetch_document(url: str, timeout: float = TIMEOUT) -> bytes:
+    """The bytes at a URL, within `timeout` seconds altogether. Raises FetchFailed."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         connection = http.client.HTTPSConnection(
-            host, parts.port, timeout=TIMEOUT, context=ssl.create_default_context()
+            host, parts.port, timeout=timeout, context=ssl.create_default_context()
         )
     else:
-        connection = http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT)
-    until = clock.steady_ms() + TIMEOUT * 1000
+        connection = http.client.HTTPConnection(host, parts.port, timeout=timeout)
+    late = threading.Event()
+    connected: list[socket.socket] = []  # http.client forgets its socket once it has read the answer's head
+
+    def give_up() -> None:
+        late.set()
+        for sock in connected:
+            with contextlib.suppress(OSError):  # it is closed already
+                sock.shutdown(socket.SHUT_RDWR)
+
+    watchdog = threading.Timer(timeout, give_up)
+    watchdog.daemon = True
+    watchdog.start()
     try:
+        connection.connect()  # within the socket's own timeout, and so is the TLS handshake
+        connected.append(connection.sock)
+        if late.is_set():
+            raise FetchFailed(f"{host}: not done within {timeout:g} s")
         connection.request("GET", path, headers={"Accept": "application/jwk-set+json, application/json"})
         answer = connection.getresponse()
         if answer.status != 200:
             raise FetchFailed(f"{host} answered {answer.status}")
-        return _body(answer, lambda: clock.steady_ms() < until)
-    except (OSError, http.client.HTTPException) as exc:
+        body = _body(answer)
+    except (OSError, ValueError, http.client.HTTPException) as exc:
+        if late.is_set():
+            raise FetchFailed(f"{host}: not done within {timeout:g} s") from None
         raise FetchFailed(f"{host}: {type(exc).__name__}: {exc}") from None
     finally:
+        watchdog.cancel()
         connection.close()
+    if late.is_set():
+        raise FetchFailed(f"{host}: not done within {timeout:g} s")
+    return body
 
 
-def _body(answer: http.client.HTTPResponse, in_time: Callable[[], bool]) -> bytes:
+def _body(answer: http.client.HTTPResponse) -> bytes:
     body = bytearray()
     while chunk := answer.read1(64 * 1024):
         body += chunk
         if len(body) > MAX_BYTES:
             raise FetchFailed(f"more than {MAX_BYTES:,} bytes")
-        if not in_time():
-            raise FetchFailed(f"not done within {TIMEOUT:g} s")
     return bytes(body)

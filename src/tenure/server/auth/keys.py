@@ -1,5 +1,9 @@
 """Keys that tokens are verified with. Each key has exactly one algorithm: its own, never the one a token asks for.
 
+Settings may give several keys, so that one can replace another while tokens of both are about: the first signs
+(`tenure token`), all verify. Each has a name, `kid`, made from the key itself; a token that carries the name of one
+is checked against that one only, any other token against all.
+
 a secret of at least 32 bytes     HS256
 an RSA public key, 2048 bits up   RS256
 an Ed25519 public key             EdDSA
@@ -7,19 +11,25 @@ an Ed25519 public key             EdDSA
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
 from tenure.errors import SettingsError
 
 MIN_SECRET_BYTES = 32
 MIN_RSA_BITS = 2048
+
+_PRINTABLE = re.compile(rb"[\x21-\x7e]+")
+_PEM = re.compile(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----", re.DOTALL)
 
 Algorithm = Literal["HS256", "RS256", "EdDSA"]
 
@@ -43,28 +53,63 @@ class Keyring(Protocol):
         """The keys a token with this `kid` may be signed with; none if it is not known. Raises Unavailable."""
 
     def stale(self, kid: str | None) -> bool:
-        """Whether `refresh` might bring a key that `find` does not have."""
+        """Whether `refresh` might bring a key that `find` does not have. Raises Unavailable while that is under way."""
 
     def refresh(self) -> None:
-        """Fetch, if that is due. Failures are logged, and change nothing."""
+        """Fetch, if that is due, and wait for it. Failures are logged, and change nothing.
+
+        Raises Unavailable where another caller's fetch is under way, or this one takes too long.
+        """
+
+    def prepare(self) -> None:
+        """Start to fetch in the background, if that is due."""
 
 
-class OneKey:
-    """A key out of the settings. A token's `kid` has nothing to choose from, and is not looked at."""
+class FixedKeys:
+    """The keys that the settings give. They change with a restart."""
 
     version = 0
 
-    def __init__(self, key: Key) -> None:
-        self._keys = [key]
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._keys = list(keys)
+        self._by_id = {key_id(key): key for key in keys}
 
     def find(self, kid: str | None) -> list[Key]:
-        return self._keys
+        named = self._by_id.get(kid) if kid is not None else None
+        return self._keys if named is None else [named]
 
     def stale(self, kid: str | None) -> bool:
         return False
 
     def refresh(self) -> None:
         pass
+
+    prepare = refresh
+
+
+def key_id(key: Key) -> str:
+    """The `kid` of a key of one's own: a digest of its public part, or of the secret."""
+    material = key.material
+    if not isinstance(material, bytes):
+        material = material.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.blake2b(material, digest_size=6, person=b"tenure kid").hexdigest()
+
+
+def split_secrets(text: bytes) -> list[bytes]:
+    """The secrets in a setting or a file: one a line.
+
+    A secret made of random bytes may hold a line feed: where a line is too short or not printable, all of it is one.
+    """
+    lines = [line.strip() for line in text.split(b"\n")]
+    lines = [line for line in lines if line]
+    if len(lines) > 1 and all(_PRINTABLE.fullmatch(line) and len(line) >= MIN_SECRET_BYTES for line in lines):
+        return lines
+    return [text.rstrip(b"\r\n")]
+
+
+def split_pem(pem: bytes) -> list[bytes]:
+    """The keys and certificates in a PEM file, each by itself; what is none comes back whole, to be refused."""
+    return _PEM.findall(pem) or [pem]
 
 
 def from_secret(secret: bytes, source: str) -> Key:
@@ -102,9 +147,9 @@ def from_pem(pem: bytes, source: str) -> Key:
         raise SettingsError(f"{source}: not a public key in PEM ({exc})") from None
 
 
-def secret_from_file(path: str | Path, source: str) -> bytes:
-    """The file's bytes without the line end an editor leaves."""
-    return read_file(path, source).rstrip(b"\r\n")
+def secrets_from_file(path: str | Path, source: str) -> list[bytes]:
+    """The secrets in a file, one a line, without the line end an editor leaves."""
+    return split_secrets(read_file(path, source))
 
 
 def read_file(path: str | Path, source: str) -> bytes:

@@ -1,8 +1,8 @@
 """No authentication: for the machine's own callers only.
 
-A web page in a browser of this machine can send requests to loopback too: under a name of its own that it lets resolve to
-127.0.0.1, or by a form. So a request has to be addressed to loopback by name, and a browser must not say that it came from
-another site's page.
+A web page in a browser of this machine can send requests to loopback too: under a name of its own that resolves to
+127.0.0.1, or by a form. So `Host` has to name loopback, and where a browser sends `Origin` it has to be this server's
+own: the page of another site is refused, and so is the page of another server on this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_loopback(host: str) -> bool:
 
 
 class LoopbackAuthenticator:
-    """Takes everyone who addresses loopback for an operator."""
+    """Takes everyone who addresses loopback for an operator. On a Unix socket (`check_host=False`), everyone."""
 
     def __init__(self, check_host: bool = True) -> None:
         #: A Unix socket has no address that a web page could name.
@@ -41,13 +41,23 @@ class LoopbackAuthenticator:
 
     identify_at_once = identify
 
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        self.identify(headers)
+
+    def prepare(self) -> None:
+        pass
+
 
 def _from_a_page(headers: Mapping[str, str]) -> bool:
-    """By what browsers say of themselves: the one header is older, the other also goes with GET."""
+    """Whether a browser says that a page of another origin sent this. A page of another port is of another origin."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
     origin = headers.get("origin")
-    return origin is not None and not is_loopback(_without_port(origin.partition("://")[2]))
+    if origin is None:
+        return False
+    scheme, _, address = origin.partition("://")
+    own = address.lower() == headers.get("host", "").lower() and is_loopback(_without_port(address))
+    return scheme.lower() not in ("http", "https") or not own
 
 
 def _without_port(host: str) -> str:

@@ -33,7 +33,7 @@ _JWS = jwt.PyJWS(options={"verify_signature": True, "enforce_minimum_key_length"
 
 
 class TokenAuthenticator:
-    """Takes callers by the JWT they bear."""
+    """Identifies callers by the JWT they bear."""
 
     def __init__(self, keyring: Keyring, rules: Rules, clock: Clock | None = None) -> None:
         self._keyring = keyring
@@ -54,8 +54,14 @@ class TokenAuthenticator:
             identity = self._verified(token)
         return identity
 
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        pass  # pages show nothing that takes a token
+
+    def prepare(self) -> None:
+        self._keyring.prepare()
+
     def verify(self, token: str) -> Identity:
-        """Who bears this token. May fetch keys."""
+        """The bearer of this token. May fetch keys. Raises Unauthenticated, Unavailable."""
         identity = self._remembered(token)
         if identity is not None:
             return identity

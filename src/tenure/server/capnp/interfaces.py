@@ -12,8 +12,10 @@ token. Nothing may be raised to the RPC layer, which would send the caller a tra
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import capnp
@@ -29,7 +31,9 @@ from tenure.protocol.calls import Operation
 from tenure.protocol.dispatcher import DecodedRequest, Dispatcher
 from tenure.protocol.identity import Identity
 from tenure.protocol.operations import OPERATIONS
-from tenure.protocol.problems import error_of, retry_after
+from tenure.protocol.problems import error_of, fault_of, retry_after
+from tenure.server.capnp.guard import GuardedStream
+from tenure.server.request_log import LogEntry, log
 from tenure.server.verb_runner import VerbRunner
 
 SCHEMA_FILE = Path(__file__).with_name("tenure.capnp")
@@ -48,13 +52,17 @@ def reporting_problems(method: Callable[..., Awaitable[None]]) -> Callable[..., 
 
     @functools.wraps(method)
     async def answer(self: Any, _context: Any, **_: Any) -> None:
+        guard: GuardedStream = self._guard
+        guard.calls += 1
         try:
             await method(self, _context.params, _context.results)
         except TenureError as exc:
-            _set_problem(_context.results.init("problem"), exc)
+            _set_problem(_context.results.init("problem"), self._calls.dispatcher.for_callers(exc))
         except Exception as exc:  # noqa: BLE001 - the caller is told that it failed, the log how
             telemetry.warn("capnp_call_failed", exc, call=method.__name__)
             _set_problem(_context.results.init("problem"), TenureError(f"the server failed: {type(exc).__name__}"))
+        finally:
+            guard.calls -= 1
 
     return answer
 
@@ -73,9 +81,31 @@ class Calls:
         self.runner = runner
 
     async def call(self, name: str, headers: Mapping[str, str], path: dict[str, str], request: object = None) -> Any:
-        """The operation's answer, of the type that it declares: hence Any."""
+        """The operation's answer, of the type that it declares: hence Any.
+
+        Logged and counted like a request by HTTP.
+        """
         body = b"" if request is None else msgspec.msgpack.encode(request)
-        return await carried_out(self.dispatcher, _CallExchange(self, name, headers, path, body))
+        exchange = _CallExchange(self, name, headers, path, body)
+        entry, began = LogEntry(os.urandom(16).hex()), perf_counter()
+        entry.status, entry.bytes_in = 200, len(body)
+        try:
+            return await carried_out(self.dispatcher, exchange)
+        except TenureError as exc:
+            exchange.error, entry.status = exc.code, fault_of(exc).status
+            raise
+        except BaseException:
+            entry.status = 499
+            raise
+        finally:
+            entry.record(exchange)
+            log("RPC", entry, perf_counter() - began)
+
+    def check_many(self, what: str, count: int) -> None:
+        """Before they are read: a message of a few bytes can claim to hold millions. Raises InvalidArgument."""
+        limit = self.dispatcher.limits.batch
+        if count > limit:
+            raise InvalidArgument(f"{what} has {count} entries, and this server takes at most {limit}")
 
 
 class _CallExchange(Exchange):
@@ -101,8 +131,9 @@ class _CallExchange(Exchange):
 class DoorServer(SCHEMA.Door.Server):  # type: ignore[misc]
     """Where a connection starts."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, guard: GuardedStream) -> None:
         self._calls = calls
+        self._guard = guard
 
     @reporting_problems
     async def login(self, params: Any, results: Any) -> None:
@@ -113,12 +144,14 @@ class DoorServer(SCHEMA.Door.Server):  # type: ignore[misc]
             headers["tenure-tenant"] = params.tenant
         identity = await self._calls.identify(headers)
         identity.acting(headers.get("tenure-tenant"))
-        results.session = SessionServer(self._calls, headers)
+        self._guard.logged_in = True
+        results.session = SessionServer(self._calls, headers, self._guard)
 
 
 class SessionServer(SCHEMA.Session.Server):  # type: ignore[misc]
-    def __init__(self, calls: Calls, headers: Mapping[str, str]) -> None:
+    def __init__(self, calls: Calls, headers: Mapping[str, str], guard: GuardedStream) -> None:
         self._calls = calls
+        self._guard = guard
         self._headers = headers
 
     @reporting_problems
@@ -126,12 +159,13 @@ class SessionServer(SCHEMA.Session.Server):  # type: ignore[misc]
         name = str(params.queueName)
         # A wrong name is refused here, not at the first verb.
         await self._calls.call("policy", self._headers, {"queue": name})
-        results.queue = QueueServer(self._calls, self._headers, name)
+        results.queue = QueueServer(self._calls, self._headers, name, self._guard)
 
 
 class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
-    def __init__(self, calls: Calls, headers: Mapping[str, str], queue: str) -> None:
+    def __init__(self, calls: Calls, headers: Mapping[str, str], queue: str, guard: GuardedStream) -> None:
         self._calls = calls
+        self._guard = guard
         self._headers = headers
         self._queue = queue
 
@@ -142,6 +176,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
 
     @reporting_problems
     async def add(self, params: Any, results: Any) -> None:
+        self._calls.check_many("items", len(params.items))
         added: Sequence[Enqueued] = await self._call("enqueue", [_job(item) for item in params.items])
         ids = results.init("ids", len(added))
         for index, one in enumerate(added):
@@ -190,6 +225,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
 
     @reporting_problems
     async def settle(self, params: Any, results: Any) -> None:
+        self._calls.check_many("settlements", len(params.settlements))
         items = []
         for one in params.settlements:
             verb = _VERBS[one.verb.raw]

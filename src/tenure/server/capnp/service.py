@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -14,17 +15,23 @@ from typing import Any
 import capnp
 
 from tenure.errors import OpenError
+from tenure.protocol.connection_limit import connection_limit
 from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.identity import Identity
+from tenure.server.acceptor import Acceptor
 from tenure.server.auth import Authenticator
+from tenure.server.capnp.guard import GuardedStream
 from tenure.server.capnp.interfaces import Calls, DoorServer
 from tenure.server.request_quota import RequestQuota
 from tenure.server.verb_runner import VerbRunner
+from tenure.telemetry import inform
 
 #: The least that a message may be, however small a body is allowed to be: the RPC layer's own take some room.
 _MIN_WORDS = 8192
 
 
+#: Connections that the kernel keeps until they are accepted.
+_BACKLOG = 1024
 #: Threads for verbs that do not run on the event loop.
 _THREADS = 8
 
@@ -32,12 +39,21 @@ _THREADS = 8
 class CapnpService:
     """The operations of a dispatcher over Cap'n Proto, for as long as the context lasts."""
 
-    def __init__(self, dispatcher: Dispatcher, authenticator: Authenticator, place: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        authenticator: Authenticator,
+        place: tuple[str, int],
+        idle_seconds: float = 30.0,
+        connections: int = 0,
+    ) -> None:
+        """`connections`: how many at once; 0, and at most: a quarter of what the process has handles for."""
         self._runner = VerbRunner(dispatcher, _THREADS, "tenure-capnp-verb")
         self._authenticator = authenticator
         self._quota = RequestQuota(dispatcher.backend)
         calls = Calls(dispatcher, self._identify, self._runner)
-        self._server = CapnpServer(calls, *place, dispatcher.limits.body_bytes)
+        limit = connection_limit(connections, share=0.25)
+        self._server = CapnpServer(calls, *place, dispatcher.limits.body_bytes, idle_seconds, limit)
 
     @property
     def port(self) -> int:
@@ -63,8 +79,13 @@ class CapnpService:
 class CapnpServer:
     """Listens from `start` to `stop`."""
 
-    def __init__(self, calls: Calls, host: str, port: int, max_bytes: int) -> None:
+    def __init__(
+        self, calls: Calls, host: str, port: int, max_bytes: int, idle_seconds: float, connections: int
+    ) -> None:
         self._calls = calls
+        self._idle_seconds = idle_seconds
+        self._connections = connections
+        self._open: set[GuardedStream] = set()
         self._host, self.port = host, port
         self._words = max(_MIN_WORDS, max_bytes // 8)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,18 +118,56 @@ class CapnpServer:
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        server = await capnp.AsyncIoStream.create_server(self._connected, self._host, self.port)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        with socket.create_server((self._host, self.port), family=family, backlog=_BACKLOG) as listening:
+            self.port = listening.getsockname()[1]
+            acceptor = Acceptor(
+                listening,
+                self._connect,
+                limit=self._connections,
+                in_use=lambda: len(self._open),
+                close_idle=self._close_idle,
+            )
+            self._ready.set()
+            await self._stopping.wait()
+            acceptor.close()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    async def _connected(self, stream: Any) -> None:
-        connection = capnp.TwoPartyServer(
-            stream, bootstrap=DoorServer(self._calls), traversal_limit_in_words=self._words, nesting_limit=16
-        )
-        await connection.on_disconnect()
+    async def _connect(self, sock: socket.socket) -> None:
+        guard = GuardedStream(self._words * 8, self._idle_seconds)
+
+        def protocol() -> GuardedStream:
+            # pycapnp makes its protocol by this alone, in its own `create_server`; here it stands behind the guard.
+            guard.inner = capnp.AsyncIoStream._connect(lambda stream: self._serve_stream(stream, guard))
+            return guard
+
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, sock)
+
+    async def _serve_stream(self, stream: Any, guard: GuardedStream) -> None:
+        """Until the caller leaves, or sends something that is no message of the RPC."""
+        self._open.add(guard)
+        try:
+            connection = capnp.TwoPartyServer(
+                stream,
+                bootstrap=DoorServer(self._calls, guard),
+                traversal_limit_in_words=self._words,
+                nesting_limit=16,
+            )
+            await connection.on_disconnect()
+        except capnp.KjException as exc:
+            inform("capnp_connection_ended", reason=str(exc).splitlines()[0][:200])
+        finally:
+            self._open.discard(guard)
+            guard.close()
+
+    def _close_idle(self) -> bool:
+        idle = [one for one in self._open if one.idle]
+        if not idle:
+            return False
+        chosen = min(idle, key=lambda one: (one.logged_in, one.quiet_since))
+        self._open.discard(chosen)
+        chosen.close()
+        return True

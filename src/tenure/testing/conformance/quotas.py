@@ -40,21 +40,21 @@ def holding(world: World) -> World:
 
 
 def used(store: Store, tenant: str = "acme") -> tuple[int, int]:
-    """What the store says a tenant has waiting."""
+    """What the store says a tenant has waiting and stored."""
     found = store.quotas(tenant)
     assert len(found) == 1
     return found[0].waiting, found[0].bytes
 
 
 def counted(store: Store, tenant: str = "acme") -> tuple[int, int]:
-    """What it has waiting, by looking."""
+    """What it has waiting and stored, by looking."""
     jobs = weight = 0
     for info in store.queues(tenant):
         queue = store.queue(info.queue, tenant=tenant)
-        for state in ("ready", "scheduled"):
+        for state in ("ready", "scheduled", "leased", "done", "dead"):
             page = queue.list(state, limit=1000)
-            jobs += len(page.jobs)
-            weight += sum(len(job.payload) for job in page.jobs)
+            jobs += len(page.jobs) if state in ("ready", "scheduled") else 0
+            weight += sum(len(job.payload) + len(job.result or b"") for job in page.jobs)
     return jobs, weight
 
 
@@ -83,7 +83,7 @@ def test_no_more_jobs_wait_than_the_quota_lets_over_all_queues(holding: World) -
     fill(holding.queue("one"), 9)
     claimed(one)
     one.enqueue(b"y")
-    assert used(store) == counted(store) == (5, 5)
+    assert used(store) == counted(store) == (5, 6)
 
 
 def test_no_more_bytes_wait_than_the_quota_lets(holding: World) -> None:
@@ -99,9 +99,40 @@ def test_no_more_bytes_wait_than_the_quota_lets(holding: World) -> None:
     queue.enqueue(b"")
     assert used(store) == counted(store) == (4, 300_000)
     held = queue.claim(max_bytes=1)
+    with nothing_written(store), pytest.raises(QuotaExceeded):
+        queue.enqueue(b"!")  # a leased job is stored as before
+    queue.ack(held[0])
     queue.enqueue(b"!" * 200_000)
-    queue.release(held[0])
-    assert used(store) == counted(store) == (5, 500_000), "what comes back is never refused"
+    assert used(store) == counted(store) == (4, 300_000)
+
+
+def test_results_and_ended_jobs_are_counted(holding: World) -> None:
+    """At e286b7d a job left the quota when it was claimed: its result, and the job itself, were stored for nothing."""
+    store = holding.store
+    store.set_quota("acme", Quota(max_bytes=1000))
+    queue = holding.queue("work", "acme", policy=Policy(retention=3600, max_attempts=1))
+    queue.enqueue_many([b"x" * 300, b"y" * 300])
+    queue.ack(claimed(queue), result=b"r" * 300)
+    queue.fail(claimed(queue), "no")
+    assert used(store) == counted(store) == (0, 900)
+    with nothing_written(store), pytest.raises(QuotaExceeded):
+        queue.enqueue(b"z" * 101)
+    assert queue.purge("dead") == 1
+    assert used(store) == counted(store) == (0, 600)
+    queue.enqueue(b"z" * 400)
+
+
+def test_a_replay_and_a_restore_stop_at_the_quota(holding: World) -> None:
+    store = holding.store
+    queue = holding.queue("work", "acme", policy=Policy(max_attempts=1))
+    fill(queue, 3)
+    for delivery in queue.claim(limit=3):
+        queue.fail(delivery, "no")
+    store.set_quota("acme", Quota(max_waiting=2, max_bytes=100))
+    with nothing_written(store), pytest.raises(QuotaExceeded):
+        queue.replay()
+    assert queue.replay(limit=2).count == 2
+    assert used(store) == counted(store)
 
 
 def test_a_duplicate_takes_nothing_of_the_quota(holding: World) -> None:

@@ -330,17 +330,28 @@ def test_an_id_stands_for_one_request(store: Store, queue: Queue) -> None:
     asking(store).enqueue(NAME, JOBS)
     others: list[Callable[[], object]] = [
         lambda: asking(store).enqueue(NAME, JOBS[:1]),
-        lambda: asking(store).enqueue(QueueName("default", "other"), JOBS),
-        lambda: asking(store).enqueue(QueueName("another", "work"), JOBS),
         lambda: asking(store).enqueue(NAME, [JOBS[0], JOBS[1]._replace(headers={"h": "2"})]),
-        lambda: asking(store).cancel(NAME, bytes(16)),
-        lambda: asking(store).set_paused(NAME, True),
     ]
     before = footprint(store)
     for other in others:
         with pytest.raises(InvalidArgument):
             other()
     assert footprint(store) == before
+
+
+def test_an_id_of_another_operation_or_queue_gives_no_answer_of_it(store: Store, queue: Queue) -> None:
+    """A store refuses it; through a server, it is a request of its own."""
+    queue.enqueue(b"x")
+    first = asking(store).enqueue(NAME, JOBS)
+    others: list[Callable[[], object]] = [
+        lambda: asking(store).enqueue(QueueName("default", "other"), JOBS),
+        lambda: asking(store).enqueue(QueueName("another", "work"), JOBS),
+        lambda: asking(store).cancel(NAME, bytes(16)),
+        lambda: asking(store).set_paused(NAME, True),
+    ]
+    for other in others:
+        with contextlib.suppress(InvalidArgument):
+            assert other() != first
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,67 @@
+"""Free space on the store's disk, kept for the store's own work.
+
+A store that finds its disk full cannot write at all, not even to end jobs. So while less than a reserve is free, a
+server refuses the operations that put more in; those that end, remove or move jobs go on, and make room.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from tenure.clock import Clock, SystemClock
+from tenure.errors import Unavailable
+
+#: The operations that put in more than they take out.
+GROWING = frozenset({"enqueue", "restore", "begin_write", "publish", "put_piece", "load", "take_snapshot"})
+#: How long a measurement is used.
+_AGE_MS = 1000
+#: A reserve is never a larger part of the disk than this.
+_SHARE = 0.05
+
+
+class DiskNearlyFull(Unavailable):
+    """The store's disk has no more space than the store itself needs.
+
+    Nothing was written: make room, then try again.
+    """
+
+    retry_after = 30.0
+    for_callers = True
+
+    def __init__(self, free: int, reserve: int) -> None:
+        super().__init__(
+            f"the store's disk is nearly full ({free // 2**20:,} MiB free, {reserve // 2**20:,} MiB are reserved):"
+            " nothing more is taken in until jobs are done or removed, or the disk has more room"
+        )
+
+
+class FreeSpace:
+    """The free space of one folder's disk, measured at most once a second."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None, reserve: int, clock: Clock | None = None) -> None:
+        """`folder` is None for a store that has none: then there is always room."""
+        self._folder = folder
+        self._reserve = reserve
+        self._clock = clock or SystemClock()
+        self._measured_ms: int | None = None
+        self._full: DiskNearlyFull | None = None
+
+    def check(self) -> None:
+        """Raises DiskNearlyFull."""
+        if self._folder is None:
+            return
+        now = self._clock.steady_ms()
+        if self._measured_ms is None or now - self._measured_ms >= _AGE_MS:
+            self._measured_ms = now
+            self._full = self._measure(self._folder)
+        if self._full is not None:
+            raise self._full
+
+    def _measure(self, folder: str | os.PathLike[str]) -> DiskNearlyFull | None:
+        try:
+            total, _, free = shutil.disk_usage(folder)
+        except OSError:
+            return None  # the store says what is wrong with its folder
+        reserve = min(self._reserve, int(total * _SHARE))
+        return DiskNearlyFull(free, reserve) if free < reserve else None

@@ -1,0 +1,159 @@
+"""Connections that get nowhere are closed, and there are never more than the process has handles for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.protocol.connection_limit import connection_limit
+from tenure.server_settings import Limits
+from tests.server.running import Running, running, token
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(limits=Limits(idle=1.0, connections=20)) as made:
+        yield made
+
+
+def connect(server: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def closed(connection: socket.socket, within: float = 20) -> bool:
+    """Whether the other end closes it, whatever it says before."""
+    connection.settimeout(within)
+    try:
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def head(server: Running, body: int) -> bytes:
+    bearer = token("acme", "produce")["Authorization"]
+    return (
+        f"POST /v1/queues/emails/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {body}\r\n\r\n"
+    ).encode()
+
+
+def test_one_that_sends_nothing_is_closed(server: Running):
+    with connect(server) as silent:
+        assert closed(silent)
+
+
+@pytest.mark.parametrize("size", [1000, 10_000_000], ids=["small", "large"])
+def test_a_body_that_never_comes_is_closed(server: Running, size: int):
+    with connect(server) as half:
+        half.sendall(head(server, size) + b'{"text": "')
+        assert closed(half)
+
+
+def test_a_body_that_drips_is_closed(server: Running):
+    """Slower than any caller, though never silent for long."""
+    with connect(server) as slow:
+        slow.sendall(head(server, 1_000_000) + b'{"text": "')
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 20:
+                slow.sendall(b"x")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 20
+
+
+def test_a_body_that_comes_in_time_is_taken(server: Running):
+    text = b'{"text": "' + b"x" * 60_000 + b'"}'
+    with connect(server) as steady:
+        steady.sendall(head(server, len(text)))
+        for at in range(0, len(text), 6000):
+            steady.sendall(text[at : at + 6000])
+            time.sleep(0.2)
+        assert steady.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_an_answer_that_nobody_reads_ends(server: Running):
+    """A caller asks for megabytes and takes none of it: the server keeps no handle for it."""
+    for _ in range(8):
+        server.ask("POST", "/v1/queues/large/jobs", b'{"text": "' + b"x" * 4_000_000 + b'"}', token("acme", "produce"))
+    bearer = token("acme", "consume")["Authorization"]
+    ask = (
+        f"GET /v1/queues/large/jobs?state=ready&limit=8 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n\r\n"
+    )
+    server.close()
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", server.port))
+        before = handles()
+        deaf.sendall(ask.encode())
+        until = time.monotonic() + 20
+        while handles() >= before and time.monotonic() < until:
+            time.sleep(0.05)
+        assert handles() < before
+
+
+def handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_waiting_claim_is_no_idle_connection(server: Running):
+    server.close()  # a connection of its own: the last one has been idle
+    body = b'{"limit": 1, "lease_ms": 1000, "wait_ms": 3000}'
+    answer = server.ask("POST", "/v1/queues/empty/claims", body, token("acme", "consume"))
+    assert answer.status == 200
+
+
+def test_silent_connections_do_not_shut_out_callers(server: Running):
+    """Twice as many as there may be: the oldest silent ones make room, whoever asks is answered."""
+    crowd = [connect(server) for _ in range(40)]
+    try:
+        for _ in range(5):
+            with connect(server) as caller:
+                caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert caller.recv(4096).startswith(b"HTTP/1.1 200")
+    finally:
+        for one in crowd:
+            one.close()
+
+
+def test_busy_connections_are_not_closed_for_new_ones(caplog: pytest.LogCaptureFixture):
+    """Where all are in use, a new one is refused; refusals are one line of log, not one each."""
+    bearer = token("acme", "consume")["Authorization"]
+    body = b'{"limit": 1, "lease_ms": 1000, "wait_ms": 4000}'
+    claim = (
+        f"POST /v1/queues/none/claims HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    ).encode() + body
+    with running(limits=Limits(connections=10)) as server, contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(connect(server)) for _ in range(10)]
+        for one in waiting:
+            one.sendall(claim)
+        time.sleep(0.5)
+        for _ in range(20):
+            with connect(server) as more:
+                assert closed(more)
+        assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in waiting)
+    lines = [record for record in caplog.records if "connections_refused" in str(record.msg)]
+    assert len(lines) == 1
+
+
+def test_the_limit_leaves_handles_for_the_store():
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        assert connection_limit() == 768
+        assert connection_limit(10_000) == 768
+        assert connection_limit(100) == 100
+        assert connection_limit(share=0.25) == 192
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
