@@ -192,6 +192,17 @@ def test_the_ticker_goes_on_after_an_error(store, monkeypatch, caplog):
     ticker = Ticker(app, "w1")
     monkeypatch.setattr(ticker, "prepare", fail)
     monkeypatch.setattr(store.clock, "wait", lambda *args: None)
-    ticker.run(stop)
+    ticker.thread(stop).run()
     assert len(calls) == 2
     assert "schedule_failed" in caplog.text
+
+
+def test_a_row_that_is_no_tick_stops_no_schedule(store, caplog):
+    (app, ticker), _ = two(store, "* * * * *")
+    ticker.prepare()
+    queue = store.queue("tenure.periodic")
+    bad = [queue.enqueue(payload, priority=9).id for payload in (b"", b"[" * 5000, b"{}", b"\xff")]
+    store.clock.advance(61)
+    assert ticker.step() == 1
+    assert {queue.get(job).state for job in bad} == {"dead"}
+    assert sum("tick_unreadable" in str(record.msg) for record in caplog.records) == 4

@@ -6,7 +6,7 @@ import pytest
 
 from tenure import Backoff, Dead, InvalidArgument, Retry
 from tenure.model.job import MAX_ERROR_CHARS
-from tenure.worker.outcomes import Rules, told
+from tenure.worker.outcomes import FailureRules, error_text
 
 
 def raised(error: BaseException) -> BaseException:
@@ -19,38 +19,38 @@ def raised(error: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("rules", "error", "verb", "delay"),
     [
-        (Rules(), ValueError(), "nack", None),
-        (Rules(backoff=Backoff.fixed(3)), ValueError(), "nack", 3000),
-        (Rules(backoff=Backoff.exponential(1, jitter="none")), ValueError(), "nack", 4000),
-        (Rules(dead_on=(ValueError,)), ValueError(), "fail", None),
-        (Rules(dead_on=(ValueError,)), KeyError(), "nack", None),
-        (Rules(retry_on=(OSError,)), ConnectionError(), "nack", None),
-        (Rules(retry_on=(OSError,)), ValueError(), "fail", None),
-        (Rules(retry_on=(OSError,), dead_on=(FileNotFoundError,)), FileNotFoundError(), "fail", None),
-        (Rules(retry_on=()), ValueError(), "fail", None),
-        (Rules(retry_on=()), Retry(after=2), "nack", 2000),
-        (Rules(backoff=Backoff.fixed(3)), Retry(), "nack", 3000),
-        (Rules(backoff=Backoff.fixed(3)), Retry(after=0), "nack", 0),
-        (Rules(), Dead("no"), "fail", None),
-        (Rules(), SystemExit(1), "nack", None),
-        (Rules(), KeyboardInterrupt(), "nack", None),
+        (FailureRules(), ValueError(), "nack", None),
+        (FailureRules(backoff=Backoff.fixed(3)), ValueError(), "nack", 3000),
+        (FailureRules(backoff=Backoff.exponential(1, jitter="none")), ValueError(), "nack", 4000),
+        (FailureRules(dead_on=(ValueError,)), ValueError(), "fail", None),
+        (FailureRules(dead_on=(ValueError,)), KeyError(), "nack", None),
+        (FailureRules(retry_on=(OSError,)), ConnectionError(), "nack", None),
+        (FailureRules(retry_on=(OSError,)), ValueError(), "fail", None),
+        (FailureRules(retry_on=(OSError,), dead_on=(FileNotFoundError,)), FileNotFoundError(), "fail", None),
+        (FailureRules(retry_on=()), ValueError(), "fail", None),
+        (FailureRules(retry_on=()), Retry(after=2), "nack", 2000),
+        (FailureRules(backoff=Backoff.fixed(3)), Retry(), "nack", 3000),
+        (FailureRules(backoff=Backoff.fixed(3)), Retry(after=0), "nack", 0),
+        (FailureRules(), Dead("no"), "fail", None),
+        (FailureRules(), SystemExit(1), "nack", None),
+        (FailureRules(), KeyboardInterrupt(), "nack", None),
     ],
 )
 def test_the_rules(rules, error, verb, delay):
-    outcome = rules.after(raised(error), attempt=3)
+    outcome = rules.outcome(raised(error), attempt=3)
     assert (outcome.verb, outcome.delay_ms) == (verb, delay)
 
 
 def test_the_error_is_told_in_one_line_and_then_where_it_came_from():
-    text = told(raised(ValueError("bad address")))
+    text = error_text(raised(ValueError("bad address")))
     assert text.startswith("ValueError: bad address\n\nTraceback")
     assert "in raised" in text
-    assert told(raised(Dead("the account is closed"))) == "the account is closed"
-    assert told(raised(Retry("rate limited"))) == "rate limited"
+    assert error_text(raised(Dead("the account is closed"))) == "the account is closed"
+    assert error_text(raised(Retry("rate limited"))) == "rate limited"
 
 
 def test_a_long_error_keeps_its_beginning_and_its_end():
-    text = told(raised(ValueError("x" * 50_000)))
+    text = error_text(raised(ValueError("x" * 50_000)))
     assert len(text) <= MAX_ERROR_CHARS
     assert text.startswith("ValueError: xxx")
     assert text.endswith("xxx")
@@ -58,7 +58,7 @@ def test_a_long_error_keeps_its_beginning_and_its_end():
 
 
 def test_what_is_no_unicode_does_not_cost_the_verdict():
-    assert "\\udcff" in told(raised(ValueError("\udcff")))
+    assert "\\udcff" in error_text(raised(ValueError("\udcff")))
 
 
 def test_retry_takes_a_duration():

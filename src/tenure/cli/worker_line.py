@@ -66,6 +66,6 @@ class WorkerLine:
         line.append(f" · {', '.join(worker.queue_names)}", style="dim")
         if state == "stopping":
             line.append(" · once more ends it at once", style="dim")
-        elif state == "working" and worker.totals.last:
-            line.append(f" · last {worker.totals.last}", style="dim")
+        elif state == "working" and worker.totals.last_task:
+            line.append(f" · last {worker.totals.last_task}", style="dim")
         return line

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from tenure.clock import Clock, SystemClock
@@ -16,11 +18,11 @@ Report = Callable[[float, "str | None"], None]
 
 
 class CurrentJob:
-    """What a handler may know of its job, and the one thing it may say: how far it is."""
+    """What a handler can read about its job, and `progress`, the one thing it can write."""
 
     __slots__ = (
         "_clock", "_deadline_ms", "_lost", "_report", "attempt", "headers", "id", "max_attempts", "priority", "queue",
-        "task", "tenant", "token",
+        "served", "task", "tenant", "token",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +40,7 @@ class CurrentJob:
         deadline_ms: int | None = None,
         clock: Clock | None = None,
         report: Report | None = None,
+        served: tuple[str, ...] = (),
     ) -> None:
         self.task = task
         #: The job's id; empty where the task was called plainly, without a queue.
@@ -51,6 +54,8 @@ class CurrentJob:
         self.token = token
         self.priority = priority
         self.headers = {} if headers is None else headers
+        #: The queues, or patterns of queues, whose jobs this job's worker runs.
+        self.served = served
         self._deadline_ms = deadline_ms
         self._clock = clock
         self._report = report
@@ -58,11 +63,11 @@ class CurrentJob:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is lost or the time is up: the result counts for nothing any more, so stop."""
+        """Whether the lease is lost or the timeout has passed: the result will not be kept, so stop."""
         return self._lost is not None and self._lost.is_set()
 
-    def tell_lost(self) -> None:
-        """For pools: let the handler know."""
+    def mark_lost(self) -> None:
+        """Set `lost`. For pools."""
         event = self._lost
         if event is None:
             event = self._lost = threading.Event()
@@ -116,23 +121,32 @@ def current_job() -> CurrentJob:
     return found
 
 
-def running() -> CurrentJob | None:
+def running_job() -> CurrentJob | None:
+    """The job that runs here, or None."""
     return _current.get()
 
 
-class Within:
-    """`with Within(job):` makes it the current one."""
+class CurrentJobScope:
+    """`with CurrentJobScope(job):` makes it `current_job()`, and puts its id on the log lines written meanwhile."""
 
-    __slots__ = ("_job", "_token")
+    __slots__ = ("_bound", "_job", "_token")
 
     def __init__(self, job: CurrentJob) -> None:
         self._job = job
 
     def __enter__(self) -> CurrentJob:
-        self._token = _current.set(self._job)
-        return self._job
+        job = self._job
+        self._token = _current.set(job)
+        # Not imported for this: where structlog is not loaded, nobody logs through it.
+        structlog = sys.modules.get("structlog") if job.id else None
+        self._bound: Mapping[str, Any] | None = None
+        if structlog is not None:
+            self._bound = structlog.contextvars.bind_contextvars(job_id=job.id, task=job.task, attempt=job.attempt)
+        return job
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._bound is not None:
+            sys.modules["structlog"].contextvars.reset_contextvars(**self._bound)
         _current.reset(self._token)
