@@ -198,7 +198,8 @@ def test_the_ticker_goes_on_after_an_error(store, monkeypatch, caplog):
 
 
 def test_a_row_that_is_no_tick_stops_no_schedule(store, caplog):
-    (app, ticker), _ = two(store, "* * * * *")
+    (app, _), _ = two(store, "* * * * *")
+    ticker = Ticker(app, "w1")
     ticker.prepare()
     queue = store.queue("tenure.periodic")
     bad = [queue.enqueue(payload, priority=9).id for payload in (b"", b"[" * 5000, b"{}", b"\xff")]

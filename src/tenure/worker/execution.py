@@ -83,7 +83,7 @@ def _decode(app: App, payload: bytes) -> tuple[Task[Any, Any, Any], tuple[Any, .
         task = app.tasks.get(envelope.task)
         if task is None:
             # Another worker may know it: one of the next release, while this one is being replaced.
-            return Outcome("nack", None, f"this worker has no task {envelope.task!r}")
+            return Outcome("nack", None, f"this worker has no task {envelope.task[:200]!r}")
         return task, *task.codec.decode_call(envelope.args, is_json(payload))
     except InvalidArgument as exc:
         return Outcome("fail", None, str(exc))  # no attempt will ever read it

@@ -21,6 +21,7 @@ Backlog = SimpleQueue["HeldJob | None"]
 """Jobs to be started, in order. Each None ends one slot."""
 
 _SLOT_FAILED = FailureRules()
+_UNREADABLE = "(unreadable)"
 
 
 class PoolHost(Protocol):
@@ -74,9 +75,10 @@ def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
     try:
         name = open_envelope(delivery.payload).task
     except InvalidArgument:
-        name = "(unreadable)"
-    job.task = name
+        name = _UNREADABLE
     task = app.tasks.get(name)
+    # A name from outside is no label of a metric: there may be any number of them.
+    job.task = name if task is not None or name == _UNREADABLE else "(unknown)"
     if task is not None and task.timeout_ms is not None:
         job.timeout_at_ms = app.clock.steady_ms() + task.timeout_ms
         host.watch_timeout(job.timeout_at_ms)

@@ -19,8 +19,6 @@ import threading
 from time import monotonic
 from typing import IO
 
-import msgspec
-
 from tenure.errors import TenureError, Unavailable
 from tenure.worker import app_loader, log
 from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup
@@ -213,8 +211,8 @@ class ProcessPool:
                     _report(job, message)
                 else:
                     return message.outcome if isinstance(message, Ended) else None
-        except (OSError, msgspec.DecodeError):
-            child.kill()  # a handler may have written to the channel, or closed it
+        except Exception:  # noqa: BLE001 - the child is gone, or a handler has written to the channel or closed it
+            child.kill()
             return None
 
 

@@ -1,0 +1,78 @@
+"""Payloads that no producer of ours writes: mutated calls, deep nesting, lengths that lie, random bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tenure import App
+
+app = App("memory:", sweep=False)
+
+
+class Node(msgspec.Struct):
+    name: str
+    children: list[Node] = []
+
+
+@app.task(name="echo", max_attempts=1)
+def echo(value: Any = None) -> Any:
+    return value
+
+
+@app.task(name="typed", max_attempts=1)
+def typed(number: int, names: list[str], tree: Node | None = None, *rest: float, **others: bytes) -> int:
+    return number
+
+
+@app.task(name="later", max_attempts=1, encoding="msgpack")
+async def later(value: dict[str, Any]) -> None: ...
+
+
+@app.task(name="alive")
+def alive(number: int) -> int:
+    return number
+
+
+_SEEDS: list[bytes] = [
+    echo.codec.encode_call(([1, "two", {"three": None}],), {}),
+    typed.codec.encode_call((1, ["a", "b"], Node("x", [Node("y")]), 1.5), {"blob": b"\x00\xff"}),
+    later.codec.encode_call(({"a": [1, 2.5, "ü", b"x"]},), {}),
+    b'{"task":"echo"}',
+    b'{"task":"nobody.knows","args":{}}',
+]
+_PIECES = [
+    b"[" * 2000, b'{"a":' * 3000, b"\x91" * 5000, b"\x81\xa1a" * 3000, b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff", b"9" * 5000, b"1e999", b"-0", b"NaN", b'"\\ud800"', b"\\u0000",
+    b"\xff\xfe", b"\xed\xa0\x80", b"null", b"{}", b"[]", b'"task"', b'"args"', b":", b",", b"}", b"]", b"\x00", b"\xc1",
+    b"\xc7\xff\xff", b"\xd9\xff", b'{"task":"typed","args":', b"\x82\xa4task\xa5typed\xa4args", b" " * 100, b"\xc9" * 20,
+]  # fmt: skip
+
+
+def payloads(count: int, seed: int) -> Iterator[bytes]:
+    """The same ones for the same seed. None is valid but by chance."""
+    dice = random.Random(seed)
+    for index in range(count):
+        kind = dice.randrange(8)
+        if kind == 0:
+            data = dice.randbytes(dice.randrange(200))
+        elif kind == 1:
+            data = b"".join(dice.choices(_PIECES, k=dice.randrange(1, 6)))
+        else:
+            data = bytearray(dice.choice(_SEEDS))
+            for _ in range(dice.randrange(1, 5)):
+                at = dice.randrange(len(data) + 1)
+                change = dice.randrange(4)
+                if change == 0 and at < len(data):
+                    data[at] ^= 1 << dice.randrange(8)
+                elif change == 1:
+                    del data[at : at + dice.randrange(1, 20)]
+                elif change == 2:
+                    data[at:at] = dice.choice(_PIECES)
+                else:
+                    data[at:at] = data[at : at + dice.randrange(1, 30)]
+            data = bytes(data)
+        yield bytes(data) or bytes([index % 256])
