@@ -62,17 +62,17 @@ def payloads(count: int, seed: int) -> Iterator[bytes]:
         elif kind == 1:
             data = b"".join(dice.choices(_PIECES, k=dice.randrange(1, 6)))
         else:
-            data = bytearray(dice.choice(_SEEDS))
+            changed = bytearray(dice.choice(_SEEDS))
             for _ in range(dice.randrange(1, 5)):
-                at = dice.randrange(len(data) + 1)
+                at = dice.randrange(len(changed) + 1)
                 change = dice.randrange(4)
-                if change == 0 and at < len(data):
-                    data[at] ^= 1 << dice.randrange(8)
+                if change == 0 and at < len(changed):
+                    changed[at] ^= 1 << dice.randrange(8)
                 elif change == 1:
-                    del data[at : at + dice.randrange(1, 20)]
+                    del changed[at : at + dice.randrange(1, 20)]
                 elif change == 2:
-                    data[at:at] = dice.choice(_PIECES)
+                    changed[at:at] = dice.choice(_PIECES)
                 else:
-                    data[at:at] = data[at : at + dice.randrange(1, 30)]
-            data = bytes(data)
-        yield bytes(data) or bytes([index % 256])
+                    changed[at:at] = changed[at : at + dice.randrange(1, 30)]
+            data = bytes(changed)
+        yield data or bytes([index % 256])

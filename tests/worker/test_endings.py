@@ -101,6 +101,8 @@ def test_what_ends_the_whole_worker_leaves_the_job_to_the_next(pool, tmp_path):
                 assert ran.returncode == -signal.SIGKILL
                 until(lambda: handle.status() != "leased")
             until(lambda: handle.status() == "dead")
-            assert handle.job().attempt == 2
+            job = handle.job()
+            assert job is not None
+            assert job.attempt == 2
         finally:
             endings.app.use("memory:")

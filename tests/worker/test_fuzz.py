@@ -16,6 +16,7 @@ from tenure import InvalidArgument
 from tenure.worker import metrics
 from tenure.worker.child_channel import Channel
 from tenure.worker.codec import is_json, open_envelope
+from tenure.worker.pools.threads import ThreadPool
 from tests.worker import fuzzed
 from tests.worker.conftest import until
 
@@ -82,7 +83,7 @@ def test_no_slot_is_lost_and_no_worker_ended(pool, monkeypatch):
                 until(lambda: queue.counts().waiting + queue.counts().leased == 0, 300)
                 assert worker.health().problem is None
                 assert [handle.result(60) for handle in fuzzed.alive.map(range(20))] == list(range(20))
-                if pool == "thread":
+                if isinstance(worker._pool, ThreadPool):
                     assert all(thread.is_alive() for thread in worker._pool._threads)
             assert set(metrics.METERS._by_task) <= {*fuzzed.app.tasks, "(unreadable)", "(unknown)"}
             outcomes = worker.totals.outcomes

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import MutableMapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +59,7 @@ def test_hooks_run_where_the_handler_runs_and_in_order(pool):
         @app.task(max_attempts=1)
         async def later(fail: bool) -> int:
             await asyncio.sleep(0)
-            return plain.function(fail)  # type: ignore[no-any-return]
+            return plain.function(fail)
 
         @app.task(max_attempts=1)
         def wrong() -> int:
@@ -222,7 +225,7 @@ def test_the_handlers_own_lines_name_their_job(pool, caplog):
 
     lines: list[dict[str, Any]] = []
 
-    def keep(logger: object, method: str, event: dict[str, Any]) -> str:
+    def keep(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
         lines.append(dict(event))
         return ""
 
@@ -251,7 +254,7 @@ def test_the_handlers_own_lines_name_their_job(pool, caplog):
     records: list[Any] = [record for record in caplog.records if record.name == "mine" and record.msg == "by logging"]
     assert {record.job_id for record in records} == set(handles)
     (outside,) = [record for record in caplog.records if record.msg == "outside"]
-    assert (outside.job_id, outside.task) == ("-", "-")  # type: ignore[attr-defined]
+    assert (outside.job_id, outside.task) == ("-", "-")
 
 
 TASKS = """
@@ -265,6 +268,10 @@ def fails(deep: int) -> None:
     structlog.get_logger().info("said by structlog")
     raise ValueError("broken")
 """
+
+
+def _has_died(log: Path) -> bool:
+    return "task_dead" in log.read_text() and "broken" in log.read_text()
 
 
 @pytest.mark.parametrize("pool", ["thread", "process"])
@@ -283,7 +290,7 @@ def test_tracebacks_and_ids_in_the_command_s_log(pool, tmp_path):
             [*command, "worker", "tasks:app", "--pool", pool], cwd=tmp_path, stdout=file, stderr=file
         ) as process:  # fmt: skip
             try:
-                until(lambda log=log: "task_dead" in log.read_text() and "broken" in log.read_text())
+                until(functools.partial(_has_died, log))
             finally:
                 process.terminate()
                 process.wait(60)

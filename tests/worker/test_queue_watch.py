@@ -136,11 +136,11 @@ def test_a_handler_that_waits_for_its_own_worker_is_warned(app, lines, pool, mon
 
     @app.task
     def outer(queue: str) -> int:
-        return inner.options(queue=queue).delay(1).result(60)
+        return int(inner.options(queue=queue).delay(1).result(60))
 
     @app.task
     async def outer_async() -> int:
-        return await (await inner.aio.delay(1)).result(60)
+        return int(await (await inner.aio.delay(1)).result(60))
 
     with app.worker(["default"], concurrency=2, pool=pool), app.worker(["elsewhere"], pool=pool):
         assert outer.delay("elsewhere").result(60) == 1
