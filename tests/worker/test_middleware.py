@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import tenure
 from tenure import App, TaskFailed, current_job
 from tenure.worker.log import JobLogFilter
 from tenure.worker.middleware import Middleware
@@ -274,37 +275,34 @@ def _has_died(log: Path) -> bool:
     return "task_dead" in log.read_text() and "broken" in log.read_text()
 
 
-@pytest.mark.parametrize("pool", ["thread", "process"])
-def test_tracebacks_and_ids_in_the_command_s_log(pool, tmp_path):
+@pytest.mark.parametrize(("pool", "form"), [("thread", "console"), ("process", "json")])
+def test_tracebacks_and_ids_in_the_command_s_log(pool, form, tmp_path):
     (tmp_path / "tasks.py").write_text(TASKS)
-    command = [sys.executable, "-m", "tenure"]
-    for form in ("json", "console"):
-        done = subprocess.run(
-            [*command, "run", "tasks:fails", '{"deep": 1}', "--enqueue", "--json"], cwd=tmp_path, capture_output=True,
-            text=True, timeout=60,
-        )  # fmt: skip
-        job = json.loads(done.stdout)["id"]
-        (tmp_path / "tenure.toml").write_text(f'[log]\nformat = "{form}"\n')
-        log = tmp_path / f"{form}.log"
-        with log.open("w") as file, subprocess.Popen(
-            [*command, "worker", "tasks:app", "--pool", pool], cwd=tmp_path, stdout=file, stderr=file
-        ) as process:  # fmt: skip
-            try:
-                until(functools.partial(_has_died, log))
-            finally:
-                process.terminate()
-                process.wait(60)
-        text = log.read_text()
-        if form == "json":
-            lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-            (dead,) = [line for line in lines if line["event"] == "task_dead"]
-            assert dead["error"] == "ValueError: broken"
-            assert dead["exception"].splitlines()[0] == "Traceback (most recent call last):"
-            assert 'raise ValueError("broken")' in dead["exception"]
-            (own,) = [line for line in lines if line["event"] == "about to fail"]
-            assert (own["job_id"], own["task"], own["logger"]) == (job, "tasks.fails", "shop")
-        else:
-            assert re.search(r"task_dead .*error='?ValueError: broken", text)
-            assert re.search(r'^  File ".*tasks.py", line \d+, in fails$', text, re.MULTILINE)
-            assert re.search(r"^ValueError: broken$", text, re.MULTILINE)
-        assert re.search(rf"said by structlog.*{job}", text)
+    (tmp_path / "tenure.toml").write_text(f'[log]\nformat = "{form}"\n')
+    with tenure.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as store:
+        job = store.queue("default").enqueue(b'{"task":"tasks.fails","args":{"deep":1}}', max_attempts=1).id
+    log = tmp_path / "log"
+    with log.open("w") as file, subprocess.Popen(
+        [sys.executable, "-m", "tenure", "worker", "tasks:app", "--pool", pool, "-n", "1"], cwd=tmp_path, stdout=file,
+        stderr=file,
+    ) as process:  # fmt: skip
+        try:
+            until(functools.partial(_has_died, log))
+        finally:
+            process.terminate()
+            process.wait(60)
+    text = log.read_text()
+    if form == "json":
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        (dead,) = [line for line in lines if line["event"] == "task_dead"]
+        assert dead["error"] == "ValueError: broken"
+        assert dead["exception"].splitlines()[0] == "Traceback (most recent call last):"
+        assert 'raise ValueError("broken")' in dead["exception"]
+        (own,) = [line for line in lines if line["event"] == "about to fail"]
+        assert (own["job_id"], own["task"], own["logger"]) == (job, "tasks.fails", "shop")
+    else:
+        assert re.search(r"task_dead .*error='?ValueError: broken", text)
+        assert re.search(r'^  File ".*tasks.py", line \d+, in fails$', text, re.MULTILINE)
+        assert re.search(r"^ValueError: broken$", text, re.MULTILINE)
+        assert re.search(rf"about to fail .*{job}", text)
+    assert re.search(rf"said by structlog.*{job}", text)

@@ -262,5 +262,5 @@ def test_the_metrics_port_in_use_is_a_clear_error(tmp_path):
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert done.returncode != 0
-    assert f"127.0.0.1:{port} cannot be bound" in done.stderr
+    assert f"localhost:{port} cannot be bound" in done.stderr
     assert "Traceback" not in done.stderr

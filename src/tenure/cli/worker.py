@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @click.option("--reload", "reloading", is_flag=True, help="Start again when a Python file changes: for development.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve /metrics (Prometheus) and /health there.")
 @click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve them on; 0.0.0.0 for all."
+    "--metrics-host", default="localhost", show_default=True, help="The address to serve them on; 0.0.0.0 for all."
 )
 @click.option(
     "--log-level",
