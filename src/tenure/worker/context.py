@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from tenure.clock import Clock, SystemClock
@@ -110,6 +108,11 @@ class CurrentJob:
 
 #: `2026-03-29T03:00:00+02:00[Europe/Berlin]`, as RFC 9557 has it.
 TICK_HEADER = "tenure-tick"
+#: structlog's `merge_contextvars` adds every context variable with this prefix to a log line. Set directly: its
+#: `bind_contextvars` takes 12 µs for three of them, more than half of what running a small job takes.
+_log_id: contextvars.ContextVar[str] = contextvars.ContextVar("structlog_job_id")
+_log_task: contextvars.ContextVar[str] = contextvars.ContextVar("structlog_task")
+_log_attempt: contextvars.ContextVar[int] = contextvars.ContextVar("structlog_attempt")
 _current: contextvars.ContextVar[CurrentJob | None] = contextvars.ContextVar("tenure_current_job", default=None)
 
 
@@ -129,7 +132,7 @@ def running_job() -> CurrentJob | None:
 class CurrentJobScope:
     """`with CurrentJobScope(job):` makes it `current_job()`, and puts its id on the log lines written meanwhile."""
 
-    __slots__ = ("_bound", "_job", "_token")
+    __slots__ = ("_attempt", "_id", "_job", "_task", "_token")
 
     def __init__(self, job: CurrentJob) -> None:
         self._job = job
@@ -137,16 +140,19 @@ class CurrentJobScope:
     def __enter__(self) -> CurrentJob:
         job = self._job
         self._token = _current.set(job)
-        # Not imported for this: where structlog is not loaded, nobody logs through it.
-        structlog = sys.modules.get("structlog") if job.id else None
-        self._bound: Mapping[str, Any] | None = None
-        if structlog is not None:
-            self._bound = structlog.contextvars.bind_contextvars(job_id=job.id, task=job.task, attempt=job.attempt)
+        if job.id:
+            self._id, self._task, self._attempt = (
+                _log_id.set(job.id),
+                _log_task.set(job.task),
+                _log_attempt.set(job.attempt),
+            )
         return job
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bound is not None:
-            sys.modules["structlog"].contextvars.reset_contextvars(**self._bound)
+        if self._job.id:
+            _log_id.reset(self._id)
+            _log_task.reset(self._task)
+            _log_attempt.reset(self._attempt)
         _current.reset(self._token)

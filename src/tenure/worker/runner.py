@@ -86,6 +86,7 @@ class Worker:
         if not self.queue_names:
             raise InvalidArgument("this app has no tasks: define some, or name queues")
         check_names(self.queue_names, app.tenant)
+        self.served = tuple(self.queue_names)
         self.concurrency = whole_number("concurrency", concurrency, 1, 10_000)
         self.pool_name = pool
         self.name = short_text("name", name or f"{socket.gethostname()[:40]}-{os.getpid()}", MAX_WORKER_BYTES)
@@ -218,10 +219,6 @@ class Worker:
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        return tuple(self.queue_names)
 
     def health(self) -> Health:
         """Whether it can claim and settle: what `GET /health` answers."""

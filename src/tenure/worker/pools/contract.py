@@ -30,10 +30,8 @@ class PoolHost(Protocol):
     app: App
     backlog: Backlog
     concurrency: int
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        """The queues, or patterns of queues, this worker claims from."""
+    #: The queues, or patterns of queues, this worker claims from.
+    served: tuple[str, ...]
 
     def job_ended(self, job: HeldJob, outcome: Outcome) -> None:
         """A handler has ended. Settles the job, unless somebody settled it before."""
