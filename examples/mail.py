@@ -58,8 +58,11 @@ outbox = Outbox(":memory:")
 
 @app.task(queue="mail", max_attempts=5, timeout=30, retry_on=Busy, backoff=Backoff.fixed(0.1))
 def send(to: str, text: str) -> str:
-    """Looks before it sends, and notes it afterwards. A worker that dies between the two leaves a mail that is sent again
-    with the same message id, by which mail programs show it once."""
+    """Look whether it was sent, send it, note that it was.
+
+    A worker that dies between the last two leaves a mail that is sent again with the same message id, by which mail
+    programs show it once.
+    """
     job = current_job()
     if outbox.was_sent(job.id):
         return "sent before"

@@ -48,7 +48,8 @@ _PIECES = [
     b"[" * 2000, b'{"a":' * 3000, b"\x91" * 5000, b"\x81\xa1a" * 3000, b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
     b"\xdf\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff", b"9" * 5000, b"1e999", b"-0", b"NaN", b'"\\ud800"', b"\\u0000",
     b"\xff\xfe", b"\xed\xa0\x80", b"null", b"{}", b"[]", b'"task"', b'"args"', b":", b",", b"}", b"]", b"\x00", b"\xc1",
-    b"\xc7\xff\xff", b"\xd9\xff", b'{"task":"typed","args":', b"\x82\xa4task\xa5typed\xa4args", b" " * 100, b"\xc9" * 20,
+    b"\xc7\xff\xff", b"\xd9\xff", b'{"task":"typed","args":', b"\x82\xa4task\xa5typed\xa4args",
+    b" " * 100, b"\xc9" * 20,
 ]  # fmt: skip
 
 

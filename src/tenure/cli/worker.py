@@ -113,7 +113,7 @@ def worker(
     with contextlib.suppress(AttributeError):
         # What handlers print is seen when it is printed, also in a file or a container's log.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    with _shown(session, made, log_level):
+    with _output(session, made, log_level):
         if app.store.url.startswith("memory:"):
             log.warning(
                 "store_in_memory", url=app.store.url,
@@ -133,8 +133,8 @@ def worker(
 
 
 @contextmanager
-def _shown(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
-    """One line for people on a terminal, log lines for everybody else."""
+def _output(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
+    """A status line on a terminal, log lines elsewhere."""
     for_people = sys.stderr.isatty() and not session.json
     from tenure.worker import log
 
@@ -245,7 +245,7 @@ def _task(session: Session, name: str) -> Task[Any, Any, Any]:
         task = load_task(name)
     except InvalidArgument:
         raise
-    except Exception as exc:  # noqa: BLE001 - as above
+    except Exception as exc:  # noqa: BLE001 - as in `_app`
         _import_failed(session, name, exc)
     if session.url is not None:
         task.app.use(session.url)

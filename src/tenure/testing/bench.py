@@ -80,7 +80,7 @@ class Bench:
     # ── run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run_next(self, *queues: str) -> TaskRun | None:
-        """Run the next job that is due, in this thread; None if there is none. Of all the app's queues, if none is named."""
+        """Run the next due job of these queues, or of all the app's, in this thread; None if there is none."""
         names = queues or tuple(self.app.queues())
         if not names:
             return None
@@ -91,8 +91,8 @@ class Bench:
     def drain(self, limit: int = 1000, *, forward: bool = False) -> list[TaskRun]:
         """Run what is due, and what that enqueues, until there is nothing more.
 
-        `forward` moves the clock to what comes later, so that delayed jobs and retries run too. More than `limit` runs are an
-        AssertionError: a job that enqueues itself would never end.
+        `forward` moves the clock to what comes later, so that delayed jobs and retries run too. More than `limit`
+        runs are an AssertionError: a job that enqueues itself would never end.
         """
         ran: list[TaskRun] = []
         while True:

@@ -5,10 +5,10 @@
     Worker:  claimer ──▶ backlog ──▶ pool (threads, processes, one event loop) ──▶ settler ──▶ queue
                             └─ heartbeat: one extend a claim; tells handlers whose lease was lost
 
-app.py          App: the store, the tasks, the schedule       runner.py        Worker: the threads above, and how they end
+app.py          App: the store, the tasks, the schedule       runner.py        Worker: its threads, and how they end
 tasks.py        Task, what a call becomes                     held_claims.py   claims the worker holds, and their jobs
 handles.py      Handle: result, state, cancel                 claimer.py       takes as many jobs as there is room for
-codec.py        arguments and results by type hints           heartbeat.py     extends leases, notices when they are lost
+codec.py        arguments and results by type hints           heartbeat.py     extends leases, notices lost ones
 extra_types.py  Pydantic models, registered types             settler.py       writes outcomes, many to a transaction
 outcomes.py     Retry, Dead, and what an exception means      background.py    a thread that outlives any exception
 context.py      current_job()                                 queue_watch.py   patterns of queues, queues nobody serves

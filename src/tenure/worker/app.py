@@ -39,8 +39,9 @@ AnyTask = Task[Any, Any, Any]
 class App:
     """Tasks on a store.
 
-    `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs every
-    call where it is enqueued. `policies` are given to their queues when a worker starts. `middleware` runs around every handler.
+    `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs
+    every call where it is enqueued. `policies` are given to their queues when a worker starts. `middleware` runs
+    around every handler.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class App:
             return self._opened
 
     def use(self, store: str | Store) -> None:
-        """Use another store than the one the app was made with: for command lines and tests. Closes the one it opened."""
+        """Use another store than the app was made with: for command lines and tests. Closes the one it opened."""
         self.close()
         self._given = store if isinstance(store, Store) else None
         self._url = None if isinstance(store, Store) else store
@@ -148,10 +149,10 @@ class App:
         """Make a function a task.
 
         `max_attempts`, `priority` and `ttl` are its jobs'; `timeout` ends a handler that takes longer. Failures:
-        `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest come
-        back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of calls for which
-        the function returns the same string. `rate` ("10/s", "100/m") holds over all workers, and needs a queue of the task's
-        own. `name` is the module's and the function's, if not given.
+        `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest
+        come back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of
+        calls for which the function returns the same string. `rate` ("10/s", "100/m") holds over all workers, and
+        needs a queue of the task's own. `name` is the module's and the function's, if not given.
         """
         decorate = _Decorator(self, options)
         return decorate if function is None else decorate(function)
@@ -209,7 +210,7 @@ class App:
         return rates
 
     def register_type(self, kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-        """Let values of a class be arguments and results: `encode` makes of them what JSON has, `decode` the value again.
+        """Let values of a class be arguments and results: sent as what `encode` makes of them, read by `decode`.
 
         Raises InvalidArgument for a class that msgspec encodes by itself.
         """
@@ -228,8 +229,8 @@ class App:
     ) -> _PeriodicDecorator:
         """Run a task by a cron expression, in a time zone; each tick is enqueued once, however many workers run.
 
-        On a function it makes the task, too (`options` are `task`'s); on a task it adds to its schedule. `missed` says what
-        becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
+        On a function it makes the task, too (`options` are `task`'s); on a task it adds to its schedule. `missed`
+        says what becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
         """
         return _PeriodicDecorator(self, cron, tz, missed, dict(args or {}), options)
 
@@ -244,7 +245,7 @@ class App:
 
 
 class _Decorator:
-    """`@app.task(...)`, typed: it keeps the function's parameters, and tells a coroutine's result from the coroutine."""
+    """`@app.task(...)`, typed: keeps the function's parameters, and tells a coroutine from its result."""
 
     def __init__(self, app: App, options: Mapping[str, Any]) -> None:
         self._app = app

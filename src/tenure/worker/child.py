@@ -1,7 +1,8 @@
 """A process of a pool: `python -m tenure.worker.child FD`. Runs one job after another in its main thread.
 
-It opens no store. The worker that started it claims, extends and settles; the child is sent one call after another and
-answers each with its outcome. So it can be killed at any moment, and a handler that never releases the GIL stops no heartbeat.
+It opens no store. The worker that started it claims, extends and settles; the child is sent one call after another
+and answers each with its outcome. So it can be killed at any moment, and a handler that never releases the GIL stops
+no heartbeat.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class _ProgressReport:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when its parent ends, even by SIGKILL: by the kernel on Linux, elsewhere by a thread that looks."""
+    """End this process when its parent ends, even by SIGKILL: by the kernel on Linux, elsewhere by a thread."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """The claimer: one thread that takes as many jobs as there is room for, and no more than can be started soon.
 
-Room is the free slots, and, where handlers are quick, as many jobs more as the slots will start within `_AHEAD` seconds (at
-most a tenth of the lease): slots would stand idle while a claim is under way otherwise. Handlers that take longer than that
-get no job ahead of time, so that it is free for another worker.
+Room is the free slots, and, where handlers are quick, as many jobs more as the slots will start within `_AHEAD`
+seconds (at most a tenth of the lease): slots would stand idle while a claim is under way otherwise. Handlers that
+take longer than that get no job ahead of time, so that it is free for another worker.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Claimer:
         self.last_error: str | None = None
         self.thread = BackgroundThread("claimer", self._step)
 
-    # ── called by others ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by others ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def slot_freed(self) -> None:
         """A slot is free: called for every job, so it does next to nothing."""

@@ -1,4 +1,4 @@
-"""The job a handler is running: `current_job()`, by a context variable, so that threads and coroutines each have theirs."""
+"""The job a handler is running: `current_job()`, a context variable, so threads and coroutines each have their own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CurrentJob:
         #: Which delivery this is, from 1, and how many there may be.
         self.attempt = attempt
         self.max_attempts = max_attempts
-        #: The fencing token: grows with every delivery of this job. What is written elsewhere should refuse a smaller one.
+        #: The fencing token: grows with every delivery of this job. What it writes to should refuse a smaller one.
         self.token = token
         self.priority = priority
         self.headers = {} if headers is None else headers
@@ -96,7 +96,7 @@ class CurrentJob:
         return datetime.fromisoformat(moment).astimezone(ZoneInfo(zone))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost if the job is no longer this worker's."""
+        """Store how far it is (0 to 1), shown with the job. Raises LeaseLost if the job is no longer this worker's."""
         if self._report is not None:
             self._report(fraction, note)
         elif isinstance(fraction, bool) or not 0 <= fraction <= 1:

@@ -26,7 +26,7 @@ _ANY_TASK = FailureRules()
 
 
 def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseException], None] | None = None) -> Outcome:
-    """Run it in this thread. An `async def` handler gets an event loop of its own. `on_error` receives what it raised."""
+    """Run it in this thread. An `async def` handler gets an event loop of its own. `on_error` gets what it raised."""
     rules = _ANY_TASK
     try:
         call = _decode(app, payload)

@@ -27,7 +27,7 @@ class ExtraTypes:
         self.msgpack = msgspec.msgpack.Encoder(enc_hook=self.encode).encode
 
     def register(self, kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-        """Send values of `kind` as what `encode` makes of them. Raises InvalidArgument for a type msgspec knows itself."""
+        """Send values of `kind` as what `encode` makes of them. Raises InvalidArgument for a type msgspec knows."""
         if not isinstance(kind, type):
             raise InvalidArgument(f"{kind!r} is not a class")
         if not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):

@@ -39,8 +39,8 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration = 10) -> R:
         """What the handler returned, once it has.
 
-        Raises TaskFailed if the job is dead, was removed or is unknown, WaitTimeout if it has not ended by then. A result is
-        kept for the queue's `result_retention`, a day if not configured otherwise.
+        Raises TaskFailed if the job is dead, was removed or is unknown, WaitTimeout if it has not ended by then. A
+        result is kept for the queue's `result_retention`, a day if not configured otherwise.
         """
         queue = self._find_queue()
         if queue is None:
@@ -58,8 +58,8 @@ class Handle(Generic[R]):
     def status(self) -> str:
         """scheduled, ready, leased, done, dead, removed (cancelled, purged, or its ttl passed), or unknown.
 
-        unknown: no queue of the app's tasks has a trace of it. Another queue may (`task.handle(id, queue=…)`), or the journal
-        that would tell of it has been trimmed.
+        unknown: no queue of the app's tasks has a trace of it. Another queue may (`task.handle(id, queue=…)`), or the
+        journal that would tell of it has been trimmed.
         """
         queue = self._find_queue()
         job = None if queue is None else queue.get(self.id)
@@ -119,8 +119,8 @@ def _warn_of_own_slot(waiter: CurrentJob, task: str, queue: Queue) -> None:
     _warned.add((waiter.task, task))
     log.warning(
         "waits_for_own_worker", task=waiter.task, id=waiter.id, waits_for=task, queue=queue.name.queue,
-        advice="the handler keeps one of its worker's slots while it waits for a job that needs one, too: when all slots "
-        "wait, none goes on. Let the second task enqueue what follows, or serve its queue by another worker.",
+        advice="the handler keeps one of its worker's slots while it waits for a job that needs one, too: when all "
+        "slots wait, none goes on. Let the second task enqueue what follows, or serve its queue by another worker.",
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 """The heartbeat: one thread that extends every claim the worker holds, and ends what can no longer be settled.
 
-It extends at a third of a lease, so two heartbeats may fail before the lease ends. Jobs of the claim that have not started by
-its first heartbeat are given back, so that other workers can have them. Handlers are told when their job is lost: the
-store said so, or the lease would have ended by this worker's own count, which began before the claim was sent.
+It extends at a third of a lease, so two heartbeats may fail before the lease ends. Jobs of the claim that have not
+started by its first heartbeat are given back, so that other workers can have them. Handlers are told when their job
+is lost: the store said so, or the lease would have ended by this worker's own count, which began before the claim was
+sent.
 
-In a pool of threads the heartbeat shares the interpreter with the handlers. A handler that holds the GIL (a C extension that
-does not release it) stops the heartbeat, which warns afterwards; in a pool of processes it cannot.
+In a pool of threads the heartbeat shares the interpreter with the handlers. A handler that holds the GIL (a C
+extension that does not release it) stops the heartbeat, which warns afterwards; in a pool of processes it cannot.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     HeldJob:   waiting in the backlog ── try_begin() ──▶ running ── try_settle() ──▶ settled
                           └───────────── try_begin() ──▶ given back
 
-`try_begin` and `try_settle` each return True to one caller only. The caller that wins `try_begin` starts the job or gives it
-back. The caller that wins `try_settle` decides the outcome: the pool whose handler ended, or the heartbeat that found the
-job's time was up.
+`try_begin` and `try_settle` each return True to one caller only. The caller that wins `try_begin` starts the job or
+gives it back. The caller that wins `try_settle` decides the outcome: the pool whose handler ended, or the heartbeat
+that found the job's time was up.
 """
 
 from __future__ import annotations

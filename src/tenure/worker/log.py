@@ -4,8 +4,9 @@
                                is swallowed, and the line is tried once more with the next one that can be written
     JobLogFilter               for programs with their own logging configuration: job and task on every record
 
-Inside a handler, `task`, `job_id` and `attempt` are bound to structlog's context variables (`context.CurrentJobScope`), so they
-are on the handler's own lines, through structlog or through the standard library's logging.
+Inside a handler, `task`, `job_id` and `attempt` are bound to structlog's context variables
+(`context.CurrentJobScope`), so they are on the handler's own lines, through structlog or through the standard
+library's logging.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     tenure_task_seconds{task}               how long handlers took, as a histogram
     tenure_tasks_total{task,outcome}        done, retried, dead, released, lost
-    tenure_heartbeats_late_total            heartbeats that came late: a handler held the GIL, or the machine stood still
+    tenure_heartbeats_late_total            late heartbeats: a handler held the GIL, or the machine stood still
 
 Tasks are a label, unlike queues: their number is that of functions in a program.
 """

@@ -3,9 +3,9 @@
     before ──▶ handler ──▶ after         each in the order of `app.middleware`; `after` and `on_error` in reverse
                   └──────▶ on_error
 
-They run where the handler runs: in its thread, in its process, or on the event loop (so those of `async def` tasks must not
-block). An exception from `before` is the job's failure, as if the handler had raised it. An exception from `after` or
-`on_error` is logged (`middleware_failed`) and changes nothing: the handler's effects are there already.
+They run where the handler runs: in its thread, in its process, or on the event loop (so those of `async def` tasks
+must not block). An exception from `before` is the job's failure, as if the handler had raised it. An exception from
+`after` or `on_error` is logged (`middleware_failed`) and changes nothing: the handler's effects are there already.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _CUT = "\n… (cut) …\n"
 
 
 class Retry(Exception):
-    """Raised by a handler: try again after `after` seconds, or, without it, by the task's backoff or the queue's policy."""
+    """Raised by a handler: try again after `after` seconds, or else by the task's backoff or the queue's policy."""
 
     def __init__(self, reason: str = "asked to be retried", *, after: Duration | None = None) -> None:
         self.after_ms = None if after is None else duration_ms("after", after)

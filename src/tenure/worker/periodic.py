@@ -5,8 +5,9 @@ claims it enqueues the task's job, by a key made of task and tick; then the job 
 acks. A crash between any two of these repeats them, and the keys make a repetition harmless. The waiting job also
 remembers the schedule: when all workers were gone for a day, it is a day late, and names the tick to catch up from.
 
-Ticks are instants, so a local hour that occurs twice has two, and one that does not occur has none of its own: a task for
-02:30 runs at 03:00 on the day that 02:30 is left out, and once on the day it comes twice (cronsim does it as Debian's cron).
+Ticks are instants, so a local hour that occurs twice has two, and one that does not occur has none of its own: a task
+for 02:30 runs at 03:00 on the day that 02:30 is left out, and once on the day it comes twice (cronsim does it as
+Debian's cron).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Missed = Literal["skip", "catch_up"]
 QUEUE = "tenure.periodic"
 #: The schedule's own queue: its jobs never die, and its keys are held well beyond the skew of two workers' clocks.
 POLICY = Policy(max_attempts=1_000_000, lease=30.0, backoff=Backoff.fixed(10))
-#: A tick attended to within this was not missed: a worker may have been slow, or just restarted.
+#: A tick run within this time was not missed: a worker may have been slow, or just restarted.
 TOLERANCE_MS = 60_000
 #: Ticks caught up in one go; the next of them waits in the queue, already due.
 BATCH = 500
@@ -120,7 +121,7 @@ class Periodic:
 
 
 class Ticker:
-    """A worker's part in the schedule: it enqueues the job that waits for the next tick, and runs those that are due."""
+    """A worker's part in the schedule: lets a job wait for each next tick, and runs those that are due."""
 
     def __init__(self, app: App, worker: str) -> None:
         self._app = app

@@ -4,8 +4,9 @@
                    └─ heartbeat ─┘                 heartbeat, queue watch, and the ticker if there is a schedule
 
 How it ends. `stop`, SIGTERM or SIGINT: no more claims; what has not started is given back, its delivery not counted;
-handlers have the grace to finish, and those that do not are given back as failed deliveries. A second signal: the same with
-no grace. The watchdog ends a worker that has not been able to claim for a while, and `run` then returns non-zero.
+handlers have the grace to finish, and those that do not are given back as failed deliveries. A second signal: the
+same with no grace. The watchdog ends a worker that has not been able to claim for a while, and `run` then returns
+non-zero.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class Totals:
 class Worker:
     """Runs the tasks of an app.
 
-    `queues` are names or patterns (`host-*`, matched as queues appear); those of its tasks, if not given. `lease` is how long
-    a claim holds without a heartbeat (the shortest of the queues' policies, if not given). `grace` is what handlers get to
-    finish when the worker is stopped. `patience` is how long it may be unable to claim before it gives up. `recycle` renews a
-    process of the pool after so many jobs.
+    `queues` are names or patterns (`host-*`, matched as queues appear); those of its tasks, if not given. `lease` is
+    how long a claim holds without a heartbeat (the shortest of the queues' policies, if not given). `grace` is what
+    handlers get to finish when the worker is stopped. `patience` is how long it may be unable to claim before it
+    gives up. `recycle` renews a process of the pool after so many jobs.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class Worker:
                     self._wake.wait(0.25)
                     self._wake.clear()
                     self._check_parts()
-            except BaseException as exc:  # noqa: BLE001 - a signal handler of the app's raised: end in good order, then raise
+            except BaseException as exc:  # noqa: BLE001 - from a signal handler: end in good order, then raise
                 self.pool_broken(exc)
             return self.finish()
 

@@ -108,7 +108,7 @@ class Task(Generic[P, C, R]):
         if running_job() is not None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            return self._await_here(self.function(*args, **kwargs))  # type: ignore[return-value]  # C is a coroutine then
+            return self._await_here(self.function(*args, **kwargs))  # type: ignore[return-value]  # C is a coroutine
         with CurrentJobScope(CurrentJob(self.name)):
             return self.function(*args, **kwargs)
 
@@ -208,8 +208,8 @@ class Task(Generic[P, C, R]):
     def _enqueue_first(queue: Queue, jobs: list[bytes | NewJob]) -> list[Enqueued]:
         """Enqueue jobs with unique keys; one whose key is held already, with whatever arguments, is a duplicate.
 
-        To be replaced by `on_conflict="keep"` once a store takes it. Until then each call leaves out the job that the store
-        named in its KeyConflict, under which nothing was written, and sends the rest again.
+        To be replaced by `on_conflict="keep"` once a store takes it. Until then each call leaves out the job that the
+        store named in its KeyConflict, under which nothing was written, and sends the rest again.
         """
         by_key: dict[str | None, NewJob] = {}
         for job in jobs:

@@ -1,4 +1,4 @@
-"""A pool that is one event loop: for `async def` handlers by the hundred. Plain `def` handlers go to threads beside it."""
+"""A pool that is one event loop: for `async def` handlers by the hundred. Plain `def` handlers run in threads."""
 
 from __future__ import annotations
 

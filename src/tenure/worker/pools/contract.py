@@ -92,8 +92,8 @@ def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
 def run_slot(host: PoolHost, name: str, run_job: Callable[[HeldJob], None]) -> None:
     """Take jobs from the backlog and run each, until a None comes. No exception ends the slot.
 
-    `run_job` settles the job. If it raises instead, that delivery fails, the log says so (`slot_failed`), and the slot goes
-    on with the next job.
+    `run_job` settles the job. If it raises instead, that delivery fails, the log says so (`slot_failed`), and the
+    slot goes on with the next job.
     """
     while True:
         job: HeldJob | None = None

@@ -1,8 +1,8 @@
-"""A pool of processes: for handlers that compute. Each has an interpreter of its own, and is killed with its job if that is lost.
+"""A pool of processes: for handlers that compute. Each has its own interpreter, and is killed if its job is lost.
 
-A slot is a thread of this process that owns one child and waits for it; so the heartbeat goes on whatever a handler does in
-a child, and killing a child frees its slot at once. Children are started fresh, not forked: a fork would inherit
-an open store and locks held by threads that are not there.
+A slot is a thread of this process that owns one child and waits for it; so the heartbeat goes on whatever a handler
+does in a child, and killing a child frees its slot at once. Children are started fresh, not forked: a fork would
+inherit an open store and locks held by threads that are not there.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class ProcessPool:
 
 
 def _redirected() -> bool:
-    """Whether our output goes through somebody else to the terminal (a live line): the children's must go there, too."""
+    """Whether our output goes through a live line to the terminal: the children's must go there, too."""
     return sys.stdout is not sys.__stdout__ and sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
