@@ -97,6 +97,9 @@ def test_a_queue_that_no_worker_serves_is_warned_of_once(app, lines, monkeypatch
     app.store.queue("foreign").enqueue(b"not a task's")
     app.store.queue("paused").enqueue(job.codec.encode_call((1,), {}))
     app.store.queue("paused").pause()
+    app.store.queue("slow").configure(Policy(rate="1/d"))
+    app.store.queue("slow").enqueue_many([job.codec.encode_call((1,), {})] * 3)
+    assert app.store.queue("slow").ack_many(app.store.queue("slow").claim(3).deliveries)
     with app.worker():
         handle = job.options(queue="forgotten").delay(1)
         until(lambda: lines("queue_not_served"))

@@ -134,7 +134,8 @@ class QueueWatch:
         idle: dict[str, tuple[int, int]] = {}
         for info in infos:
             counts = info.counts
-            if counts.ready and not counts.leased and not info.paused and not serves(self._names, info.queue):
+            limited = info.paused or getattr(info.policy, "rate", None) is not None
+            if counts.ready and not counts.leased and not limited and not serves(self._names, info.queue):
                 idle[info.queue] = (counts.enqueued - counts.waiting, counts.done + counts.dead + counts.removed)
         for queue, progress in idle.items():
             if queue != SCHEDULE and queue not in self._warned and self._idle.get(queue) == progress:
