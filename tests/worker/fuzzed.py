@@ -53,12 +53,45 @@ _PIECES = [
 ]  # fmt: skip
 
 
+_NAMES = ["value", "number", "names", "tree", "rest", "others", "x"]
+
+
+def _value(dice: random.Random, depth: int) -> Any:
+    """Any value that both encodings have: right and wrong types for the tasks above."""
+    kind = dice.randrange(10 if depth < 4 else 7)
+    if kind < 7:
+        return dice.choice(
+            [
+                None,
+                True,
+                0,
+                -1,
+                2**63,
+                1.5,
+                1e300,
+                "",
+                "x" * dice.randrange(50),
+                "\x00\u2028",
+                dice.randint(-(2**31), 2**31),
+            ]
+        )
+    if kind < 9:
+        return [_value(dice, depth + 1) for _ in range(dice.randrange(4))]
+    return {dice.choice(["name", "children", "a", ""]): _value(dice, depth + 1) for _ in range(dice.randrange(4))}
+
+
 def payloads(count: int, seed: int) -> Iterator[bytes]:
     """The same ones for the same seed. None is valid but by chance."""
     dice = random.Random(seed)
     for index in range(count):
-        kind = dice.randrange(8)
-        if kind == 0:
+        kind = dice.randrange(10)
+        if kind >= 8:
+            encode = msgspec.json.encode if kind == 8 else msgspec.msgpack.encode
+            args: Any = {name: _value(dice, 0) for name in dice.sample(_NAMES, dice.randrange(4))}
+            data = encode(
+                {"task": dice.choice(list(app.tasks)), "args": args if dice.random() < 0.9 else _value(dice, 0)}
+            )
+        elif kind == 0:
             data = dice.randbytes(dice.randrange(200))
         elif kind == 1:
             data = b"".join(dice.choices(_PIECES, k=dice.randrange(1, 6)))

@@ -154,6 +154,20 @@ def test_a_ticker_outlives_any_exception(monkeypatch):
             assert worker.health().problem is None
 
 
+def test_health_names_a_thread_that_fails(app, monkeypatch):
+    @app.task
+    def job() -> int:
+        return 1
+
+    with app.worker() as worker:
+        monkeypatch.setattr(worker._held_claims, "claims", no_handles)
+        worker._heartbeat._woken.set()
+        until(lambda: "tenure-heartbeat fails: OSError" in (worker.health().problem or ""))
+        monkeypatch.undo()
+        until(lambda: worker.health().problem is None)
+        assert job.delay().result() == 1
+
+
 def test_an_exception_of_the_main_thread_ends_the_worker_in_good_order(app, monkeypatch):
     @app.task
     def job() -> None: ...

@@ -22,15 +22,18 @@ class BackgroundThread(threading.Thread):
     def __init__(self, name: str, step: Callable[[], bool]) -> None:
         super().__init__(name=f"tenure-{name}", daemon=True)
         self._step = step
+        #: What the last step raised; None while they succeed. For `worker.health()`.
+        self.failure: str | None = None
 
     def run(self) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
                 while not self._step():
-                    pause = _FIRST_PAUSE
+                    pause, self.failure = _FIRST_PAUSE, None
                 return
             except BaseException as exc:  # noqa: BLE001 - see above
-                log.error("thread_failed", thread=self.name, error=repr(exc), exc_info=exc)
+                self.failure = repr(exc)
+                log.error("thread_failed", thread=self.name, error=self.failure, exc_info=exc)
                 time.sleep(pause)
                 pause = min(2 * pause, 1.0)

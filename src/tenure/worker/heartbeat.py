@@ -66,6 +66,7 @@ class Heartbeat:
         next_ms = min((self._look_at(claim, now) for claim in self._held_claims.claims()), default=self._planned_ms)
         self._planned_ms = next_ms
         before = self._held_claims.jobs()
+        self.thread.failure = None  # what follows is a wait, of an hour perhaps
         woken = self._clock.wait(self._woken, max(0, next_ms - self._clock.steady_ms()) / 1000)
         late = self._clock.steady_ms() - (self._woken_ms if woken else next_ms)
         if late > max(self._lease_ms // 6, 50) and not self._stopped:

@@ -170,7 +170,8 @@ class Worker:
                     self._wake.clear()
                     self._check_parts()
             except BaseException as exc:  # noqa: BLE001 - from a signal handler: end in good order, then raise
-                self.pool_broken(exc)
+                self._broken = exc
+                self._fail(BROKEN, f"interrupted by {exc!r}")
             return self.finish()
 
     def stop(self, *, now: bool = False) -> None:
@@ -236,8 +237,12 @@ class Worker:
         if stuck_ms > min(self._patience_ms, 10_000) / 2:
             why = self._claimer.last_error or "the store does not answer"
             return f"no claim has succeeded for {stuck_ms / 1000:.0f} s: {why}"
-        ended = [thread.name for thread in self._threads() if not thread.is_alive()]
-        return f"{ended[0]} has ended" if ended else None
+        for thread in self._threads():
+            if not thread.is_alive():
+                return f"{thread.name} has ended"
+            if thread.failure is not None:
+                return f"{thread.name} fails: {thread.failure}"
+        return None
 
     # ── what the pool calls (contract.PoolHost) ──────────────────────────────────────────────────────────────────────
 
