@@ -153,6 +153,8 @@ class ProcessPool:
                 last.end()
 
     def _run_job(self, index: int, job: HeldJob) -> None:
+        if self._children[index] is None:
+            self._replace(index)  # the last job's run ended before it could
         child = self._children[index]
         outcome: Outcome | None = None
         try:
