@@ -58,10 +58,8 @@ class Settler:
                 self._write(queue, items)
             except BaseException as exc:  # noqa: BLE001 - whatever it was, the other queues' outcomes are written
                 log.error("settling_failed", queue=str(queue.name), jobs=len(items), error=repr(exc), exc_info=exc)
-            finally:
-                # Settled or not: what is never removed would be extended for ever.
                 for job, _ in items:
-                    self._held_claims.remove_job(job)
+                    self._held_claims.remove_job(job)  # or it would be extended for ever
         return stopping
 
     def _next_batch(self) -> tuple[list[Item], bool]:
