@@ -17,7 +17,7 @@ app = App("memory:" if __name__ == "__main__" else "rocksdb:./data")
 
 
 class Busy(Exception):
-    """The server asks to come back later."""
+    """The server is busy: try again later."""
 
 
 class Server:
@@ -27,28 +27,30 @@ class Server:
         self.sent: list[str] = []
         self._busy = True
 
-    def send(self, to: str, text: str) -> None:
+    def send(self, to: str, text: str, message_id: str) -> None:
         if self._busy:
             self._busy = False
             raise Busy("452 too many connections")
         if to.endswith("@nowhere.invalid"):
             raise ValueError("550 no such user")
-        self.sent.append(to)
+        self.sent.append(message_id)
 
 
 server = Server()
 
 
 class Outbox:
-    """What was sent, by job: a handler may run twice, and its mail must not."""
+    """Which jobs' mails were sent: a handler may run twice, and its mail must not be sent twice."""
 
     def __init__(self, path: str) -> None:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("create table if not exists sent (job text primary key, token integer)")
+        self._db.execute("create table if not exists sent (job text primary key)")
 
-    def first_time(self, job: str, token: int) -> bool:
-        done = self._db.execute("insert or ignore into sent values (?, ?)", (job, token))
-        return done.rowcount == 1
+    def was_sent(self, job: str) -> bool:
+        return self._db.execute("select 1 from sent where job = ?", (job,)).fetchone() is not None
+
+    def note_sent(self, job: str) -> None:
+        self._db.execute("insert or ignore into sent values (?)", (job,))
 
 
 outbox = Outbox(":memory:")
@@ -56,12 +58,20 @@ outbox = Outbox(":memory:")
 
 @app.task(queue="mail", max_attempts=5, timeout=30, retry_on=Busy, backoff=Backoff.fixed(0.1))
 def send(to: str, text: str) -> str:
+    """Look whether it was sent, send it, note that it was.
+
+    A worker that dies between the last two leaves a mail that is sent again with the same message id, by which mail
+    programs show it once.
+    """
     job = current_job()
+    if outbox.was_sent(job.id):
+        return "sent before"
     try:
-        server.send(to, text)
+        server.send(to, text, message_id=f"<{job.id}@example.org>")
     except ValueError as error:
         raise Dead(f"{to}: {error}") from None
-    return f"sent at attempt {job.attempt}" if outbox.first_time(job.id, job.token) else "sent before"
+    outbox.note_sent(job.id)
+    return f"sent at attempt {job.attempt}"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Enqueueing from FastAPI: a request answers at once, and whoever wants to know asks for the job.
+"""Enqueueing from FastAPI: a request answers at once, and a second one gives the state of its job.
 
     uvicorn examples.web:web                  the web app
     tenure worker examples.web:app         and a worker beside it
@@ -19,23 +19,24 @@ app = App(os.environ.get("WEB_STORE", "lmdb:./data"))
 web = FastAPI(title="Pictures")
 
 
-@app.task(queue="pictures", max_attempts=3)
-def resize(name: str, width: int) -> str:
-    if width > 10_000:
-        raise ValueError("that is no thumbnail")
-    return f"{name}@{width}"
-
-
 class Picture(BaseModel):
     name: str
     width: int
+
+
+@app.task(queue="pictures", max_attempts=3)
+def resize(picture: Picture) -> str:
+    """Pydantic models are arguments like any other."""
+    if picture.width > 10_000:
+        raise ValueError("that is no thumbnail")
+    return f"{picture.name}@{picture.width}"
 
 
 @web.post("/pictures", status_code=202)
 async def add(picture: Picture) -> dict[str, object]:
     """The key makes one job of a request that is sent twice."""
     task = resize.options(key=f"{picture.name}:{picture.width}", max_attempts=1)
-    handle = await task.aio.delay(picture.name, picture.width)
+    handle = await task.aio.delay(picture)
     return {"job": handle.id, "seen_before": handle.duplicate}
 
 
@@ -47,6 +48,6 @@ async def look(job: str, wait: float = 0.0) -> dict[str, object]:
     except WaitTimeout:
         return {"status": await handle.status()}
     except TaskFailed as failed:
-        if failed.reason == "removed":
+        if failed.reason in ("removed", "unknown"):
             raise HTTPException(404, "no such job") from None
         return {"status": "dead", "error": (failed.error or "").splitlines()[0]}

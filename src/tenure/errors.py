@@ -189,9 +189,10 @@ class SnapshotExpired(TenureError):
 
 
 class TaskFailed(TenureError):
-    """A task's result will not come: its job is dead (`reason` failed or max_attempts, `error` the last one) or was removed.
+    """A task's result will not come: its job is dead (`reason` failed or max_attempts, `error` the last one), removed or unknown.
 
-    A dead job can be replayed once its cause is mended; a removed one is gone.
+    A dead job can be replayed once its cause is mended; a removed one is gone; an unknown one may be in a queue that was not
+    looked at.
     """
 
     code = "task_failed"
@@ -201,7 +202,11 @@ class TaskFailed(TenureError):
         self.task = task
         self.reason = reason
         self.error = error
-        what = {"removed": "was removed", "max_attempts": "failed at its last attempt"}.get(reason, "failed")
+        what = {
+            "removed": "was removed",
+            "unknown": "is unknown: the queues it may be in have no trace of it",
+            "max_attempts": "failed at its last attempt",
+        }.get(reason, "failed")
         super().__init__(f"task {task} (job {job_id}) {what}" + (f": {error}" if error else ""))
 
 

@@ -424,7 +424,11 @@ def configure_logging(level: str = "warning", format: str = "auto") -> None:  # 
     handler = _Handler(sys.stderr)
     _straight = None if for_people else handler
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(processors=processors, foreign_pre_chain=[structlog.stdlib.add_logger_name])
+        structlog.stdlib.ProcessorFormatter(
+            processors=processors,
+            # Lines of the standard library's logging: what a worker has bound (job and task) is on them, too.
+            foreign_pre_chain=[structlog.contextvars.merge_contextvars, structlog.stdlib.add_logger_name],
+        )
     )
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:

@@ -165,6 +165,8 @@ def test_enqueue_for_a_worker_and_wait(folder):
             assert "ValueError: broken" in done.stderr
             with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 assert 'tenure_tasks_total{outcome="done",task="tasks.later"} 1.0' in answer.read().decode()
+            with urlopen(f"http://127.0.0.1:{port}/health") as answer:
+                assert json.loads(answer.read())["status"] == "ok"
         finally:
             worker.terminate()
             worker.communicate(timeout=60)
@@ -179,10 +181,11 @@ def test_the_line_a_person_sees(folder):
         store.queue("default").enqueue(b'{"task":"tasks.fail"}', max_attempts=1)
     screen.until("to ada")
     screen.until("task_dead.*\n?.*ValueError: broken")  # a line of the log, above
+    screen.until("in fail\\W")  # and the handler's traceback below it, line by line
     screen.until("1 done · (\x1b\\[\\d+m)?1 dead")
     assert screen.end() == 0
     assert "stopped" in screen.sent
-    assert "Traceback" not in screen.sent
+    assert screen.sent.count("Traceback") == 1
 
 
 def test_top_on_a_terminal(folder):

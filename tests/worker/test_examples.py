@@ -35,6 +35,24 @@ def test_the_mail_sender(tmp_path: Path):
     assert said[4] == "the server took 2 mails"
 
 
+def test_a_mail_that_was_sent_is_not_sent_again(monkeypatch):
+    """A worker died after its handler had ended and before its ack: the job is delivered once more."""
+    from examples import mail
+    from tenure.worker import execution
+    from tenure.worker.context import CurrentJob
+
+    monkeypatch.setattr(mail, "server", mail.Server())
+    monkeypatch.setattr(mail, "outbox", mail.Outbox(":memory:"))
+    payload = mail.send.codec.encode_call(("ada@example.org", "hello"), {})
+    said = [
+        execution.run(mail.app, CurrentJob("mail.send", id="job-1", attempt=attempt, token=attempt), payload)
+        for attempt in (1, 2, 3)
+    ]
+    assert [outcome.verb for outcome in said] == ["nack", "ack", "ack"]
+    assert [outcome.result for outcome in said[1:]] == [b'"sent at attempt 2"', b'"sent before"']
+    assert mail.server.sent == ["<job-1@example.org>"]
+
+
 def test_the_thumbnailer(tmp_path: Path):
     said = run("thumbnails", tmp_path)
     assert sum("'width': " in line for line in said) == 6

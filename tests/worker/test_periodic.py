@@ -192,7 +192,7 @@ def test_the_ticker_goes_on_after_an_error(store, monkeypatch, caplog):
     ticker = Ticker(app, "w1")
     monkeypatch.setattr(ticker, "prepare", fail)
     monkeypatch.setattr(store.clock, "wait", lambda *args: None)
-    ticker.run(stop)
+    ticker.thread(stop).run()
     assert len(calls) == 2
     assert "schedule_failed" in caplog.text
 
@@ -215,3 +215,15 @@ def test_a_schedule_may_be_named(nickname, expression):
 
 def print_tick() -> None:
     """A task for schedules that are not run."""
+
+
+def test_a_row_that_is_no_tick_stops_no_schedule(store, caplog):
+    (app, _), _ = two(store, "* * * * *")
+    ticker = Ticker(app, "w1")
+    ticker.prepare()
+    queue = store.queue("tenure.periodic")
+    bad = [queue.enqueue(payload, priority=9).id for payload in (b"", b"[" * 5000, b"{}", b"\xff")]
+    store.clock.advance(61)
+    assert ticker.step() == 1
+    assert {queue.get(job).state for job in bad} == {"dead"}
+    assert sum("tick_unreadable" in str(record.msg) for record in caplog.records) == 4

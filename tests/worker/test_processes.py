@@ -12,6 +12,7 @@ import pytest
 import tenure
 from tenure import App, InvalidArgument, TaskFailed
 from tenure.worker import app_loader
+from tenure.worker.pools import processes
 from tests.worker import apps
 from tests.worker.conftest import until
 
@@ -43,7 +44,7 @@ def test_jobs_run_in_processes_of_their_own(app, trace):
         assert job is not None
         assert (job.progress, job.progress_note) == (0.4, "resizing")
         assert apps.note.delay("x").result() == "x"
-        children = [child._process.pid for child in worker._pool._children]
+        children = [child.pid for child in worker._pool._children if child is not None]
     assert worker.totals.outcomes["done"] == 14
     for pid in children:
         with pytest.raises(ProcessLookupError):
@@ -131,3 +132,21 @@ def test_an_app_that_cannot_be_imported_is_told_of():
     with pytest.raises(InvalidArgument, match="make it a variable of a module"):
         app.worker(pool="process").start()
     assert app_loader.reference_to(apps.app) == "tests.worker.apps:app"
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(app, trace, monkeypatch, caplog):
+    """As where the machine is short of memory or of file handles for a moment."""
+    with app.worker(["busy"], pool="process", concurrency=1) as worker:
+        start, failures = processes.Child, iter(range(2))
+
+        def short_of_handles(setup):
+            if next(failures, None) is not None:
+                raise OSError(24, "Too many open files")
+            return start(setup)
+
+        monkeypatch.setattr(processes, "Child", short_of_handles)
+        assert apps.die_once.delay().result(60) != os.getpid()
+        assert worker.health().problem is None
+    said = [str(record.msg) for record in caplog.records]
+    assert sum("process_not_started" in line for line in said) == 2
+    assert sum("process_died" in line for line in said) == 1

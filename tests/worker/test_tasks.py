@@ -113,9 +113,23 @@ def test_unique_calls(app):
     assert once.delay(2).duplicate is False
     kept = refresh.delay(1, 1)
     assert refresh.delay(1, 1).id == kept.id
-    with pytest.raises(KeyConflict):
-        refresh.delay(1, page=2)
+    other = refresh.delay(1, page=2)  # the first job wins, whatever the other arguments are
+    assert (other.id, other.duplicate) == (kept.id, True)
     assert refresh.delay(2, 1).duplicate is False
+    with pytest.raises(KeyConflict):  # a key that the caller chose is not ours to decide about
+        refresh.options(key="mine").map([(1, 1), (1, 2)])
+
+
+def test_unique_calls_of_a_batch(app):
+    @app.task(unique=lambda user, page: f"user-{user}")
+    def refresh(user: int, page: int) -> None: ...
+
+    kept = [refresh.delay(1, 1), refresh.delay(3, 1)]
+    handles = refresh.map([(1, 2), (2, 1), (2, 2), (3, 9), (4, 1), (1, 3)])
+    assert [handle.duplicate for handle in handles] == [True, False, True, True, False, True]
+    assert [handles[0].id, handles[3].id, handles[5].id] == [kept[0].id, kept[1].id, kept[0].id]
+    assert handles[1].id == handles[2].id
+    assert app.store.queue("default").counts().waiting == 4
 
 
 def test_expiry():
@@ -144,6 +158,34 @@ def test_a_handle_on_a_job_of_another_process(app):
     assert handle.cancel()
     assert not handle.cancel()
     assert handle.status() == "removed"
+
+
+def test_a_handle_finds_its_queue_and_says_what_is_unknown(app):
+    @app.task
+    def add(a: int) -> int:
+        return a
+
+    @app.task(queue="emails")
+    def send() -> None: ...
+
+    in_emails = add.options(queue="emails").delay(1)
+    assert add.handle(in_emails.id).status() == "ready"
+    assert add.handle(in_emails.id).queue.name.queue == "emails"
+    elsewhere = add.options(queue="elsewhere").delay(2)
+    assert add.handle(elsewhere.id).status() == "unknown"
+    assert add.handle(elsewhere.id, queue="elsewhere").status() == "ready"
+    assert add.handle(elsewhere.id, queue="elsewhere").cancel()
+    assert add.handle(elsewhere.id, queue="elsewhere").status() == "removed"
+    nobody = add.handle("0" * 32)
+    assert (nobody.status(), nobody.job(), nobody.cancel()) == ("unknown", None, False)
+    with pytest.raises(TaskFailed, match="is unknown") as failed:
+        nobody.result(5)
+    assert failed.value.reason == "unknown"
+    assert asyncio.run(add.aio.handle(elsewhere.id, queue="elsewhere").status()) == "removed"
+    with app.worker():
+        gone = send.delay()
+        assert gone.result() is None
+        assert (add.handle(gone.id).status(), add.handle(gone.id).result()) == ("done", None)
 
 
 def test_names(app):

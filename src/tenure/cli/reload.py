@@ -1,4 +1,4 @@
-"""--reload: the same command again, in a process of its own, whenever a Python file under this folder changes."""
+"""--reload: run the worker in a child process, and start it again whenever a Python file under this folder changes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from types import FrameType
 from tenure.cli.session import Session
 
 _EVERY = 0.5
-#: Folders that are no part of anybody's program.
-_PASSED_OVER = {"node_modules", "__pycache__", "venv", "env"}
-#: A worker that does not end in this time is killed: whoever edits wants to see the change.
-_PATIENCE = 10.0
+#: Folders whose files are not the app's.
+_IGNORED = {"node_modules", "__pycache__", "venv", "env"}
+#: Seconds a worker may take to end before it is killed, so that the change is soon seen.
+_STOP_SECONDS = 10.0
 
 
 def supervise(session: Session) -> int:
-    """Until it is interrupted; the last worker's exit code."""
+    """Run until SIGINT or SIGTERM; the last worker's exit code."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
-    told: list[int] = []
+    signals: list[int] = []
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     process = _start(arguments)
     seen = dict(_files(Path.cwd()))
     try:
-        while not told:
+        while not signals:
             time.sleep(_EVERY)
             now = dict(_files(Path.cwd()))
             if now == seen:
@@ -43,7 +43,7 @@ def supervise(session: Session) -> int:
             _stop(process)
             process = _start(arguments)
         # A Ctrl-C has reached the worker too; a SIGTERM only this process.
-        if told[0] == signal.SIGTERM and process.poll() is None:
+        if signals[0] == signal.SIGTERM and process.poll() is None:
             process.terminate()
         return process.wait()
     finally:
@@ -61,16 +61,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(_PATIENCE)
+            process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _files(root: Path) -> Iterator[tuple[str, int]]:
-    """Python files below a folder, and when each was written."""
+    """Python files below a folder, and the time each was last written."""
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in _PASSED_OVER]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)

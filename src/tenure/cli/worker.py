@@ -22,7 +22,6 @@ from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION
 from tenure.cli.worker_line import WorkerLine
 from tenure.errors import InvalidArgument, TaskFailed
-from tenure.telemetry import configure_logging
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     examples=(
         ("Run the tasks of `app` in tasks.py, four at a time:", "tenure worker tasks:app"),
         ("Only some queues, with more threads:", "tenure worker tasks:app --queues emails,reports --concurrency 16"),
+        ("Every queue whose name matches, also those that appear later:", "tenure worker tasks:app --queues 'host-*'"),
         ("Handlers that compute, each in a process of its own:", "tenure worker tasks:app --pool process"),
         ("While you write them: start again whenever a file changes:", "tenure worker tasks:app --reload"),
     ),
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What runs handlers: threads; processes, for those that compute; one event loop.",
 )
-@click.option("--queues", "-q", help="Comma-separated; all that its tasks use, if not given.")
+@click.option("--queues", "-q", help="Comma-separated names or patterns; all that its tasks use, if not given.")
 @click.option("--lease", type=DURATION, help="How long a claim holds without a heartbeat (the queues' policy).")
 @click.option(
     "--grace", type=DURATION, default=30.0, show_default=True, help="For handlers to finish, when it is stopped."
@@ -65,7 +65,10 @@ if TYPE_CHECKING:
 @click.option("--name", help="What it is called where its leases are shown (host and process id).")
 @click.option("--no-schedule", is_flag=True, help="Leave periodic tasks to other workers.")
 @click.option("--reload", "reloading", is_flag=True, help="Start again when a Python file changes: for development.")
-@click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve Prometheus metrics there, on localhost.")
+@click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve /metrics (Prometheus) and /health there.")
+@click.option(
+    "--metrics-host", default="localhost", show_default=True, help="The address to serve them on; 0.0.0.0 for all."
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -85,6 +88,7 @@ def worker(
     no_schedule: bool,
     reloading: bool,
     metrics_port: int | None,
+    metrics_host: str,
     log_level: str | None,
 ) -> None:
     """Run the tasks of APP, a variable of MODULE, until it is stopped.
@@ -94,6 +98,8 @@ def worker(
     """
     if reloading:
         raise click.exceptions.Exit(reload.supervise(session))
+    from tenure.worker import log
+
     app = _app(session, app_name)
     made = app.worker(
         None if queues is None else [part.strip() for part in queues.split(",") if part.strip()],
@@ -101,13 +107,19 @@ def worker(
         schedule=not no_schedule,
     )  # fmt: skip
     if metrics_port is not None:
-        from prometheus_client import start_http_server
+        from tenure.worker.health import HealthServer
 
-        start_http_server(metrics_port, "127.0.0.1")
+        HealthServer(made, metrics_host, metrics_port)
     with contextlib.suppress(AttributeError):
         # What handlers print is seen when it is printed, also in a file or a container's log.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    with _shown(session, made, log_level):
+    with _output(session, made, log_level):
+        if app.store.url.startswith("memory:"):
+            log.warning(
+                "store_in_memory", url=app.store.url,
+                advice="only this process sees this store: no other program can enqueue to this worker. "
+                "Name one on disk or a server with --store, or in App(...).",
+            )  # fmt: skip
         code = made.run()
     if code == BUG or code > NO:
         session.out.problem("worker", f"{made.reason}.")
@@ -121,17 +133,19 @@ def worker(
 
 
 @contextmanager
-def _shown(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
-    """One line for people on a terminal, log lines for everybody else."""
+def _output(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
+    """A status line on a terminal, log lines elsewhere."""
     for_people = sys.stderr.isatty() and not session.json
+    from tenure.worker import log
+
     level = "debug" if session.debug else log_level or ("warning" if for_people else "info")
     form = "json" if session.json else session.settings.log.format
     if not for_people:
-        configure_logging(level, form)
+        log.configure(level, form)
         yield
         return
     with WorkerLine(made):
-        configure_logging(level, form)  # after the line is there, so that log lines are written above it
+        log.configure(level, form)  # after the line is there, so that log lines are written above it
         yield
 
 
@@ -231,7 +245,7 @@ def _task(session: Session, name: str) -> Task[Any, Any, Any]:
         task = load_task(name)
     except InvalidArgument:
         raise
-    except Exception as exc:  # noqa: BLE001 - as above
+    except Exception as exc:  # noqa: BLE001 - as in `_app`
         _import_failed(session, name, exc)
     if session.url is not None:
         task.app.use(session.url)

@@ -1,4 +1,4 @@
-"""The line a person sees below a worker's log: what goes on, four times a second."""
+"""The status line below a worker's log on a terminal, renewed four times a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkerLine:
         self._seen: deque[tuple[float, int]] = deque()
         self._live = Live(
             get_renderable=self._line, console=Console(stderr=True, highlight=False), refresh_per_second=4,
-            redirect_stdout=sys.stdout.isatty(),  # what handlers print is written above the line; a file gets it as it is
+            redirect_stdout=sys.stdout.isatty(),  # handlers' output goes above the line
         )  # fmt: skip
 
     def __enter__(self) -> WorkerLine:
@@ -66,6 +66,6 @@ class WorkerLine:
         line.append(f" · {', '.join(worker.queue_names)}", style="dim")
         if state == "stopping":
             line.append(" · once more ends it at once", style="dim")
-        elif state == "working" and worker.totals.last:
-            line.append(f" · last {worker.totals.last}", style="dim")
+        elif state == "working" and worker.totals.last_task:
+            line.append(f" · last {worker.totals.last_task}", style="dim")
         return line

@@ -1,4 +1,4 @@
-"""A bench for an app's tests: its tasks on a store in memory, run one by one, by a clock that moves when it is told to."""
+"""A bench for an app's tests: its tasks on a store in memory, run one by one, by a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tenure.worker.context import CurrentJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.periodic import Ticker
 
-#: No test is waited for: a handler under test has this lease.
+#: Long enough that no handler under test loses its lease.
 _LEASE = 86_400.0
 
 
-class Ran(msgspec.Struct, frozen=True):
+class TaskRun(msgspec.Struct, frozen=True):
     """One run of a handler."""
 
     task: str
@@ -79,8 +79,8 @@ class Bench:
 
     # ── run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def run_next(self, *queues: str) -> Ran | None:
-        """Run the next job that is due, in this thread; None if there is none. Of all the app's queues, if none is named."""
+    def run_next(self, *queues: str) -> TaskRun | None:
+        """Run the next due job of these queues, or of all the app's, in this thread; None if there is none."""
         names = queues or tuple(self.app.queues())
         if not names:
             return None
@@ -88,23 +88,23 @@ class Bench:
         claim = self.store.claim(handles, 1, _LEASE, worker="bench")
         return self._run(claim.queue, claim[0]) if claim else None
 
-    def drain(self, limit: int = 1000, *, forward: bool = False) -> list[Ran]:
+    def drain(self, limit: int = 1000, *, forward: bool = False) -> list[TaskRun]:
         """Run what is due, and what that enqueues, until there is nothing more.
 
-        `forward` moves the clock to what comes later, so that delayed jobs and retries run too. More than `limit` runs are an
-        AssertionError: a job that enqueues itself would never end.
+        `forward` moves the clock to what comes later, so that delayed jobs and retries run too. More than `limit`
+        runs are an AssertionError: a job that enqueues itself would never end.
         """
-        ran: list[Ran] = []
+        ran: list[TaskRun] = []
         while True:
             one = self.run_next()
             if one is not None:
                 ran.append(one)
-                _hold(len(ran) <= limit, f"more than {limit} jobs ran: does one enqueue itself?")
+                _require(len(ran) <= limit, f"more than {limit} jobs ran: does one enqueue itself?")
             elif not (forward and self._forward()):
                 return ran
 
     def advance(self, seconds: Duration) -> int:
-        """Let time pass, and attend to every tick of the schedule on the way; how many jobs that enqueued."""
+        """Let time pass, and enqueue the jobs of every tick of the schedule on the way; how many jobs that enqueued."""
         enqueued = 0
         until = self.clock.wall_ms() + duration_ms("seconds", seconds)
         while True:
@@ -127,7 +127,7 @@ class Bench:
         self.clock.advance(max(0, later[0].visible_at_ms - self.clock.wall_ms()) / 1000 + 0.001)
         return True
 
-    def _run(self, queue: Queue, delivery: Delivery) -> Ran:
+    def _run(self, queue: Queue, delivery: Delivery) -> TaskRun:
         job = CurrentJob(
             _task_of(delivery.payload), id=delivery.id, queue=delivery.queue, tenant=delivery.tenant,
             attempt=delivery.attempt, max_attempts=delivery.max_attempts, token=delivery.token,
@@ -141,14 +141,14 @@ class Bench:
         )
         if answer is not None:
             raise answer
-        return self._told(job, outcome, caught[0] if caught else None)
+        return self._task_run(job, outcome, caught[0] if caught else None)
 
-    def _told(self, job: CurrentJob, outcome: Outcome, exception: BaseException | None) -> Ran:
+    def _task_run(self, job: CurrentJob, outcome: Outcome, exception: BaseException | None) -> TaskRun:
         if outcome.verb == "ack":
             result = self.app.tasks[job.task].codec.decode_result(outcome.result)
-            return Ran(job.task, job.id, job.attempt, "done", result)
+            return TaskRun(job.task, job.id, job.attempt, "done", result)
         dead = outcome.verb == "fail" or job.attempt >= job.max_attempts
-        return Ran(job.task, job.id, job.attempt, "dead" if dead else "retried", None, outcome.error, exception)
+        return TaskRun(job.task, job.id, job.attempt, "dead" if dead else "retried", None, outcome.error, exception)
 
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,18 +168,18 @@ class Bench:
         """A call of the task waits: with these arguments, or any if none are given. It is returned."""
         calls = self.enqueued(task)
         if not args and not kwargs:
-            _hold(calls, f"no call of {task.name} waits")
+            _require(calls, f"no call of {task.name} waits")
             return calls[0]
         payload = task.codec.encode_call(args, kwargs)
         wanted = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
         found = [call for call in calls if (call.args, call.kwargs) == wanted]
         waiting = "".join(f"\n  {call.args} {call.kwargs}" for call in calls) or " none"
-        _hold(found, f"no call of {task.name} with {args} {kwargs} waits. Waiting are:{waiting}")
+        _require(found, f"no call of {task.name} with {args} {kwargs} waits. Waiting are:{waiting}")
         return found[0]
 
     def assert_not_enqueued(self, task: AnyTask) -> None:
         calls = self.enqueued(task)
-        _hold(not calls, f"{len(calls)} calls of {task.name} wait")
+        _require(not calls, f"{len(calls)} calls of {task.name} wait")
 
     def assert_dead(self, task: AnyTask, error: str = "") -> Job:
         """A job of the task is dead, of an error that contains this text. It is returned."""
@@ -187,7 +187,7 @@ class Bench:
         dead = [job for job in jobs if _task_of(job.payload) == task.name]
         found = [job for job in dead if error in (job.error or "")]
         died = "".join(f"\n  {(job.error or '').partition(chr(10))[0]}" for job in dead) or " none"
-        _hold(found, f"no job of {task.name} died of {error!r}. Dead are:{died}")
+        _require(found, f"no job of {task.name} died of {error!r}. Dead are:{died}")
         return found[0]
 
     @staticmethod
@@ -203,7 +203,7 @@ def _task_of(payload: bytes) -> str:
         return "(unreadable)"
 
 
-def _hold(fact: object, said: str) -> None:
-    """Not by an `assert`: pytest rewrites those of an installed plugin, and would add to what is said."""
+def _require(fact: object, message: str) -> None:
+    """Raises AssertionError. Not by an `assert`: pytest rewrites those of a plugin, and would add to the message."""
     if not fact:
-        raise AssertionError(said)
+        raise AssertionError(message)

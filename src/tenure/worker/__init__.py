@@ -1,17 +1,21 @@
 """Tasks and the workers that run them: functions on top of queues, on any `Store`.
 
-    @app.task → Task ── delay ──▶ encoding ──▶ queue                                   the producer's side
-                                                 │ claim: one lease, as many jobs as there is room for
+    @app.task → Task ── delay ──▶ codec ──▶ queue                                   the producer's side
+                                              │ claim: one lease, as many jobs as there is room for
     Worker:  claimer ──▶ backlog ──▶ pool (threads, processes, one event loop) ──▶ settler ──▶ queue
-                            └─ heartbeat: one extend a claim, and word to the handlers of what was lost
+                            └─ heartbeat: one extend a claim; tells handlers whose lease was lost
 
-app.py        App: the store, the tasks, the schedule         runner.py      Worker: the threads above, and how they end
-tasks.py      Task, what a call becomes                       hold.py        claims in hand, and the works under them
-handles.py    Handle: what became of it                       heartbeat.py   keeps leases, notices when they are lost
-encoding.py   arguments and results by type hints             settling.py    outcomes, many to a transaction
-verdicts.py   Retry, Dead, and what an exception means        pools/         who runs a handler, and how it is ended
-context.py    current_job()                                   periodic.py    cron, each tick once
-execute.py    one job, run to its outcome                     child.py       the other end of a process pool
+app.py          App: the store, the tasks, the schedule       runner.py        Worker: its threads, and how they end
+tasks.py        Task, what a call becomes                     held_claims.py   claims the worker holds, and their jobs
+handles.py      Handle: result, state, cancel                 claimer.py       takes as many jobs as there is room for
+codec.py        arguments and results by type hints           heartbeat.py     extends leases, notices lost ones
+extra_types.py  Pydantic models, registered types             settler.py       writes outcomes, many to a transaction
+outcomes.py     Retry, Dead, and what an exception means      background.py    a thread that outlives any exception
+context.py      current_job()                                 queue_watch.py   patterns of queues, queues nobody serves
+middleware.py   hooks around handlers                         periodic.py      cron, each tick once
+execution.py    one job, run to its outcome                   pools/           what runs a handler, and how it is ended
+log.py          log lines that never fail                     child.py         the child process of a process pool
+metrics.py      Prometheus metrics per task                   health.py        GET /health and /metrics
 
-`tenure.App`, `Retry`, `Dead` and `current_job` are loaded from here when they are first asked for.
+`tenure.App`, `Retry`, `Dead` and `current_job` are loaded from here when they are first used.
 """

@@ -15,10 +15,13 @@ from tenure.clock import Clock, SystemClock
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration
 from tenure.model.names import DEFAULT_TENANT, queue_name
+from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
 from tenure.process import Layer, closed_at_exit
 from tenure.worker.codec import ENCODINGS, Encoding
-from tenure.worker.outcomes import Rules
+from tenure.worker.extra_types import ExtraTypes
+from tenure.worker.middleware import Middleware
+from tenure.worker.outcomes import FailureRules
 from tenure.worker.periodic import Missed, Periodic
 from tenure.worker.tasks import Options, Task, Unique, task_name
 
@@ -28,14 +31,16 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 AnyTask = Task[Any, Any, Any]
 
 
 class App:
     """Tasks on a store.
 
-    `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs every
-    call where it is enqueued. `policies` are given to their queues when a worker starts.
+    `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs
+    every call where it is enqueued. `policies` are given to their queues when a worker starts. `middleware` runs
+    around every handler.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class App:
         inline: bool = False,
         clock: Clock | None = None,
         policies: Mapping[str, Policy] | None = None,
+        middleware: Iterable[Middleware] = (),
         **options: Any,
     ) -> None:
         queue_name(queue, tenant)
@@ -57,6 +63,8 @@ class App:
         self.inline = inline
         self.clock: Clock = SystemClock() if clock is None else clock
         self.policies = dict(policies or {})
+        self.middleware: list[Middleware] = list(middleware)
+        self.types = ExtraTypes()
         self.tasks: dict[str, AnyTask] = {}
         self.schedule: dict[str, Periodic] = {}
         self._url = None if isinstance(store, Store) else None if store is None else os.fspath(store)
@@ -70,7 +78,7 @@ class App:
 
     @property
     def store(self) -> Store:
-        """Opened when it is first asked for, and anew in a fork of this process, which cannot use its parent's."""
+        """Opened when it is first used, and anew in a forked child, which cannot use its parent's."""
         if self._given is not None:
             return self._given
         opened = self._opened
@@ -85,13 +93,13 @@ class App:
             return self._opened
 
     def use(self, store: str | Store) -> None:
-        """Another store than the one the app was made with: for command lines and tests. What was opened is closed."""
+        """Use another store than the app was made with: for command lines and tests. Closes the one it opened."""
         self.close()
         self._given = store if isinstance(store, Store) else None
         self._url = None if isinstance(store, Store) else store
 
     def close(self) -> None:
-        """Close the store, if this app opened it. It is opened again when it is next asked for."""
+        """Close the store, if this app opened it. It is opened again when it is next used."""
         opened, self._opened = self._opened, None
         if opened is not None and self._owner == os.getpid():
             opened.close()
@@ -109,7 +117,7 @@ class App:
 
     @cached_property
     def threads(self) -> _Threads:
-        """Where the awaited verbs run: the adapter's."""
+        """The threads in which awaited verbs run, as the asyncio adapter has them."""
         from tenure.api.aio import _Threads
 
         return _Threads(16, 64)
@@ -135,6 +143,7 @@ class App:
         dead_on: type[BaseException] | tuple[type[BaseException], ...] = (),
         backoff: Backoff | None = None,
         unique: Unique = False,
+        rate: Rate | str | None = None,
         encoding: Encoding | None = None,
     ) -> _Decorator: ...
 
@@ -142,9 +151,10 @@ class App:
         """Make a function a task.
 
         `max_attempts`, `priority` and `ttl` are its jobs'; `timeout` ends a handler that takes longer. Failures:
-        `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest come
-        back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of calls for which
-        the function returns the same string. `name` is the module's and the function's, if not given.
+        `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest
+        come back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of
+        calls for which the function returns the same string. `rate` ("10/s", "100/m") holds over all workers, and
+        needs a queue of the task's own. `name` is the module's and the function's, if not given.
         """
         decorate = _Decorator(self, options)
         return decorate if function is None else decorate(function)
@@ -154,19 +164,23 @@ class App:
         name = rest.pop("name", None) or task_name(function)
         if name in self.tasks:
             raise InvalidArgument(f"there are two tasks named {name!r}: give one of them a name=")
-        rules = Rules(
+        rules = FailureRules(
             _types(rest.pop("retry_on", None)), _types(rest.pop("dead_on", ())) or (), rest.pop("backoff", None)
         )
         encoding = _encoding(rest.pop("encoding", None) or self.encoding)
         timeout, unique = rest.pop("timeout", None), rest.pop("unique", False)
+        rate = rest.pop("rate", None)
+        if rate is not None and rest.get("queue") is None:
+            raise InvalidArgument(f"task {name}: rate= is kept by the task's queue: give it a queue= of its own")
         if rest.get("queue") is not None:
             queue_name(rest["queue"], self.tenant)
         unknown = set(rest) - {"queue", "max_attempts", "priority", "ttl"}
         if unknown:
             raise TypeError(f"task() got an unexpected argument {sorted(unknown)[0]!r}")
         task: AnyTask = Task(
-            self, function, name, Options(**rest), encoding=encoding, timeout=timeout, rules=rules, unique=unique
-        )
+            self, function, name, Options(**rest), encoding=encoding, timeout=timeout, rules=rules, unique=unique,
+            rate=rate,
+        )  # fmt: skip
         self.tasks[name] = task
         return task
 
@@ -185,6 +199,25 @@ class App:
         """The queues its tasks are enqueued to, sorted."""
         return sorted({task.queue for task in self.tasks.values()})
 
+    def rates(self) -> dict[str, Rate]:
+        """The rates of tasks, by their queues. Raises InvalidArgument if such a queue has another task's jobs, too."""
+        rates = {task.queue: task.rate for task in self.tasks.values() if task.rate is not None}
+        for queue in rates:
+            sharing = sorted(task.name for task in self.tasks.values() if task.queue == queue)
+            if len(sharing) > 1:
+                raise InvalidArgument(
+                    f"queue {queue!r} has the rate of one task and the jobs of several ({', '.join(sharing)}): "
+                    "a task with a rate= needs a queue of its own"
+                )
+        return rates
+
+    def register_type(self, kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
+        """Let values of a class be arguments and results: sent as what `encode` makes of them, read by `decode`.
+
+        Raises InvalidArgument for a class that msgspec encodes by itself.
+        """
+        self.types.register(kind, encode, decode)
+
     # ── periodic ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def periodic(
@@ -198,8 +231,8 @@ class App:
     ) -> _PeriodicDecorator:
         """Run a task by a cron expression, in a time zone; each tick is enqueued once, however many workers run.
 
-        On a function it makes the task, too (`options` are `task`'s); on a task it adds to its schedule. `missed` says what
-        becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
+        On a function it makes the task, too (`options` are `task`'s); on a task it adds to its schedule. `missed`
+        says what becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
         """
         return _PeriodicDecorator(self, cron, tz, missed, dict(args or {}), options)
 
@@ -214,7 +247,7 @@ class App:
 
 
 class _Decorator:
-    """`@app.task(...)`, typed: it keeps the function's parameters, and tells a coroutine's result from the coroutine."""
+    """`@app.task(...)`, typed: keeps the function's parameters, and tells a coroutine from its result."""
 
     def __init__(self, app: App, options: Mapping[str, Any]) -> None:
         self._app = app

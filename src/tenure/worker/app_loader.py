@@ -1,4 +1,4 @@
-"""`tasks:app`: finding an app by the words of a command line, and the words for an app that a process is to find again."""
+"""`tasks:app`: import an app by such a reference; make one by which a child process imports the app of this process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A process of a pool: `python -m tenure.worker.child FD`. Runs one job after another in its main thread.
 
-It opens no store. The worker that started it holds the lease, keeps it, and settles; this end is given a call and says
-what came of it. So it can be killed at any moment, and a handler that never lets go of the interpreter stops no heartbeat.
+It opens no store. The worker that started it claims, extends and settles; the child is sent one call after another
+and answers each with its outcome. So it can be killed at any moment, and a handler that never releases the GIL stops
+no heartbeat.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import time
 
 from tenure.errors import InvalidArgument
 from tenure.model.request import number
-from tenure.worker.child_channel import Assignment, Ended, Hello, Pipe, Progress, Setup
+from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup
 from tenure.worker.context import CurrentJob
-from tenure.worker.outcomes import told
+from tenure.worker.outcomes import error_text
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,36 +29,36 @@ def main() -> None:
     # The worker decides when this process ends: Ctrl-C and a service manager's SIGTERM reach the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
-    setup = pipe.receive()
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    setup = channel.receive()
     assert isinstance(setup, Setup)
     sys.path[:] = setup.path
     if setup.log_level is not None:
-        from tenure.telemetry import configure_logging
+        from tenure.worker.log import configure
 
-        configure_logging(setup.log_level, setup.log_format)
+        configure(setup.log_level, setup.log_format)
     try:
         from tenure.worker import execution
         from tenure.worker.app_loader import load_for_child
 
         app = load_for_child(setup.app)
     except BaseException as exc:  # noqa: BLE001 - whatever the user's module raised, the worker has to know it
-        pipe.send(Hello(os.getpid(), told(exc)))
+        channel.send(Hello(os.getpid(), error_text(exc)))
         sys.exit(1)
-    pipe.send(Hello(os.getpid()))
-    while (given := pipe.receive()) is not None:
+    channel.send(Hello(os.getpid()))
+    while (given := channel.receive()) is not None:
         assert isinstance(given, Assignment)
         job = CurrentJob(
             given.task, id=given.id, queue=given.queue, tenant=given.tenant, attempt=given.attempt,
             max_attempts=given.max_attempts, token=given.token, priority=given.priority, headers=given.headers,
-            deadline_ms=given.deadline_ms, report=_Report(pipe),
+            deadline_ms=given.deadline_ms, report=_ProgressReport(channel), served=setup.served,
         )  # fmt: skip
-        pipe.send(Ended(execution.run(app, job, given.payload)))
+        channel.send(Ended(execution.run(app, job, given.payload)))
 
 
-class _Report:
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+class _ProgressReport:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._lock = threading.Lock()
 
     def __call__(self, fraction: float, note: str | None) -> None:
@@ -65,11 +66,11 @@ class _Report:
         if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._lock:
-            self._pipe.send(Progress(float(fraction), note))
+            self._channel.send(Progress(float(fraction), note))
 
 
 def _die_with(parent: int) -> None:
-    """Whoever kills the worker has killed its handlers: the kernel sees to it, elsewhere a thread."""
+    """End this process when its parent ends, even by SIGKILL: by the kernel on Linux, elsewhere by a thread."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

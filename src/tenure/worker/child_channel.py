@@ -1,7 +1,7 @@
-"""What a process pool's two ends say to each other: MessagePack frames over a socket pair. Nothing is pickled.
+"""The messages between a process pool and its children: MessagePack frames over a socket pair. Nothing is pickled.
 
 parent → child      Setup, then Assignment after Assignment
-child → parent      Hello, then for each: Progress any number of times, Outcome once
+child → parent      Hello, then for each: Progress any number of times, Ended once
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=1):
     path: list[str]
     log_level: str | None = None
     log_format: str = "auto"
+    served: tuple[str, ...] = ()
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -57,7 +58,7 @@ _decoder = msgspec.msgpack.Decoder(Message)
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Pipe:
+class Channel:
     """One end."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -69,17 +70,17 @@ class Pipe:
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> Any:
-        """The next message; None if the other end is gone."""
-        head = self._exactly(_LENGTH.size)
+        """The next message; None if the other end is gone. Raises msgspec.DecodeError for what is no message."""
+        head = self._read(_LENGTH.size)
         if head is None:
             return None
-        data = self._exactly(_LENGTH.unpack(head)[0])
+        data = self._read(_LENGTH.unpack(head)[0])
         return None if data is None else _decoder.decode(data)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _exactly(self, size: int) -> bytes | None:
+    def _read(self, size: int) -> bytes | None:
         parts: list[bytes] = []
         while size:
             try:

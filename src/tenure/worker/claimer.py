@@ -1,8 +1,8 @@
-"""The claimer: one thread that takes as many jobs as there is room for, and no more than can be started in good time.
+"""The claimer: one thread that takes as many jobs as there is room for, and no more than can be started soon.
 
-Room is the free slots, and, where handlers are quick, as many jobs more as the slots will start within a moment (`_AHEAD`,
-at most a tenth of the lease): by the time the claims take, slots would stand idle otherwise. Handlers that take longer
-than that get no job ahead of time, so that it is free for another worker.
+Room is the free slots, and, where handlers are quick, as many jobs more as the slots will start within `_AHEAD`
+seconds (at most a tenth of the lease): slots would stand idle while a claim is under way otherwise. Handlers that
+take longer than that get no job ahead of time, so that it is free for another worker.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 from tenure.api.queue import Queue, claim_from
 from tenure.clock import Clock
-from tenure.errors import TenureError
 from tenure.model.lease import ClaimRequest
-from tenure.worker import metrics
-from tenure.worker.held_claims import Hands, Held, Work
+from tenure.worker import log
+from tenure.worker.background import BackgroundThread
+from tenure.worker.held_claims import HeldClaim, HeldClaims, HeldJob
 from tenure.worker.pools.contract import Backlog, Pool
 
 #: Seconds of work that may be claimed ahead of time, and jobs.
@@ -33,7 +33,7 @@ class Claimer:
     def __init__(
         self,
         queues: Sequence[Queue],
-        hands: Hands,
+        held_claims: HeldClaims,
         backlog: Backlog,
         clock: Clock,
         stop: threading.Event,
@@ -42,11 +42,12 @@ class Claimer:
         name: str,
         concurrency: int,
         pool: Pool,
-        watch: Callable[[int], None],
+        wake_heartbeat: Callable[[int], None],
         unsettled: Callable[[], int],
     ) -> None:
-        self._queues = list(queues)
-        self._hands = hands
+        #: Those to claim from. The queue watch replaces the list when a queue appears that matches a pattern.
+        self.queues = list(queues)
+        self._held_claims = held_claims
         self._backlog = backlog
         self._clock = clock
         self._stop = stop
@@ -54,7 +55,7 @@ class Claimer:
         self._name = name
         self._concurrency = concurrency
         self._pool = pool
-        self._watch = watch
+        self._wake_heartbeat = wake_heartbeat
         self._unsettled = unsettled
         # The lease counts from before the claim is sent, so waiting there is time taken from it.
         self._wait_ms = max(1, min(_WAIT_MS, lease_ms // 6))
@@ -64,26 +65,27 @@ class Claimer:
         self._seen = (0, 0)
         self._turn = 0
         self._room = threading.Event()
-        self._hungry = False
+        self._waiting_for_room = False
         self._asked_ms: int | None = None
         self._failing_ms: int | None = None
         #: The last error, while claims fail.
-        self.trouble: str | None = None
+        self.last_error: str | None = None
+        self.thread = BackgroundThread("claimer", self._step)
 
-    # ── told by others ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by others ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def freed(self) -> None:
+    def slot_freed(self) -> None:
         """A slot is free: called for every job, so it does next to nothing."""
-        if self._hungry:
+        if self._waiting_for_room:
             self._room.set()
 
     def given_back(self, count: int) -> None:
-        self._returned += count  # by the keeper, or at the end by the runner: never by both at once
+        self._returned += count  # by the heartbeat, or at the end by the worker: never by both at once
         self._ahead = 0  # until jobs end again: or this worker would take at once what it has just left to others
-        self.freed()
+        self.slot_freed()
 
     def stuck_ms(self) -> int:
-        """For how long no claim has come back, or none without an error; 0 while all is well."""
+        """For how long no claim has come back, or none without an error; 0 while claims succeed."""
         now = self._clock.steady_ms()
         asked, failing = self._asked_ms, self._failing_ms
         silent = 0 if asked is None else max(0, now - asked - self._wait_ms)
@@ -91,27 +93,38 @@ class Claimer:
 
     # ── its thread ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def run(self) -> None:
-        while not self._stop.is_set():
-            room = self._find_room()
-            if room:
-                self._claim(room)
+    def _step(self) -> bool:
+        if self._stop.is_set():
+            return True
+        if not self.queues:
+            self._stop.wait(0.2)  # only patterns, and no queue matches yet
+            return False
+        room = self._find_room()
+        if room:
+            sent_ms = self._asked_ms = self._clock.steady_ms()
+            try:
+                self._claim(room, sent_ms)
+            except Exception as exc:  # noqa: BLE001 - tried again; the watchdog ends a worker that never succeeds
+                self._failed(exc, sent_ms)
+            finally:
+                self._asked_ms = None
+        return False
 
     def _in_hand(self) -> int:
         return self._taken - self._returned - self._pool.finished[0]
 
     def _find_room(self) -> int:
-        """How many jobs to ask for; 0 after a wait, to look again."""
+        """How many jobs to claim; 0, after a short wait, if there is no room yet."""
         self._plan()
         room = self._concurrency + self._ahead - self._in_hand()
         if room > self._ahead // 2 and self._unsettled() < _UNSETTLED:
             return room
         self._room.clear()
-        self._hungry = True
-        # Looked at again after `hungry` was set: a slot freed before that told nobody.
+        self._waiting_for_room = True
+        # Looked at again once the flag is set: a slot that was freed before set no event.
         if self._concurrency + self._ahead - self._in_hand() <= self._ahead // 2 or self._unsettled() >= _UNSETTLED:
             self._room.wait(0.05)
-        self._hungry = False
+        self._waiting_for_room = False
         return 0
 
     def _plan(self) -> None:
@@ -127,34 +140,30 @@ class Claimer:
         # Grown by doubling: a few quick jobs say little about the next thousand.
         self._ahead = min(wanted, _MOST_AHEAD, max(2 * self._ahead, self._concurrency))
 
-    def _claim(self, room: int) -> None:
-        first, self._turn = self._turn % len(self._queues), self._turn + 1
-        queues = self._queues[first:] + self._queues[:first]
+    def _claim(self, room: int, sent_ms: int) -> None:
+        every = self.queues
+        first, self._turn = self._turn % len(every), self._turn + 1
+        queues = every[first:] + every[:first]
         request = ClaimRequest(room, self._lease_ms, self._wait_ms, self._name, _MAX_BYTES)
-        sent = self._asked_ms = self._clock.steady_ms()
-        try:
-            claim = claim_from(queues, request, self._stop)
-        except TenureError as exc:
-            self._failed(exc, sent)
-            return
-        finally:
-            self._asked_ms = None
-        self._failing_ms = self.trouble = None
+        claim = claim_from(queues, request, self._stop)
+        self._failing_ms = self.last_error = None
         if not claim:
             return
-        held = Held(claim, sent, self._lease_ms)
-        works = [Work(delivery, held) for delivery in claim]
-        held.works.update(works)
-        self._hands.add(held)
-        self._taken += len(works)
-        for work in works:
-            self._backlog.put(work)
-        self._watch(held.beat_at_ms)
+        held = HeldClaim(claim, sent_ms, self._lease_ms)
+        jobs = [HeldJob(delivery, held) for delivery in claim]
+        held.jobs.update(jobs)
+        # From here on the heartbeat gives back what does not start, whatever happens in this thread.
+        self._held_claims.add(held)
+        self._taken += len(jobs)
+        for job in jobs:
+            self._backlog.put(job)
+        self._wake_heartbeat(held.heartbeat_at_ms)
 
-    def _failed(self, error: TenureError, sent_ms: int) -> None:
+    def _failed(self, error: Exception, sent_ms: int) -> None:
         if self._failing_ms is None:
             self._failing_ms = sent_ms
-        if str(error) != self.trouble:
-            self.trouble = str(error)
-            metrics.warn("claim_failed", worker=self._name, error=str(error))
+        text = str(error) or repr(error)
+        if text != self.last_error:
+            self.last_error = text
+            log.warning("claim_failed", worker=self._name, error=text)
         self._stop.wait(0.5)

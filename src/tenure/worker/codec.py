@@ -13,12 +13,12 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePath
 from typing import Any, Literal
 
 import msgspec
 
 from tenure.errors import InvalidArgument
+from tenure.worker.extra_types import ExtraTypes
 
 Encoding = Literal["json", "msgpack"]
 ENCODINGS: tuple[Encoding, ...] = ("json", "msgpack")
@@ -39,35 +39,20 @@ _json_envelope = msgspec.json.Decoder(Envelope)
 _msgpack_envelope = msgspec.msgpack.Decoder(Envelope)
 
 
-def _also(value: Any) -> Any:
-    """What msgspec does not know and tasks are often given: paths, as text."""
-    if isinstance(value, PurePath):
-        return str(value)
-    raise TypeError(f"no way to encode a {type(value).__name__}")
-
-
-def _also_back(kind: type, value: Any) -> Any:
-    if kind is object:
-        return value  # "anything", as some write it
-    if issubclass(kind, PurePath) and isinstance(value, str):
-        return kind(value)
-    raise TypeError(f"no way to make a {getattr(kind, '__name__', kind)} of {type(value).__name__}")
-
-
-_json_encode = msgspec.json.Encoder(enc_hook=_also).encode
-_msgpack_encode = msgspec.msgpack.Encoder(enc_hook=_also).encode
-
-
 def is_json(data: bytes) -> bool:
     """A MessagePack object never begins with what an object in JSON may begin with."""
     return data[:1] in (b"{", b" ", b"\n", b"\t", b"\r")
+
+
+#: What a decoder may raise for bytes that are wrong. RecursionError: two thousand brackets are nested too deeply.
+_UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 def open_envelope(payload: bytes) -> Envelope:
     """Which task a payload is for. Raises InvalidArgument."""
     try:
         return (_json_envelope if is_json(payload) else _msgpack_envelope).decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except _UNREADABLE as exc:
         raise InvalidArgument(f"not a task's payload: {_why_no_envelope(payload, exc)}") from None
 
 
@@ -83,9 +68,12 @@ def _why_no_envelope(payload: bytes, error: Exception) -> str:
 class Codec:
     """One function's calls and results. Made when it is first needed, since hints may name what is defined later."""
 
-    def __init__(self, function: Callable[..., Any], name: str, encoding: Encoding) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, encoding: Encoding, types: ExtraTypes | None = None
+    ) -> None:
         self.name = name
         self.encoding = encoding
+        self._types = types = ExtraTypes() if types is None else types
         self._signature = inspect.signature(function)
         hints = _hints(function, name)
         parameters = self._signature.parameters.values()
@@ -99,20 +87,21 @@ class Codec:
             p.name for p in parameters if p.default is p.empty and p.kind not in (_VAR_POSITIONAL, _VAR_KEYWORD)
         )
         self._shape = _shape(name, parameters, hints)
-        self._result_type = hints.get("return", Any)
         try:
-            self._json_args = msgspec.json.Decoder(self._shape, dec_hook=_also_back)
-            self._msgpack_args = msgspec.msgpack.Decoder(self._shape, dec_hook=_also_back)
-            self._json_result = msgspec.json.Decoder(self._result_type, dec_hook=_also_back)
-            self._msgpack_result = msgspec.msgpack.Decoder(self._result_type, dec_hook=_also_back)
+            self._json_args = msgspec.json.Decoder(self._shape, dec_hook=types.decode)
+            self._msgpack_args = msgspec.msgpack.Decoder(self._shape, dec_hook=types.decode)
+            # Results are read by the task's encoding, not by a look at them: any byte may begin a result.
+            make = msgspec.json.Decoder if encoding == "json" else msgspec.msgpack.Decoder
+            self._result_decoder: Any = make(hints.get("return", Any), dec_hook=types.decode)
         except TypeError as exc:
             raise InvalidArgument(f"task {name}: {exc}: give it types that JSON can carry") from None
         if encoding == "json":
-            self._encode: Callable[[Any], bytes] = _json_encode
-            self._head, self._tail = b'{"task":' + _json_encode(name) + b',"args":', b"}"
+            self._encode_value: Callable[[Any], bytes] = types.json
+            self._head, self._tail = b'{"task":' + types.json(name) + b',"args":', b"}"
         else:
-            self._encode = _msgpack_encode
-            self._head, self._tail = b"\x82\xa4task" + _msgpack_encode(name) + b"\xa4args", b""
+            self._encode_value = types.msgpack
+            self._head, self._tail = b"\x82\xa4task" + types.msgpack(name) + b"\xa4args", b""
+        self._may_return_none = _accepts_none(self._result_decoder, self._encode_value(None))
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,13 +110,22 @@ class Codec:
         given = self._bind(args, kwargs)
         try:
             encoded = self._encode(given)
-        except (TypeError, ValueError, OverflowError) as exc:
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise InvalidArgument(f"task {self.name}: {self._culprit(given)}: {exc}") from None
         try:
             (self._json_args if self.encoding == "json" else self._msgpack_args).decode(encoded)
-        except msgspec.ValidationError as exc:
+        except _UNREADABLE as exc:
             raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
         return self._head + encoded + self._tail
+
+    def _encode(self, value: Any) -> bytes:
+        """Raises ValueError for a NaN or an infinity in JSON, which would arrive as None; otherwise as msgspec does."""
+        encoded = self._encode_value(value)
+        if b"null" in encoded and self.encoding == "json" and (where := self._types.non_finite(value)) is not None:
+            raise ValueError(
+                f"JSON has no NaN and no infinity, and there is one at '{where}': use encoding=\"msgpack\""
+            )
+        return encoded
 
     def encode_named(self, arguments: bytes) -> bytes:
         """A call whose arguments are an object in JSON already: from a command line. Raises InvalidArgument."""
@@ -135,7 +133,7 @@ class Codec:
             decoded = self._json_args.decode(arguments)
         except msgspec.ValidationError as exc:
             raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except _UNREADABLE as exc:
             raise InvalidArgument(f"the arguments of {self.name} have to be a JSON object: {exc}") from None
         args, kwargs = self._call_of(decoded)
         return self.encode_call(args, kwargs)
@@ -144,7 +142,7 @@ class Codec:
         """(args, kwargs) to call the function with. Raises InvalidArgument."""
         try:
             decoded = (self._json_args if as_json else self._msgpack_args).decode(arguments)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except _UNREADABLE as exc:
             raise InvalidArgument(f"the arguments do not fit task {self.name}: {_plainly(exc)}") from None
         return self._call_of(decoded)
 
@@ -170,7 +168,7 @@ class Codec:
         return tuple(args), kwargs
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name. `Signature.bind` takes 5 µs for what this does in one; it is kept for the unusual."""
+        """The arguments by name. `Signature.bind` takes 5 µs for what this does in one; it does the rest."""
         if self._plain and len(args) <= len(self._positional):
             given = dict(zip(self._positional, args, strict=False))
             if not kwargs:
@@ -189,30 +187,44 @@ class Codec:
         for name, value in given.items():
             try:
                 self._encode(value)
-            except (TypeError, ValueError, OverflowError):
+            except (TypeError, ValueError, OverflowError, RecursionError):
                 return f"{name}={type(value).__name__} cannot be sent"
         return "the arguments cannot be sent"
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def encode_result(self, result: Any) -> bytes | None:
-        """None is no result, and is not kept."""
-        if result is None:
+        """None is no result, and is not kept. Raises InvalidArgument for what is not of the annotated type."""
+        if result is None and self._may_return_none:
             return None
         try:
-            return self._encode(result)
-        except (TypeError, ValueError, OverflowError) as exc:
+            encoded = self._encode(result)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise InvalidArgument(f"task {self.name}: its result cannot be kept: {exc}") from None
+        try:
+            self._result_decoder.decode(encoded)
+        except _UNREADABLE as exc:
+            raise InvalidArgument(
+                f"task {self.name}: its result is not what it is annotated to return: {exc}"
+            ) from None
+        return encoded
 
     def decode_result(self, data: bytes | None) -> Any:
+        """What a handler returned. Raises InvalidArgument."""
         if data is None:
             return None
-        # Told apart by the task's encoding, not by a look: any bytes may begin a result.
-        decoder = self._json_result if self.encoding == "json" else self._msgpack_result
         try:
-            return decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            return self._result_decoder.decode(data)
+        except _UNREADABLE as exc:
             raise InvalidArgument(f"the result is not what task {self.name} returns: {_plainly(exc)}") from None
+
+
+def _accepts_none(decoder: Any, encoded_none: bytes) -> bool:
+    try:
+        decoder.decode(encoded_none)
+    except _UNREADABLE:
+        return False
+    return True
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -244,4 +256,5 @@ def _shape(name: str, parameters: Iterable[inspect.Parameter], hints: Mapping[st
 
 
 def _plainly(error: Exception) -> str:
+    """msgspec's message in a function's terms: a field is an argument."""
     return str(error).replace("Object missing required field", "missing argument").replace("`", "'")

@@ -1,4 +1,8 @@
-"""One job, run to its outcome. The same for every pool: what differs is where this is called, and how it is ended."""
+"""One job, run to its outcome. The same for every pool: what differs is where this is called, and how it is ended.
+
+Neither `run` nor `run_async` raises: a payload that cannot be read, and whatever a handler raises, `SystemExit` and
+`GeneratorExit` included, is the job's outcome.
+"""
 
 from __future__ import annotations
 
@@ -10,70 +14,89 @@ from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.job import MAX_PAYLOAD
 from tenure.worker import tracing
 from tenure.worker.codec import is_json, open_envelope
-from tenure.worker.context import CurrentJob, Within
-from tenure.worker.outcomes import DONE, Outcome
+from tenure.worker.context import CurrentJob, CurrentJobScope
+from tenure.worker.middleware import MiddlewareRun
+from tenure.worker.outcomes import DONE, Dead, FailureRules, Outcome
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
     from tenure.worker.tasks import Task
 
+_ANY_TASK = FailureRules()
 
-def run(app: App, job: CurrentJob, payload: bytes, caught: Callable[[BaseException], None] | None = None) -> Outcome:
-    """Run it in this thread. An `async def` handler gets an event loop of its own. `caught` is told what it raised."""
-    found = _prepare(app, payload)
-    if isinstance(found, Outcome):
-        return found
-    task, args, kwargs = found
+
+def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseException], None] | None = None) -> Outcome:
+    """Run it in this thread. An `async def` handler gets an event loop of its own. `on_error` gets what it raised."""
+    rules = _ANY_TASK
     try:
-        with Within(job), tracing.span(job):
-            if task.is_async:
-                return _kept(task, asyncio.run(task.function(*args, **kwargs)))
-            return _kept(task, task.function(*args, **kwargs))
-    except BaseException as exc:  # noqa: BLE001 - whatever a handler raises, even SystemExit, is its job's outcome
-        if caught is not None:
-            caught(exc)
-        return task.rules.after(exc, job.attempt)
+        call = _decode(app, payload)
+        if isinstance(call, Outcome):
+            return call
+        task, args, kwargs = call
+        rules = task.rules
+        with CurrentJobScope(job), tracing.span(job):
+            hooks = MiddlewareRun(app.middleware, job)
+            try:
+                hooks.before()
+                result = task.function(*args, **kwargs)
+                if task.is_async:
+                    result = asyncio.run(result)
+                outcome = _outcome_of_result(task, result)
+            except BaseException as exc:
+                hooks.on_error(exc)
+                raise
+            hooks.after(result)
+            return outcome
+    except BaseException as exc:  # noqa: BLE001 - it is the job's outcome
+        if on_error is not None:
+            on_error(exc)
+        return rules.outcome(exc, job.attempt)
 
 
-async def run_async(
-    app: App, job: CurrentJob, payload: bytes, in_thread: Callable[[Callable[[], Any]], Any]
-) -> Outcome:
-    """Run it on this event loop; a plain `def` handler goes to a thread, so that it does not hold up the others."""
-    found = _prepare(app, payload)
-    if isinstance(found, Outcome):
-        return found
-    task, args, kwargs = found
+async def run_async(app: App, job: CurrentJob, payload: bytes) -> Outcome:
+    """Run an `async def` handler on this event loop."""
+    rules = _ANY_TASK
     try:
-        with Within(job), tracing.span(job):
-            if task.is_async:
-                return _kept(task, await task.function(*args, **kwargs))
-            return _kept(task, await in_thread(lambda: task.function(*args, **kwargs)))
-    except asyncio.CancelledError:
-        raise  # by the pool, which knows why
-    except BaseException as exc:  # noqa: BLE001 - as above
-        return task.rules.after(exc, job.attempt)
+        call = _decode(app, payload)
+        if isinstance(call, Outcome):
+            return call
+        task, args, kwargs = call
+        rules = task.rules
+        with CurrentJobScope(job), tracing.span(job):
+            hooks = MiddlewareRun(app.middleware, job)
+            try:
+                hooks.before()
+                result = await task.function(*args, **kwargs)
+                outcome = _outcome_of_result(task, result)
+            except BaseException as exc:
+                hooks.on_error(exc)
+                raise
+            hooks.after(result)
+            return outcome
+    except BaseException as exc:  # noqa: BLE001 - as above. Where the pool cancelled it, the job is settled already.
+        return rules.outcome(exc, job.attempt)
 
 
-def _prepare(app: App, payload: bytes) -> tuple[Task[Any, Any, Any], tuple[Any, ...], dict[str, Any]] | Outcome:
+def _decode(app: App, payload: bytes) -> tuple[Task[Any, Any, Any], tuple[Any, ...], dict[str, Any]] | Outcome:
     try:
         envelope = open_envelope(payload)
+        task = app.tasks.get(envelope.task)
+        if task is None:
+            # Another worker may know it: one of the next release, while this one is being replaced.
+            return Outcome("nack", None, f"this worker has no task {envelope.task[:200]!r}")
+        return task, *task.codec.decode_call(envelope.args, is_json(payload))
     except InvalidArgument as exc:
-        return Outcome("fail", None, str(exc))
-    task = app.tasks.get(envelope.task)
-    if task is None:
-        # Another worker may know it: one of the next release, while this one is being replaced.
-        return Outcome("nack", None, f"this worker has no task {envelope.task!r}")
+        return Outcome("fail", None, str(exc))  # no attempt will ever read it
+
+
+def _outcome_of_result(task: Task[Any, Any, Any], result: Any) -> Outcome:
+    """Raises Dead for a result that cannot be kept: the handler has done its work, and would only do it again."""
     try:
-        args, kwargs = task.codec.decode_call(envelope.args, is_json(payload))
-    except InvalidArgument as exc:
-        return Outcome("fail", None, str(exc))
-    return task, args, kwargs
-
-
-def _kept(task: Task[Any, Any, Any], result: Any) -> Outcome:
-    if result is None:
-        return DONE
-    encoded = task.codec.encode_result(result)
-    if encoded is not None and len(encoded) > MAX_PAYLOAD:
-        raise TooLarge("the result", len(encoded), MAX_PAYLOAD)
+        encoded = task.codec.encode_result(result)
+        if encoded is None:
+            return DONE
+        if len(encoded) > MAX_PAYLOAD:
+            raise TooLarge("the result", len(encoded), MAX_PAYLOAD)
+    except (InvalidArgument, TooLarge) as exc:
+        raise Dead(str(exc)) from None
     return Outcome("ack", encoded)

@@ -1,7 +1,8 @@
-"""What became of a call: its result, its state, or that it is no longer wanted."""
+"""Handles on enqueued calls: wait for the result, look at the state, cancel."""
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -9,7 +10,9 @@ from tenure.api.queue import Queue
 from tenure.errors import TaskFailed, WaitTimeout
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.job import Job
-from tenure.worker.context import CurrentJob
+from tenure.worker import log
+from tenure.worker.context import CurrentJob, running_job
+from tenure.worker.queue_watch import serves
 
 if TYPE_CHECKING:
     from tenure.worker.outcomes import Outcome
@@ -19,61 +22,115 @@ R = TypeVar("R")
 
 
 class Handle(Generic[R]):
-    """A job of a task. It proves nothing, so it settles nothing: it looks, waits and cancels."""
+    """A job of a task. It carries no proof of a lease, so it settles nothing: it looks, waits and cancels."""
 
-    def __init__(self, task: Task[Any, Any, R], queue: Queue, job_id: str, duplicate: bool = False) -> None:
+    def __init__(self, task: Task[Any, Any, R], queue: Queue | None, job_id: str, duplicate: bool = False) -> None:
         self.task = task
-        self.queue = queue
         self.id = job_id
         #: The key was seen before, and this is the first job that had it.
         self.duplicate = duplicate
+        self._queue = queue
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that has the job; the task's own, if none of those that may have it knows the id."""
+        return self._find_queue() or self.task.possible_queues()[0]
 
     def result(self, timeout: Duration = 10) -> R:
         """What the handler returned, once it has.
 
-        Raises TaskFailed if the job is dead or was removed, WaitTimeout if it has not ended by then. A result is kept for
-        the queue's `result_retention`, a day if not said otherwise.
+        Raises TaskFailed if the job is dead, was removed or is unknown, WaitTimeout if it has not ended by then. A
+        result is kept for the queue's `result_retention`, a day if not configured otherwise.
         """
-        job = self.queue.wait_for(self.id, timeout)
+        queue = self._find_queue()
+        if queue is None:
+            raise TaskFailed(self.id, self.task.name, "unknown", None)
+        job = self._wait(queue, timeout)
         if job is not None and job.state == "dead":
             raise TaskFailed(self.id, self.task.name, job.reason or "failed", job.error)
         if job is None or job.state == "removed":
-            if self._past() != "done":
-                raise TaskFailed(self.id, self.task.name, "removed", None)
+            past = self._past(queue)
+            if past != "done":
+                raise TaskFailed(self.id, self.task.name, past, None)
             return None  # type: ignore[return-value]  # done, with nothing to keep: it returned None
         return self.task.codec.decode_result(job.result)  # type: ignore[no-any-return]
 
     def status(self) -> str:
-        """scheduled, ready, leased, done, dead, or removed (cancelled, purged, or its ttl passed)."""
-        job = self.job()
-        return self._past() if job is None else job.state
+        """scheduled, ready, leased, done, dead, removed (cancelled, purged, or its ttl passed), or unknown.
+
+        unknown: no queue of the app's tasks has a trace of it. Another queue may (`task.handle(id, queue=…)`), or the
+        journal that would tell of it has been trimmed.
+        """
+        queue = self._find_queue()
+        job = None if queue is None else queue.get(self.id)
+        if job is not None:
+            return job.state
+        return "unknown" if queue is None else self._past(queue)
 
     def job(self) -> Job | None:
-        """The job as it is now; None if it is gone."""
-        return self.queue.get(self.id)
+        """The job as it is now; None if it is gone or unknown."""
+        queue = self._find_queue()
+        return None if queue is None else queue.get(self.id)
 
     def cancel(self) -> bool:
         """Remove the job; a handler that has it is told. False: it has ended, or is unknown."""
-        return self.queue.cancel(self.id)
+        queue = self._find_queue()
+        return queue is not None and queue.cancel(self.id)
 
-    def _past(self) -> str:
+    def _find_queue(self) -> Queue | None:
+        """The queue that has the job, or had it. Found once, then remembered.
+
+        To be replaced by the store-wide `store.get(job_id)` when there is one.
+        """
+        if self._queue is None:
+            queues = self.task.possible_queues()
+            self._queue = next((queue for queue in queues if queue.get(self.id) is not None), None) or next(
+                (queue for queue in queues if queue.timeline(self.id)), None
+            )
+        return self._queue
+
+    def _wait(self, queue: Queue, timeout: Duration) -> Job | None:
+        """Wait for the end of the job. Warns once if the caller is a handler that keeps a slot the job may need."""
+        waiter = running_job()
+        if waiter is not None and serves(waiter.served, queue.name.queue):
+            try:
+                return queue.wait_for(self.id, 0)
+            except WaitTimeout:
+                _warn_of_own_slot(waiter, self.task.name, queue)
+        return queue.wait_for(self.id, timeout)
+
+    def _past(self, queue: Queue) -> str:
         """How a job ended that is gone: the journal knows, for as long as it is kept."""
-        events = self.queue.timeline(self.id)
-        return "done" if events and events[-1].type in ("done", "retired") else "removed"
+        events = queue.timeline(self.id)
+        if not events:
+            return "unknown"
+        return "done" if events[-1].type in ("done", "retired") else "removed"
 
     def __repr__(self) -> str:
         return f"<Handle {self.task.name} {self.id}>"
 
 
+_warned: set[tuple[str, str]] = set()
+
+
+def _warn_of_own_slot(waiter: CurrentJob, task: str, queue: Queue) -> None:
+    if (waiter.task, task) in _warned:
+        return
+    _warned.add((waiter.task, task))
+    log.warning(
+        "waits_for_own_worker", task=waiter.task, id=waiter.id, waits_for=task, queue=queue.name.queue,
+        advice="the handler keeps one of its worker's slots while it waits for a job that needs one, too: when all "
+        "slots wait, none goes on. Let the second task enqueue what follows, or serve its queue by another worker.",
+    )  # fmt: skip
+
+
 class InlineHandle(Handle[R]):
-    """The call of an app in inline mode: run when it was enqueued, here, through the same encoding."""
+    """The call of an app in inline mode: run in the caller's thread when it was enqueued, through the same encoding."""
 
     def __init__(self, task: Task[Any, Any, R], payload: bytes) -> None:
         from tenure.worker import execution
 
-        self.task = task
-        self.id = ""
-        self.duplicate = False
+        super().__init__(task, None, "")
         self.outcome: Outcome = execution.run(task.app, CurrentJob(task.name, queue=task.queue), payload)
 
     def result(self, timeout: Duration = 10) -> R:
@@ -100,12 +157,13 @@ class AsyncHandle(Generic[R]):
         self.duplicate = handle.duplicate
 
     async def result(self, timeout: Duration = 10) -> R:
-        """As `Handle.result`. It waits in pieces, so that a cancelled one soon lets go of its thread."""
+        """As `Handle.result`. It waits a second at a time, so that a cancelled one soon releases its thread."""
         total = left = duration_ms("timeout", timeout) / 1000
+        context = contextvars.copy_context()
         while True:
             piece = min(left, 1.0)
             try:
-                wait = functools.partial(self._sync.result, piece)
+                wait = functools.partial(context.run, self._sync.result, piece)
                 return await self._sync.task.app.threads.run(wait, waits=True)
             except WaitTimeout:
                 left -= piece

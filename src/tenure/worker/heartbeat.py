@@ -1,11 +1,12 @@
-"""The keeper: one thread that extends every claim in hand, and ends what can no longer be settled.
+"""The heartbeat: one thread that extends every claim the worker holds, and ends what can no longer be settled.
 
-It beats at a third of a lease, so two beats may fail before the lease does. Jobs of the claim that have not started by
-its first beat are given back instead of being kept from other workers. Handlers are told when their job is lost: the
-store said so, or the lease would have ended by this worker's own count, which began before the claim was sent.
+It extends at a third of a lease, so two heartbeats may fail before the lease ends. Jobs of the claim that have not
+started by its first heartbeat are given back, so that other workers can have them. Handlers are told when their job
+is lost: the store said so, or the lease would have ended by this worker's own count, which began before the claim was
+sent.
 
-In a pool of threads the keeper shares the interpreter with the handlers. One that holds it (a C extension that does not let
-go of the GIL) stops the beat, and the keeper says so afterwards; in a pool of processes it cannot.
+In a pool of threads the heartbeat shares the interpreter with the handlers. A handler that holds the GIL (a C
+extension that does not release it) stops the heartbeat, which warns afterwards; in a pool of processes it cannot.
 """
 
 from __future__ import annotations
@@ -14,131 +15,139 @@ import threading
 from collections.abc import Callable
 
 from tenure.clock import Clock
-from tenure.errors import LeaseLost, TenureError
-from tenure.worker import metrics
-from tenure.worker.held_claims import Hands, Held, Work
+from tenure.errors import LeaseLost
+from tenure.worker import log, metrics
+from tenure.worker.background import BackgroundThread
+from tenure.worker.held_claims import HeldClaim, HeldClaims, HeldJob
 from tenure.worker.outcomes import Outcome
 
-#: With nothing to watch, the keeper looks again after this long.
+#: With nothing to do, it looks again after this long.
 _IDLE_MS = 3_600_000
 
 
-class Keeper:
+class Heartbeat:
     def __init__(
         self,
-        hands: Hands,
+        held_claims: HeldClaims,
         clock: Clock,
         lease_ms: int,
         *,
-        end: Callable[[Work], None],
-        settle: Callable[[Work, Outcome], None],
-        give_back: Callable[[Work], None],
+        end: Callable[[HeldJob], None],
+        settle: Callable[[HeldJob, Outcome], None],
+        give_back: Callable[[HeldJob], None],
     ) -> None:
-        self._hands = hands
+        self._held_claims = held_claims
         self._clock = clock
         self._lease_ms = lease_ms
         self._end = end
         self._settle = settle
         self._give_back = give_back
-        self._news = threading.Event()
+        self._woken = threading.Event()
         self._planned_ms = 0
-        self._told_ms = 0
+        self._woken_ms = 0
         self._stopped = False
-        self.thread = threading.Thread(target=self._run, name="tenure-keeper", daemon=True)
+        self.thread = BackgroundThread("heartbeat", self._step)
 
-    def watch(self, at_ms: int) -> None:
+    def wake_by(self, at_ms: int) -> None:
         """There is something to do at that time."""
         if at_ms < self._planned_ms:
-            self._told_ms = self._clock.steady_ms()
-            self._news.set()
+            self._woken_ms = self._clock.steady_ms()
+            self._woken.set()
 
     def stop(self) -> None:
         self._stopped = True
-        self._told_ms = self._clock.steady_ms()
-        self._news.set()
+        self._woken_ms = self._clock.steady_ms()
+        self._woken.set()
 
-    def _run(self) -> None:
-        while not self._stopped:
-            self._news.clear()
-            now = self._clock.steady_ms()
-            self._planned_ms = now + _IDLE_MS
-            next_ms = min((self._tend(held, now) for held in self._hands.all()), default=self._planned_ms)
-            self._planned_ms = next_ms
-            watched = self._hands.works()
-            told = self._clock.wait(self._news, max(0, next_ms - self._clock.steady_ms()) / 1000)
-            late = self._clock.steady_ms() - (self._told_ms if told else next_ms)
-            if late > max(self._lease_ms // 6, 50) and not self._stopped:
-                self._was_late(late, [*watched, *self._hands.works()])
+    def _step(self) -> bool:
+        self._woken.clear()
+        now = self._clock.steady_ms()
+        self._planned_ms = now + _IDLE_MS
+        next_ms = min((self._look_at(claim, now) for claim in self._held_claims.claims()), default=self._planned_ms)
+        self._planned_ms = next_ms
+        before = self._held_claims.jobs()
+        self.thread.failure = None  # what follows is a wait, of an hour perhaps
+        woken = self._clock.wait(self._woken, max(0, next_ms - self._clock.steady_ms()) / 1000)
+        late = self._clock.steady_ms() - (self._woken_ms if woken else next_ms)
+        if late > max(self._lease_ms // 6, 50) and not self._stopped:
+            # The job that caused it may have ended by now.
+            self._warn_late(late, [*before, *self._held_claims.jobs()])
+        return self._stopped
 
-    def _tend(self, held: Held, now: int) -> int:
-        """Do what is due for a claim; when to look at it again."""
-        if now >= held.beat_at_ms:
-            self._beat(held, now)
-        next_ms = held.beat_at_ms
-        for work in self._hands.works_of(held):
-            at = work.timeout_at_ms
-            if at is None or not work.running:
+    def _look_at(self, claim: HeldClaim, now: int) -> int:
+        """Do what is due for a claim; when to look at it again. No exception keeps the other claims from their turn."""
+        try:
+            if now >= claim.heartbeat_at_ms:
+                self._extend(claim, now)
+            return self._end_overdue(claim, now)
+        except Exception as exc:  # noqa: BLE001 - see above
+            log.error("heartbeat_failed", queue=str(claim.queue.name), error=repr(exc), exc_info=exc)
+            return now + max(self._lease_ms // 12, 10)
+
+    def _end_overdue(self, claim: HeldClaim, now: int) -> int:
+        """End the handlers whose timeout has passed; when the next timeout or heartbeat is due."""
+        next_ms = claim.heartbeat_at_ms
+        for job in self._held_claims.jobs_of(claim):
+            at = job.timeout_at_ms
+            if at is None or not job.is_running:
                 continue
             if at <= now:
-                self._time_out(work)
+                self._time_out(job)
             elif at < next_ms:
                 next_ms = at
         return next_ms
 
-    def _beat(self, held: Held, now: int) -> None:
-        for work in self._hands.works_of(held):
-            if work.begin():
-                self._give_back(work)
+    def _extend(self, claim: HeldClaim, now: int) -> None:
+        for job in self._held_claims.jobs_of(claim):
+            if job.try_begin():
+                self._give_back(job)
         try:
-            extended = held.queue.extend(held.claim, self._lease_ms / 1000)
+            extended = claim.queue.extend(claim.claim, self._lease_ms / 1000)
         except LeaseLost:
-            self._lost(held, "its lease has ended")
-        except TenureError as exc:
-            if now >= held.deadline_ms:
-                self._lost(held, f"no heartbeat reached the store: {exc}")
+            self._lost(claim, "its lease has ended")
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the lease runs on for a while: try again
+            if now >= claim.deadline_ms:
+                self._lost(claim, f"no heartbeat reached the store: {exc}")
             else:
-                metrics.warn("heartbeat_failed", queue=str(held.queue.name), lease=held.lease.hex(), error=str(exc))
-                held.beat_at_ms = now + max(self._lease_ms // 12, 10)
+                log.warning("heartbeat_failed", queue=str(claim.queue.name), lease=claim.lease.hex(), error=str(exc))
+                claim.heartbeat_at_ms = now + max(self._lease_ms // 12, 10)
         else:
-            held.deadline_ms = now + self._lease_ms
-            held.beat_at_ms = now + self._lease_ms // 3
+            claim.deadline_ms = now + self._lease_ms
+            claim.heartbeat_at_ms = now + self._lease_ms // 3
             gone = set(extended.lost)
-            for work in self._hands.works_of(held) if gone else ():
-                if work.delivery.id in gone:
-                    self._tell(work, "it was cancelled")
+            for job in self._held_claims.jobs_of(claim) if gone else ():
+                if job.delivery.id in gone:
+                    self._end_lost(job, "it was cancelled")
 
-    def _lost(self, held: Held, why: str) -> None:
-        held.lost = True
-        self._hands.drop(held)
-        held.beat_at_ms = held.deadline_ms = self._clock.steady_ms() + _IDLE_MS
-        for work in self._hands.works_of(held):
-            self._tell(work, why)
+    def _lost(self, claim: HeldClaim, why: str) -> None:
+        claim.lost = True
+        self._held_claims.remove_claim(claim)
+        claim.heartbeat_at_ms = claim.deadline_ms = self._clock.steady_ms() + _IDLE_MS
+        for job in self._held_claims.jobs_of(claim):
+            self._end_lost(job, why)
 
-    def _tell(self, work: Work, why: str) -> None:
-        if not work.running or not work.decide():
+    def _end_lost(self, job: HeldJob, why: str) -> None:
+        if not job.is_running or not job.try_settle():
             return  # it ended by itself: the settler hears from the store what became of it
-        work.ending = "lost"
-        metrics.METERS.ran(work.task, "lost", None)
-        metrics.warn(
-            "lease_lost", task=work.task, id=work.delivery.id, token=work.delivery.token, attempt=work.delivery.attempt,
+        metrics.METERS.ran(job.task, "lost", None)
+        log.warning(
+            "lease_lost", task=job.task, id=job.delivery.id, token=job.delivery.token, attempt=job.delivery.attempt,
             reason=why,
         )  # fmt: skip
-        self._hands.settled(work)
-        self._end(work)
+        self._held_claims.remove_job(job)
+        self._end(job)
 
-    def _time_out(self, work: Work) -> None:
-        if not work.decide():
+    def _time_out(self, job: HeldJob) -> None:
+        if not job.try_settle():
             return
-        work.ending = "timeout"
-        work.stop_clock()
-        self._settle(work, Outcome("nack", None, f"timed out after {(work.busy_ns or 0) / 1e9:.1f} s"))
-        self._end(work)
+        job.stop_clock()
+        self._settle(job, Outcome("nack", None, f"timed out after {(job.busy_ns or 0) / 1e9:.1f} s"))
+        self._end(job)
 
-    def _was_late(self, late_ms: int, watched: list[Work]) -> None:
-        # Whichever of them it was may have ended by now.
-        running = sorted({work.task for work in watched if work.current is not None})
+    def _warn_late(self, late_ms: int, jobs: list[HeldJob]) -> None:
+        running = sorted({job.task for job in jobs if job.current is not None})
         metrics.METERS.late += 1
-        metrics.warn(
+        log.warning(
             "heartbeat_late", by_seconds=late_ms / 1000, lease=self._lease_ms / 1000, running=running,
             advice="a handler held the interpreter, or the machine stood still: leases may be lost. "
             "Run such tasks with --pool process, or give the worker a longer --lease.",

@@ -1,10 +1,11 @@
-"""What a worker has in hand: claims, each one lease, and the works under them.
+"""What a worker holds: claims, each one lease, and the jobs under them.
 
-    Work:   waiting in the backlog ── begin() ──▶ running ── decide() ──▶ settled
-                       └───────────── begin() ──▶ given back
+    HeldJob:   waiting in the backlog ── try_begin() ──▶ running ── try_settle() ──▶ settled
+                          └───────────── try_begin() ──▶ given back
 
-`begin` and `decide` are each won by one caller only. Who wins `begin` starts the job or gives it back; who wins `decide`
-settles it: the handler that ended, or the keeper that found its time was up.
+`try_begin` and `try_settle` each return True to one caller only. The caller that wins `try_begin` starts the job or
+gives it back. The caller that wins `try_settle` decides the outcome: the pool whose handler ended, or the heartbeat
+that found the job's time was up.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from tenure.model.lease import Delivery
 from tenure.worker.context import CurrentJob
 
 
-class Held:
-    """A claim in hand. Times are of the worker's steady clock."""
+class HeldClaim:
+    """A claim this worker holds. Times are of the worker's steady clock."""
 
-    __slots__ = ("beat_at_ms", "claim", "deadline_ms", "lease", "lost", "queue", "works")
+    __slots__ = ("claim", "deadline_ms", "heartbeat_at_ms", "jobs", "lease", "lost", "queue")
 
     def __init__(self, claim: Claim, sent_ms: int, lease_ms: int) -> None:
         assert claim.lease is not None
@@ -30,81 +31,82 @@ class Held:
         self.lease: bytes = claim.lease
         #: Counted from before the claim was sent: the store's own count began later, so this one never ends after it.
         self.deadline_ms = sent_ms + lease_ms
-        self.beat_at_ms = sent_ms + lease_ms // 3
+        self.heartbeat_at_ms = sent_ms + lease_ms // 3
         self.lost = False
-        #: Those not yet settled: a heartbeat outlives the handler, so that a slow ack keeps its lease.
-        self.works: set[Work] = set()
+        #: Those not yet settled: the heartbeat outlives the handler, so that a slow ack keeps its lease.
+        self.jobs: set[HeldJob] = set()
 
 
-class Work:
-    """One delivery in hand."""
+class HeldJob:
+    """One delivery this worker holds."""
 
     __slots__ = (
-        "_begun", "_decided", "busy_ns", "current", "delivery", "ending", "held", "slot", "started_ns", "task",
-        "timeout_at_ms",
+        "_begun", "_settled", "busy_ns", "claim", "current", "delivery", "slot", "started_ns", "task", "timeout_at_ms",
     )  # fmt: skip
 
-    def __init__(self, delivery: Delivery, held: Held) -> None:
+    def __init__(self, delivery: Delivery, claim: HeldClaim) -> None:
         self.delivery = delivery
-        self.held = held
+        self.claim = claim
         self.task = ""
-        #: What the handler sees; there once it runs.
+        #: What the handler sees; set when it starts.
         self.current: CurrentJob | None = None
         self.timeout_at_ms: int | None = None
         self.started_ns = 0
         self.busy_ns: int | None = None
         #: Where it runs, for the pool to find it again.
         self.slot: object = None
-        #: Why the pool was told to end it.
-        self.ending: str | None = None
         self._begun = threading.Lock()
-        self._decided = threading.Lock()
+        self._settled = threading.Lock()
 
-    def begin(self) -> bool:
+    def try_begin(self) -> bool:
+        """True for the one caller that may start it or give it back."""
         return self._begun.acquire(blocking=False)
 
-    def decide(self) -> bool:
-        return self._decided.acquire(blocking=False)
+    def try_settle(self) -> bool:
+        """True for the one caller that may decide its outcome."""
+        return self._settled.acquire(blocking=False)
 
     @property
-    def running(self) -> bool:
-        return self._begun.locked() and not self._decided.locked()
+    def is_running(self) -> bool:
+        return self._begun.locked() and not self._settled.locked()
 
     def stop_clock(self) -> int:
-        self.busy_ns = perf_counter_ns() - self.started_ns
+        """Nanoseconds since it was started; 0 if it was not."""
+        self.busy_ns = perf_counter_ns() - self.started_ns if self.started_ns else 0
         return self.busy_ns
 
 
-class Hands:
-    """All claims of a worker. The settler, the claimer and the keeper share it."""
+class HeldClaims:
+    """All claims of a worker. The settler, the claimer and the heartbeat share it."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, Held] = {}
+        self._claims: dict[bytes, HeldClaim] = {}
         self._lock = threading.Lock()
 
-    def add(self, held: Held) -> None:
+    def add(self, claim: HeldClaim) -> None:
         with self._lock:
-            self._held[held.lease] = held
+            self._claims[claim.lease] = claim
 
-    def settled(self, work: Work) -> None:
-        held = work.held
+    def remove_job(self, job: HeldJob) -> None:
+        """The job is settled; a claim without jobs is no longer extended."""
+        claim = job.claim
         with self._lock:
-            held.works.discard(work)
-            if not held.works:
-                self._held.pop(held.lease, None)
+            claim.jobs.discard(job)
+            if not claim.jobs:
+                self._claims.pop(claim.lease, None)
 
-    def drop(self, held: Held) -> None:
+    def remove_claim(self, claim: HeldClaim) -> None:
         with self._lock:
-            self._held.pop(held.lease, None)
+            self._claims.pop(claim.lease, None)
 
-    def all(self) -> list[Held]:
+    def claims(self) -> list[HeldClaim]:
         with self._lock:
-            return list(self._held.values())
+            return list(self._claims.values())
 
-    def works(self) -> list[Work]:
+    def jobs(self) -> list[HeldJob]:
         with self._lock:
-            return [work for held in self._held.values() for work in held.works]
+            return [job for claim in self._claims.values() for job in claim.jobs]
 
-    def works_of(self, held: Held) -> list[Work]:
+    def jobs_of(self, claim: HeldClaim) -> list[HeldJob]:
         with self._lock:
-            return list(held.works)
+            return list(claim.jobs)

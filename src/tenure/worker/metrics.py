@@ -1,26 +1,22 @@
-"""Numbers and lines of a worker: per task, as `telemetry` has them per verb.
+"""The worker's Prometheus metrics: per task, as `telemetry` has them per verb.
 
     tenure_task_seconds{task}               how long handlers took, as a histogram
     tenure_tasks_total{task,outcome}        done, retried, dead, released, lost
-    tenure_heartbeats_late_total            heartbeats that came late: something held the interpreter
+    tenure_heartbeats_late_total            late heartbeats: a handler held the GIL, or the machine stood still
 
 Tasks are a label, unlike queues: their number is that of functions in a program.
 """
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tenure import telemetry
 from tenure.telemetry import BOUNDS, Collected, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-_standard = logging.getLogger("tenure")
 
 
 class TaskMeter:
@@ -74,23 +70,3 @@ class TaskMeters(Collected):
 
 
 METERS = TaskMeters()
-
-
-def told(level: int) -> bool:
-    """Whether a line of that level is wanted: ask before gathering its facts."""
-    return _standard.isEnabledFor(level)
-
-
-def info(event: str, **facts: object) -> None:
-    if _standard.isEnabledFor(logging.INFO):
-        telemetry._logger().info(event, **facts)
-
-
-def warn(event: str, **facts: object) -> None:
-    if _standard.isEnabledFor(logging.WARNING):
-        telemetry._logger().warning(event, **facts)
-
-
-def error(event: str, **facts: object) -> None:
-    if _standard.isEnabledFor(logging.ERROR):
-        telemetry._logger().error(event, **facts)

@@ -1,4 +1,4 @@
-"""What an exception means for its job: decided here, purely, and written by the settler.
+"""What an exception means for its job: decided here, without side effects, and written by the settler.
 
 returned           ack, with the result
 Dead, dead_on      fail: dead at once
@@ -28,7 +28,7 @@ _CUT = "\n… (cut) …\n"
 
 
 class Retry(Exception):
-    """Raised by a handler: try again, after `after` seconds if said, else as task and queue have it."""
+    """Raised by a handler: try again after `after` seconds, or else by the task's backoff or the queue's policy."""
 
     def __init__(self, reason: str = "asked to be retried", *, after: Duration | None = None) -> None:
         self.after_ms = None if after is None else duration_ms("after", after)
@@ -43,7 +43,7 @@ class Dead(Exception):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one run, in the form it is settled in. Crosses the pipe of a process pool as MessagePack."""
+    """What became of one run, in the form it is settled in. A process pool's child sends it as MessagePack."""
 
     verb: Verb
     result: bytes | None = None
@@ -54,16 +54,22 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 DONE = Outcome("ack")
 
 
-class Rules(msgspec.Struct, frozen=True):
+class FailureRules(msgspec.Struct, frozen=True):
     """A task's own rules for failures."""
 
     retry_on: ExceptionTypes | None = None
     dead_on: ExceptionTypes = ()
     backoff: Backoff | None = None
 
-    def after(self, error: BaseException, attempt: int, roll: float | None = None) -> Outcome:
-        """The outcome of a run that raised."""
-        text = told(error)
+    def outcome(self, error: BaseException, attempt: int, roll: float | None = None) -> Outcome:
+        """The outcome of a run that raised `error`. Never raises itself: an exception may be built to resist."""
+        try:
+            return self._decide(error, attempt, roll)
+        except BaseException as exc:  # noqa: BLE001 - an exception whose text or class cannot be looked at
+            return Outcome("nack", None, f"{type(error).__name__} (no more can be said: {type(exc).__name__})")
+
+    def _decide(self, error: BaseException, attempt: int, roll: float | None) -> Outcome:
+        text = error_text(error)
         if isinstance(error, Retry):
             delay = error.after_ms
             return Outcome("nack", None, text, self._delay(attempt, roll) if delay is None else delay)
@@ -80,17 +86,23 @@ class Rules(msgspec.Struct, frozen=True):
         return self.backoff.delay_ms(attempt, random.random() if roll is None else roll)
 
 
-def told(error: BaseException) -> str:
-    """The error in one line, then where it came from: cut in the middle to what a store keeps of an error."""
+def error_text(error: BaseException) -> str:
+    """The error in one line, an empty line, and its traceback: cut in the middle to what a store keeps of an error."""
     summary = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, (Retry, Dead)) and error.__cause__ is None:
-        return _cut(str(error) or summary, MAX_ERROR_CHARS)  # said on purpose: where is no news
-    trace = "".join(traceback.format_exception(type(error), error, _own(error.__traceback__))).strip()
+        return _cut(str(error) or summary, MAX_ERROR_CHARS)  # raised on purpose: its traceback is of no interest
+    trace = "".join(traceback.format_exception(type(error), error, _from_handler(error.__traceback__))).strip()
     return _cut(f"{summary}\n\n{trace}", MAX_ERROR_CHARS)
 
 
-def _own(trace: TracebackType | None) -> TracebackType | None:
-    """The trace from the handler on: the frames that called it say nothing."""
+def split_error(text: str) -> tuple[str, str | None]:
+    """What `error_text` made, in its two parts: one line, and the traceback if there is one."""
+    first, _, rest = text.partition("\n")
+    return first, rest.strip("\n") or None
+
+
+def _from_handler(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of the worker that called the handler."""
     first = trace
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         trace = trace.tb_next
@@ -98,7 +110,7 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _cut(text: str, limit: int) -> str:
-    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate must not cost the verdict
+    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate must not prevent settling
     if len(text) <= limit:
         return text
     half = (limit - len(_CUT)) // 2

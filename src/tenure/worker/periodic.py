@@ -1,12 +1,13 @@
 """Cron: each tick of a schedule enqueued once, however many workers run, and none forgotten while none runs.
 
-For every periodic task one small job waits in the queue `tenure.periodic`, visible at the next tick. Whichever worker
+For every periodic task one small job waits in the queue `tenure.periodic`, visible at the next tick. The worker that
 claims it enqueues the task's job, by a key made of task and tick; then the job of the tick after, by its key; then
-acks. A crash between any two of these repeats them, and the keys make the repetition nothing. The waiting job is also the
-memory of a schedule: when all workers were gone for a day, it is a day late, and says from where to catch up.
+acks. A crash between any two of these repeats them, and the keys make a repetition harmless. The waiting job also
+remembers the schedule: when all workers were gone for a day, it is a day late, and names the tick to catch up from.
 
-Ticks are instants, so a local hour that occurs twice has two, and one that does not occur has none of its own: a task for
-02:30 runs at 03:00 on the day that 02:30 is left out, and once on the day it comes twice (cronsim does it as Debian's cron).
+Ticks are instants, so a local hour that occurs twice has two, and one that does not occur has none of its own: a task
+for 02:30 runs at 03:00 on the day that 02:30 is left out, and once on the day it comes twice (cronsim does it as
+Debian's cron).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tenure.api.queue import Queue, claim_from, claim_request
 from tenure.errors import InvalidArgument, LeaseLost, TenureError
 from tenure.model.lease import Delivery
 from tenure.model.retry import Backoff, Policy
-from tenure.worker import metrics
+from tenure.worker import log
+from tenure.worker.background import BackgroundThread
 from tenure.worker.context import TICK_HEADER
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ Missed = Literal["skip", "catch_up"]
 QUEUE = "tenure.periodic"
 #: The schedule's own queue: its jobs never die, and its keys are held well beyond the skew of two workers' clocks.
 POLICY = Policy(max_attempts=1_000_000, lease=30.0, backoff=Backoff.fixed(10))
-#: A tick attended to within this was not missed: a worker may have been slow, or just restarted.
+#: A tick run within this time was not missed: a worker may have been slow, or just restarted.
 TOLERANCE_MS = 60_000
 #: Ticks caught up in one go; the next of them waits in the queue, already due.
 BATCH = 500
@@ -132,22 +134,27 @@ class Periodic:
 
 
 class Ticker:
-    """A worker's part in the schedule: it sees to it that the next ticks wait, and attends to those that are due."""
+    """A worker's part in the schedule: lets a job wait for each next tick, and runs those that are due."""
 
     def __init__(self, app: App, worker: str) -> None:
         self._app = app
         self._worker = worker
         self._seeded: dict[str, int] = {}
 
-    def run(self, stop: threading.Event) -> None:
-        """Until told to stop."""
-        while not stop.is_set():
-            try:
-                self.prepare()
-                self.step(wait=5.0, cancel=stop)
-            except TenureError as exc:
-                metrics.warn("schedule_failed", error=str(exc))
-                self._app.clock.wait(stop, 5.0, 5.0)
+    def thread(self, stop: threading.Event) -> BackgroundThread:
+        """A thread that keeps the schedule until `stop` is set."""
+
+        def step() -> bool:
+            if not stop.is_set():
+                try:
+                    self.prepare()
+                    self.step(wait=5.0, cancel=stop)
+                except Exception as exc:  # noqa: BLE001 - tried again: a schedule that ends silently is missed too late
+                    log.warning("schedule_failed", error=str(exc) or repr(exc))
+                    self._app.clock.wait(stop, 5.0, 5.0)
+            return stop.is_set()
+
+        return BackgroundThread("ticker", step)
 
     def prepare(self) -> None:
         """Let the next tick of every periodic task wait in the queue; nothing where it does already."""
@@ -162,17 +169,22 @@ class Ticker:
                 self._seeded[periodic.name] = upcoming
 
     def step(self, wait: float = 0.0, cancel: threading.Event | None = None) -> int:
-        """Attend to the ticks that are due; how many jobs that enqueued."""
+        """Enqueue the jobs of all ticks that are due; how many those were."""
         queue = self._queue()
         request = claim_request(16, None, wait, self._worker, None, None)
         claim = claim_from((queue,), request, cancel)
-        return sum(self._attend(queue, delivery) for delivery in claim)
+        return sum(self._run_tick(queue, delivery) for delivery in claim)
 
-    def _attend(self, queue: Queue, delivery: Delivery) -> int:
-        tick = _decode_tick(delivery.payload)
+    def _run_tick(self, queue: Queue, delivery: Delivery) -> int:
         now = self._app.clock.wall_ms()
-        periodic = self._app.schedule.get(tick.periodic)
         try:
+            try:
+                tick = _decode_tick(delivery.payload)
+            except Exception as exc:  # noqa: BLE001 - not one of ours, or damaged: it must not stop the others
+                log.warning("tick_unreadable", id=delivery.id, error=str(exc))
+                queue.fail(delivery, f"not a tick: {exc}")
+                return 0
+            periodic = self._app.schedule.get(tick.periodic)
             if periodic is None:
                 # A worker of another release may know it; if none came for an hour, it is gone from the code.
                 if now - tick.tick_ms > UNKNOWN_MS:
@@ -186,14 +198,14 @@ class Ticker:
                 if upcoming is not None:
                     self._await(queue, periodic, upcoming)
             except TenureError as exc:
-                metrics.warn("tick_failed", task=periodic.task.name, tick_ms=tick.tick_ms, error=str(exc))
+                log.warning("tick_failed", task=periodic.task.name, tick_ms=tick.tick_ms, error=str(exc))
                 queue.nack(delivery, str(exc))
                 return 0
             queue.ack(delivery)
         except LeaseLost:
-            return 0  # whoever has it now repeats it, and the keys make that nothing
+            return 0  # the worker that has it now repeats it, and the keys make a repetition harmless
         if tick.tick_ms not in ticks:
-            metrics.warn("ticks_skipped", task=periodic.task.name, since=_iso(tick.tick_ms))
+            log.warning("ticks_skipped", task=periodic.task.name, since=_iso(tick.tick_ms))
         return enqueued
 
     def _await(self, queue: Queue, periodic: Periodic, tick_ms: int) -> None:

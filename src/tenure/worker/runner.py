@@ -1,11 +1,12 @@
-"""`Worker`: claims jobs, has a pool run them, keeps their leases, settles them, and ends in good order.
+"""`Worker`: claims jobs, has a pool run them, extends their leases, settles them, and ends in good order.
 
-    claimer ──▶ backlog ──▶ pool ──▶ settler         four threads of the worker's own besides the pool's:
-                   └── keeper ──┘      ticker        claimer, settler, keeper, and the ticker if there is a schedule
+    claimer ──▶ backlog ──▶ pool ──▶ settler       the worker's own threads, besides the pool's: claimer, settler,
+                   └─ heartbeat ─┘                 heartbeat, queue watch, and the ticker if there is a schedule
 
 How it ends. `stop`, SIGTERM or SIGINT: no more claims; what has not started is given back, its delivery not counted;
-handlers have the grace to finish, and those that do not are given back as failed deliveries. A second signal: the same with
-no grace. The watchdog ends a worker that has not been able to claim for a while, and `run` then returns non-zero.
+handlers have the grace to finish, and those that do not are given back as failed deliveries. A second signal: the
+same with no grace. The watchdog ends a worker that has not been able to claim for a while, and `run` then returns
+non-zero.
 """
 
 from __future__ import annotations
@@ -16,23 +17,28 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, duration_ms
-from tenure.model.names import MAX_WORKER_BYTES, queue_name, short_text
-from tenure.model.retry import whole_number
-from tenure.worker import metrics
+from tenure.model.names import MAX_WORKER_BYTES, short_text
+from tenure.model.retry import Policy, whole_number
+from tenure.worker import log, metrics
+from tenure.worker.background import BackgroundThread
 from tenure.worker.claimer import Claimer
-from tenure.worker.heartbeat import Keeper
-from tenure.worker.held_claims import Hands, Work
+from tenure.worker.health import Health
+from tenure.worker.heartbeat import Heartbeat
+from tenure.worker.held_claims import HeldClaims, HeldJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.periodic import Ticker
 from tenure.worker.pools.contract import Backlog, Pool
+from tenure.worker.queue_watch import QueueWatch, check_names
 from tenure.worker.settler import Settler
 
 if TYPE_CHECKING:
@@ -41,24 +47,25 @@ if TYPE_CHECKING:
 PoolName = Literal["thread", "process", "async"]
 #: Exit codes of `run`: handlers were cut off, the store is out of reach, a part of the worker broke.
 CLEAN, CUT_OFF, NO_STORE, BROKEN = 0, 1, 5, 70
-#: How long a worker that has to end at once still tries to give back what it has.
-_LAST_WORDS = 1.0
+#: How long a worker that has to end at once still tries to give back what it holds.
+_FINAL_WAIT = 1.0
 
 
 class Totals:
-    """A worker in numbers: written by the settler, read by whoever shows them."""
+    """What became of a worker's jobs: written by the settler, read by the command line and `health`."""
 
     def __init__(self) -> None:
         self.outcomes = {"done": 0, "retried": 0, "dead": 0, "released": 0, "lost": 0}
-        self.last = ""
+        self.last_task = ""
 
 
 class Worker:
     """Runs the tasks of an app.
 
-    `queues` are those of its tasks if not named. `lease` is how long a claim holds without a heartbeat (the shortest of the
-    queues' policies, if not said). `grace` is what handlers get to finish when the worker is stopped. `patience` is how long it
-    may be unable to claim before it gives up. `recycle` renews a process of the pool after so many jobs.
+    `queues` are names or patterns (`host-*`, matched as queues appear); those of its tasks, if not given. `lease` is
+    how long a claim holds without a heartbeat (the shortest of the queues' policies, if not given). `grace` is what
+    handlers get to finish when the worker is stopped. `patience` is how long it may be unable to claim before it
+    gives up. `recycle` renews a process of the pool after so many jobs.
     """
 
     def __init__(
@@ -79,8 +86,8 @@ class Worker:
         self.queue_names = list(dict.fromkeys(app.queues() if queues is None else queues))
         if not self.queue_names:
             raise InvalidArgument("this app has no tasks: define some, or name queues")
-        for queue in self.queue_names:
-            queue_name(queue, app.tenant)
+        check_names(self.queue_names, app.tenant)
+        self.served = tuple(self.queue_names)
         self.concurrency = whole_number("concurrency", concurrency, 1, 10_000)
         self.pool_name = pool
         self.name = short_text("name", name or f"{socket.gethostname()[:40]}-{os.getpid()}", MAX_WORKER_BYTES)
@@ -90,12 +97,12 @@ class Worker:
         self._recycle = None if recycle is None else whole_number("recycle", recycle, 1, 2**31)
         self._with_schedule = schedule and bool(app.schedule)
         for task in app.tasks.values():
-            task.codec  # noqa: B018 - a task whose types cannot be read is told of now, not at its first job
+            task.codec  # noqa: B018 - raises now, not at its first job, for a task whose types cannot be sent
         self.totals = Totals()
         self.backlog: Backlog = SimpleQueue()
-        self._hands = Hands()
+        self._held_claims = HeldClaims()
         self._stop = threading.Event()
-        self._now = threading.Event()
+        self._stop_now = threading.Event()
         self._wake = threading.Event()
         self._code = CLEAN
         self._reason = "asked to"
@@ -103,8 +110,10 @@ class Worker:
         self._started = False
         self._pool: Pool
         self._claimer: Claimer
-        self._keeper: Keeper
+        self._heartbeat: Heartbeat
         self._settler: Settler
+        self._queue_watch: QueueWatch
+        self._parts: dict[str, BackgroundThread] = {}
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,73 +123,82 @@ class Worker:
             raise InvalidArgument("this worker was started before: make another")
         self._started = True
         app, clock = self.app, self.app.clock
+        log.load()
         metrics.METERS.register()
         self._apply_policies()
-        handles = [app.store.queue(queue, app.tenant) for queue in self.queue_names]
+        self._queue_watch = QueueWatch(app, self.queue_names, self._stop, self._serve)
+        handles = [app.store.queue(queue, app.tenant) for queue in self._queue_watch.first_look()]
         if self._lease_ms is None:
-            self._lease_ms = min(duration_ms("lease", handle.policy().lease, minimum_ms=1) for handle in handles)
-        self._settler = Settler(self._hands, clock, self._settled)
+            leases = [duration_ms("lease", handle.policy().lease, minimum_ms=1) for handle in handles]
+            self._lease_ms = min(leases, default=duration_ms("lease", Policy().lease))
+        self._settler = Settler(self._held_claims, clock, self._count_settled)
         self._pool = self._make_pool()
-        self._keeper = Keeper(
-            self._hands, clock, self._lease_ms, end=self._pool.end, settle=self._settle, give_back=self._give_back
+        self._heartbeat = Heartbeat(
+            self._held_claims, clock, self._lease_ms, end=self._pool.end, settle=self._settle, give_back=self._give_back
         )
         self._claimer = Claimer(
-            handles, self._hands, self.backlog, clock, self._stop, lease_ms=self._lease_ms, name=self.name,
-            concurrency=self.concurrency, pool=self._pool, watch=self._keeper.watch, unsettled=self._settler.pending,
+            handles, self._held_claims, self.backlog, clock, self._stop, lease_ms=self._lease_ms, name=self.name,
+            concurrency=self.concurrency, pool=self._pool, wake_heartbeat=self._heartbeat.wake_by,
+            unsettled=self._settler.pending,
         )  # fmt: skip
         self._settler.thread.start()
-        self._keeper.thread.start()
+        self._heartbeat.thread.start()
         try:
             self._pool.start()
         except BaseException:
             self._settler.stop()
-            self._keeper.stop()
+            self._heartbeat.stop()
             raise
-        self._parts = {"claimer": self._thread("claimer", self._claimer.run)}
+        self._parts = {"claimer": self._claimer.thread, "queue watch": self._queue_watch.thread}
         if self._with_schedule:
-            ticker = Ticker(app, self.name)
-            self._parts["ticker"] = self._thread("ticker", lambda: ticker.run(self._stop))
-        metrics.info(
+            self._parts["ticker"] = Ticker(app, self.name).thread(self._stop)
+        for part in self._parts.values():
+            part.start()
+        log.info(
             "worker_started", worker=self.name, url=app.store.url, queues=self.queue_names, pool=self.pool_name,
             concurrency=self.concurrency, lease=self._lease_ms / 1000, tasks=sorted(app.tasks),
         )  # fmt: skip
 
     def run(self) -> int:
-        """Work until told to stop, by a signal or by `stop` from another thread; the process's exit code."""
+        """Work until a signal, or `stop` from another thread; the process's exit code."""
         with self._signals():
             if not self._started:
                 self.start()
-            while not self._stop.is_set():
-                self._wake.wait(0.25)
-                self._wake.clear()
-                self._look_after()
+            try:
+                while not self._stop.is_set():
+                    self._wake.wait(0.25)
+                    self._wake.clear()
+                    self._check_parts()
+            except BaseException as exc:  # noqa: BLE001 - from a signal handler: end in good order, then raise
+                self._broken = exc
+                self._fail(BROKEN, f"interrupted by {exc!r}")
             return self.finish()
 
     def stop(self, *, now: bool = False) -> None:
         """Ask it to end; `now`: without grace. Returns at once."""
         if now:
-            self._now.set()
+            self._stop_now.set()
         self._stop.set()
         self._wake.set()
 
     def finish(self) -> int:
         """End in good order, and return once it has."""
         self._stop.set()
-        metrics.info("worker_stopping", worker=self.name, reason=self._reason, running=self.running)
+        log.info("worker_stopping", worker=self.name, reason=self._reason, running=self.running)
         for part in self._parts.values():
-            part.join(5.0 if self._code == CLEAN else _LAST_WORDS)
+            part.join(5.0 if self._code == CLEAN else _FINAL_WAIT)
         self._give_back_unstarted()
         ended = self._wait_for_handlers()
         if not ended:
             self._cut_off()
         self._settler.stop()
-        self._settler.thread.join(_LAST_WORDS if self._now.is_set() or self._code else 10.0)
+        self._settler.thread.join(_FINAL_WAIT if self._stop_now.is_set() or self._code else 10.0)
         self._settler.give_up()
-        self._settler.thread.join(_LAST_WORDS)
-        self._keeper.stop()
-        self._keeper.thread.join(_LAST_WORDS)
+        self._settler.thread.join(_FINAL_WAIT)
+        self._heartbeat.stop()
+        self._heartbeat.thread.join(_FINAL_WAIT)
         outcomes = {name: count for name, count in self.totals.outcomes.items() if count}
-        metrics.info("worker_stopped", worker=self.name, code=self._code, **outcomes)
+        log.info("worker_stopped", worker=self.name, code=self._code, **outcomes)
         if self._broken is not None:
             raise self._broken
         return self._code
@@ -197,29 +215,51 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Handlers at work."""
-        return sum(work.running for work in self._hands.works())
+        """How many handlers run."""
+        return sum(job.is_running for job in self._held_claims.jobs())
 
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
 
-    # ── what the pool asks (contract.Site) ───────────────────────────────────────────────────────────────────────────
+    def health(self) -> Health:
+        """Whether it can claim and settle: what `GET /health` answers."""
+        return Health(
+            self.name, self._problem(), self.running, self.concurrency, self.queue_names, dict(self.totals.outcomes)
+        )
 
-    def ended(self, work: Work, outcome: Outcome) -> None:
-        if work.decide():
-            self._settler.put((work, outcome))
+    def _problem(self) -> str | None:
+        if not self._parts:
+            return "it has not started"
+        if self._stop.is_set():
+            return f"it is stopping: {self._reason}"
+        stuck_ms = self._claimer.stuck_ms()
+        if stuck_ms > min(self._patience_ms, 10_000) / 2:
+            why = self._claimer.last_error or "the store does not answer"
+            return f"no claim has succeeded for {stuck_ms / 1000:.0f} s: {why}"
+        for thread in self._threads():
+            if not thread.is_alive():
+                return f"{thread.name} has ended"
+            if thread.failure is not None:
+                return f"{thread.name} fails: {thread.failure}"
+        return None
 
-    def freed(self) -> None:
-        self._claimer.freed()
+    # ── what the pool calls (contract.PoolHost) ──────────────────────────────────────────────────────────────────────
 
-    def watch(self, at_ms: int) -> None:
-        self._keeper.watch(at_ms)
+    def job_ended(self, job: HeldJob, outcome: Outcome) -> None:
+        if job.try_settle():
+            self._settler.put((job, outcome))
 
-    def broken(self, error: BaseException) -> None:
+    def slot_freed(self) -> None:
+        self._claimer.slot_freed()
+
+    def watch_timeout(self, at_ms: int) -> None:
+        self._heartbeat.wake_by(at_ms)
+
+    def pool_broken(self, error: BaseException) -> None:
         if self._broken is None:
             self._broken = error
-        self._end(BROKEN, f"the pool broke: {error}")
+        self._fail(BROKEN, f"the pool broke: {error}")
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,55 +278,53 @@ class Worker:
             return AsyncPool(self)
         raise InvalidArgument(f"pool={self.pool_name!r}: thread, process or async")
 
-    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                work()
-            except BaseException as exc:  # noqa: BLE001 - a part that dies silently is a worker that stands still
-                if self._broken is None:
-                    self._broken = exc
-                self._end(BROKEN, f"the {name} broke: {exc}")
+    def _threads(self) -> list[BackgroundThread]:
+        return [self._settler.thread, self._heartbeat.thread, *self._parts.values()]
 
-        thread = threading.Thread(target=guarded, name=f"tenure-{name}", daemon=True)
-        thread.start()
-        return thread
+    def _serve(self, queues: list[str]) -> None:
+        self._claimer.queues = [self.app.store.queue(queue, self.app.tenant) for queue in queues]
 
     def _apply_policies(self) -> None:
+        """Give the app's queues their policies, and the queues of tasks with a rate that rate."""
         store, app = self.app.store, self.app
-        changed = {
-            store.queue(queue, app.tenant): policy
-            for queue, policy in app.policies.items()
-            if store.queue(queue, app.tenant).policy() != policy
-        }
+        changed: dict[str, Policy] = {}
+        rates = app.rates()
+        for name in sorted({*app.policies, *rates}):
+            now = store.queue(name, app.tenant).policy()
+            wanted = app.policies.get(name, now)
+            if name in rates:
+                wanted = msgspec.structs.replace(wanted, rate=rates[name])
+            if wanted != now:
+                changed[name] = wanted
         if changed:
-            store.apply(changed)  # type: ignore[arg-type]  # a mapping's keys are invariant
+            store.apply(dict(changed.items()), app.tenant)
 
-    def _settle(self, work: Work, outcome: Outcome) -> None:
-        self._settler.put((work, outcome))
+    def _settle(self, job: HeldJob, outcome: Outcome) -> None:
+        self._settler.put((job, outcome))
 
-    def _settled(self, work: Work, became: str) -> None:
+    def _count_settled(self, job: HeldJob, became: str) -> None:
         self.totals.outcomes[became] += 1
-        self.totals.last = work.task
+        self.totals.last_task = job.task
 
-    def _give_back(self, work: Work) -> None:
-        """A work that its caller has begun, so that nobody else will."""
-        if work.decide():
+    def _give_back(self, job: HeldJob) -> None:
+        """Release a job for which the caller won `try_begin`, so that nobody starts it."""
+        if job.try_settle():
             self._claimer.given_back(1)
-            self._settler.put((work, Outcome("release")))
+            self._settler.put((job, Outcome("release")))
 
     def _give_back_unstarted(self) -> None:
         while True:
             try:
-                work = self.backlog.get_nowait()
+                job = self.backlog.get_nowait()
             except Empty:
                 return
-            if work is not None and work.begin():
-                self._give_back(work)
+            if job is not None and job.try_begin():
+                self._give_back(job)
 
     def _wait_for_handlers(self) -> bool:
         """True once the pool is at rest; a second signal shortens the grace to nothing."""
         until = time.monotonic() + (0.0 if self._code else self.grace)
-        while not self._now.is_set():
+        while not self._stop_now.is_set():
             left = until - time.monotonic()
             if self._pool.stop(min(max(left, 0.0), 0.1)):
                 return True
@@ -297,34 +335,33 @@ class Worker:
     def _cut_off(self) -> None:
         """Handlers that did not finish: their deliveries count, and the jobs come back at once."""
         cut = 0
-        for work in self._hands.works():
-            if work.begin():
-                self._give_back(work)
-            elif work.decide():
-                work.ending = "stopped"
-                self._settler.put((work, Outcome("nack", None, "the worker was stopped before it ended", 0)))
-                self._pool.end(work)
+        for job in self._held_claims.jobs():
+            if job.try_begin():
+                self._give_back(job)
+            elif job.try_settle():
+                self._settler.put((job, Outcome("nack", None, "the worker was stopped before it ended", 0)))
+                self._pool.end(job)
                 cut += 1
         self._pool.kill()
-        self._pool.stop(_LAST_WORDS)
+        self._pool.stop(_FINAL_WAIT)
         if cut:
             self._code = self._code or CUT_OFF
-            metrics.warn("handlers_cut_off", worker=self.name, count=cut)
+            log.warning("handlers_cut_off", worker=self.name, count=cut)
 
-    def _look_after(self) -> None:
-        """The watchdog."""
+    def _check_parts(self) -> None:
+        """The watchdog: end a worker that cannot claim, or has lost one of its threads."""
         stuck_ms = self._claimer.stuck_ms()
         if stuck_ms > self._patience_ms:
-            why = self._claimer.trouble or "the store does not answer"
-            self._end(NO_STORE, f"no claim has succeeded for {stuck_ms / 1000:.0f} s: {why}")
-        for thread in (self._settler.thread, self._keeper.thread):
-            if not thread.is_alive():
-                self._end(BROKEN, f"{thread.name} has ended")
+            why = self._claimer.last_error or "the store does not answer"
+            self._fail(NO_STORE, f"no claim has succeeded for {stuck_ms / 1000:.0f} s: {why}")
+        for thread in self._threads():
+            if not thread.is_alive() and not self._stop.is_set():
+                self._fail(BROKEN, f"{thread.name} has ended")
 
-    def _end(self, code: int, reason: str) -> None:
+    def _fail(self, code: int, reason: str) -> None:
         if not self._stop.is_set():
             self._code, self._reason = code, reason
-            metrics.error("worker_failed", worker=self.name, code=code, reason=reason)
+            log.error("worker_failed", worker=self.name, code=code, reason=reason)
         self.stop()
 
     @property
@@ -334,18 +371,18 @@ class Worker:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop it, where Python lets us listen: in the main thread."""
+        """SIGTERM and SIGINT stop it. Only in the main thread, where Python lets a program handle signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def heard(number: int, frame: FrameType | None) -> None:
+        def on_signal(number: int, frame: FrameType | None) -> None:
             if self._stop.is_set():
-                self._now.set()
+                self._stop_now.set()
             self._reason = signal.Signals(number).name
             self.stop()
 
-        before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
 """The settler: one thread that writes outcomes, as many to a transaction as have come while it wrote the last ones.
 
-A lone result is written at once; under load batches form by themselves, and nothing is ever held back to make one.
+A lone outcome is written at once; under load batches form by themselves, and nothing is ever held back to make one.
 """
 
 from __future__ import annotations
@@ -12,111 +12,125 @@ from queue import Empty, SimpleQueue
 
 from tenure.api.queue import Queue
 from tenure.clock import Clock
-from tenure.errors import AlreadySettled, Corrupt, TenureError
+from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, TenureError, TooLarge
 from tenure.model.lease import Settle
-from tenure.worker import metrics
-from tenure.worker.held_claims import Hands, Work
-from tenure.worker.outcomes import Outcome
+from tenure.worker import log, metrics
+from tenure.worker.background import BackgroundThread
+from tenure.worker.held_claims import HeldClaims, HeldJob
+from tenure.worker.outcomes import Outcome, split_error
 
 _BATCH = 500
-_SHOWN = {"ack": "done", "nack": "retried", "fail": "dead", "release": "released"}
-Item = tuple[Work, Outcome]
+_BECAME = {"ack": "done", "nack": "retried", "fail": "dead", "release": "released"}
+#: Nothing but what the store says about itself, or the network, is worth trying again.
+_PERMANENT = (InvalidArgument, TooLarge, TypeError, ValueError)
+Item = tuple[HeldJob, Outcome]
+Answer = BaseException | None
 
 
 class Settler:
-    def __init__(self, hands: Hands, clock: Clock, settled: Callable[[Work, str], None]) -> None:
-        self._hands = hands
+    def __init__(self, held_claims: HeldClaims, clock: Clock, settled: Callable[[HeldJob, str], None]) -> None:
+        self._held_claims = held_claims
         self._clock = clock
         self._settled = settled
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._giving_up = threading.Event()
         self.put: Callable[[Item], None] = self._queue.put
-        self.thread = threading.Thread(target=self._run, name="tenure-settler", daemon=True)
+        self.thread = BackgroundThread("settler", self._step)
 
     def pending(self) -> int:
+        """Outcomes that wait to be written."""
         return self._queue.qsize()
 
     def stop(self) -> None:
-        """Once everything before this is written. `give_up` ends the trying."""
+        """End the thread once everything put before this is written. `give_up` ends the trying."""
         self._queue.put(None)
 
     def give_up(self) -> None:
         self._giving_up.set()
 
-    def _run(self) -> None:
-        queue = self._queue
-        stopping = False
-        while not stopping:
-            item = queue.get()
-            batch: list[Item] = []
-            while True:
-                if item is None:
-                    stopping = True
-                    break
-                batch.append(item)
-                if len(batch) >= _BATCH:
-                    break
-                try:
-                    item = queue.get_nowait()
-                except Empty:
-                    break
-            by_queue: dict[Queue, list[Item]] = {}
-            for one in batch:
-                by_queue.setdefault(one[0].held.queue, []).append(one)
-            for target, items in by_queue.items():
-                self._write(target, items)
+    def _step(self) -> bool:
+        batch, stopping = self._next_batch()
+        by_queue: dict[Queue, list[Item]] = {}
+        for item in batch:
+            by_queue.setdefault(item[0].claim.queue, []).append(item)
+        for queue, items in by_queue.items():
+            try:
+                self._write(queue, items)
+            except BaseException as exc:  # noqa: BLE001 - whatever it was, the other queues' outcomes are written
+                log.error("settling_failed", queue=str(queue.name), jobs=len(items), error=repr(exc), exc_info=exc)
+                for job, _ in items:
+                    self._held_claims.remove_job(job)  # or it would be extended for ever
+        return stopping
+
+    def _next_batch(self) -> tuple[list[Item], bool]:
+        """Waits for an outcome and takes what else is there; True once `stop` was called."""
+        item = self._queue.get()
+        batch: list[Item] = []
+        while item is not None:
+            batch.append(item)
+            if len(batch) >= _BATCH:
+                return batch, False
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
 
     def _write(self, queue: Queue, items: list[Item]) -> None:
-        """Tried again while the store is out of reach, for as long as a lease may still hold."""
-        settles = [
-            Settle(outcome.verb, work.delivery.proof, outcome.result, outcome.error, outcome.delay_ms)
-            for work, outcome in items
-        ]
-        answers = self._answers(queue, settles, [work for work, _ in items])
-        for (work, outcome), answer in zip(items, answers, strict=True):
-            self._hands.settled(work)
-            self._tell(work, outcome, answer)
+        for (job, outcome), answer in zip(items, self._answers(queue, items), strict=True):
+            self._held_claims.remove_job(job)
+            try:
+                self._report(job, outcome, answer)
+            except Exception as exc:  # noqa: BLE001 - the job is settled, whatever its log line does
+                log.error("settled_not_logged", id=job.delivery.id, error=repr(exc))
 
-    def _answers(self, queue: Queue, settles: Sequence[Settle], works: Sequence[Work]) -> Sequence[TenureError | None]:
+    def _answers(self, queue: Queue, items: Sequence[Item]) -> Sequence[Answer]:
+        """Tried again while the store is out of reach, for as long as one of the leases may still hold."""
+        settles = [
+            Settle(outcome.verb, job.delivery.proof, outcome.result, outcome.error, outcome.delay_ms)
+            for job, outcome in items
+        ]
         pause = 0.05
         while True:
             try:
                 return queue.settle_many(settles)
-            except TenureError as exc:
-                metrics.warn("settling_failed", queue=str(queue.name), jobs=len(works), error=str(exc))
+            except Exception as exc:  # noqa: BLE001 - an outcome must not be lost because of another one in its batch
+                log.warning("settling_failed", queue=str(queue.name), jobs=len(items), error=str(exc) or repr(exc))
+                if isinstance(exc, _PERMANENT):
+                    if len(items) == 1:
+                        return [exc]
+                    return [answer for item in items for answer in self._answers(queue, [item])]
                 now = self._clock.steady_ms()
-                hopeless = all(work.held.lost or work.held.deadline_ms <= now for work in works)
+                hopeless = all(job.claim.lost or job.claim.deadline_ms <= now for job, _ in items)
                 if hopeless or self._giving_up.is_set():
-                    return [exc] * len(works)
+                    return [exc] * len(items)
                 self._giving_up.wait(pause)
                 pause = min(pause * 2, 1.0)
 
-    def _tell(self, work: Work, outcome: Outcome, answer: TenureError | None) -> None:
-        delivery = work.delivery
-        became = _SHOWN[outcome.verb]
+    def _report(self, job: HeldJob, outcome: Outcome, answer: Answer) -> None:
+        """Count what became of the job, and log it."""
+        delivery = job.delivery
+        became = _BECAME[outcome.verb]
         if became == "retried" and delivery.attempt >= delivery.max_attempts:
             became = "dead"
         if answer is not None and not isinstance(answer, AlreadySettled):
             became = "lost"
-        seconds = None if work.busy_ns is None else work.busy_ns / 1e9
-        metrics.METERS.ran(work.task, became, seconds)
-        self._settled(work, became)
+        seconds = None if job.busy_ns is None else job.busy_ns / 1e9
+        metrics.METERS.ran(job.task, became, seconds)
+        self._settled(job, became)
         if became == "done":
-            if metrics.told(logging.INFO):
-                metrics.info(
-                    "task_done",
-                    task=work.task,
-                    id=delivery.id,
-                    attempt=delivery.attempt,
-                    seconds=round(seconds or 0, 4),
-                )
+            if log.enabled(logging.INFO):
+                took = round(seconds or 0, 4)
+                log.info("task_done", task=job.task, id=delivery.id, attempt=delivery.attempt, seconds=took)
         elif became == "lost":
-            corrupt = isinstance(answer, Corrupt)
-            said = metrics.error if corrupt else metrics.warn
-            said("not_settled", task=work.task, id=delivery.id, verb=outcome.verb, error=str(answer))
+            refused = isinstance(answer, Corrupt) or not isinstance(answer, TenureError)
+            write = log.error if refused else log.warning
+            write("not_settled", task=job.task, id=delivery.id, verb=outcome.verb, error=str(answer) or repr(answer))
         elif became != "released":
-            first = (outcome.error or "").partition("\n")[0]
-            (metrics.error if became == "dead" else metrics.warn)(
-                f"task_{became}", task=work.task, id=delivery.id, attempt=delivery.attempt,
-                max_attempts=delivery.max_attempts, error=first,
+            summary, traceback = split_error(outcome.error or "")
+            # `exception` is the name by which log formatters know a traceback, and print it on lines of its own.
+            facts: dict[str, object] = {} if traceback is None else {"exception": traceback}
+            (log.error if became == "dead" else log.warning)(
+                f"task_{became}", task=job.task, id=delivery.id, attempt=delivery.attempt,
+                max_attempts=delivery.max_attempts, error=summary, **facts,
             )  # fmt: skip

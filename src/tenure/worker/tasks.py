@@ -1,4 +1,4 @@
-"""A task: a function, and what a call of it becomes when it is not made here."""
+"""A task: a function whose calls can be enqueued, and what such a call becomes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from tenure.api.queue import Queue
-from tenure.errors import InvalidArgument
+from tenure.errors import InvalidArgument, KeyConflict
 from tenure.model.durations import Duration, Moment, duration_ms
-from tenure.model.job import NewJob
+from tenure.model.job import Enqueued, NewJob
+from tenure.model.rate import Rate
 from tenure.protocol.tracing import tracing
 from tenure.worker import app_loader
 from tenure.worker.codec import Codec, Encoding
-from tenure.worker.context import CurrentJob, Within, running
+from tenure.worker.context import CurrentJob, CurrentJobScope, running_job
 from tenure.worker.handles import AsyncHandle, Handle, InlineHandle
-from tenure.worker.outcomes import Rules
+from tenure.worker.outcomes import FailureRules
 from tenure.worker.tracing import inject
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ C = TypeVar("C")  # what a plain call returns: R, or a coroutine of it
 R = TypeVar("R")  # what the handler's result is
 
 Unique = bool | Callable[..., str]
-_making = threading.Lock()
+_codec_lock = threading.Lock()
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -66,14 +67,17 @@ class Task(Generic[P, C, R]):
         *,
         encoding: Encoding,
         timeout: Duration | None = None,
-        rules: Rules | None = None,
+        rules: FailureRules | None = None,
         unique: Unique = False,
+        rate: Rate | str | None = None,
     ) -> None:
         self.app = app
         self.function = function
         self.name = name
         self.encoding = encoding
-        self.rules = Rules() if rules is None else rules
+        self.rules = FailureRules() if rules is None else rules
+        #: How often its jobs may be handed out, over all workers. Kept by its queue's policy.
+        self.rate = Rate.parse(rate) if isinstance(rate, str) else rate
         self.timeout_ms = None if timeout is None else duration_ms("timeout", timeout, minimum_ms=1)
         self.is_async = inspect.iscoroutinefunction(function)
         self._options = options
@@ -90,8 +94,8 @@ class Task(Generic[P, C, R]):
         """Raises InvalidArgument if the function's types cannot be sent."""
         if self._codec is None:
             # One at a time: msgspec crashes if two threads work out the fields of one struct at once.
-            with _making:
-                self._codec = Codec(self.function, self.name, self.encoding)
+            with _codec_lock:
+                self._codec = Codec(self.function, self.name, self.encoding, self.app.types)
         return self._codec
 
     def __repr__(self) -> str:
@@ -101,15 +105,15 @@ class Task(Generic[P, C, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Run it here, as the function it is. `current_job()` is then a stand-in, unless a job is running already."""
-        if running() is not None:
+        if running_job() is not None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            return self._stand_in(self.function(*args, **kwargs))  # type: ignore[return-value]  # C is a coroutine then
-        with Within(CurrentJob(self.name)):
+            return self._await_here(self.function(*args, **kwargs))  # type: ignore[return-value]  # C is a coroutine
+        with CurrentJobScope(CurrentJob(self.name)):
             return self.function(*args, **kwargs)
 
-    async def _stand_in(self, call: Any) -> Any:
-        with Within(CurrentJob(self.name)):
+    async def _await_here(self, call: Any) -> Any:
+        with CurrentJobScope(CurrentJob(self.name)):
             return await call
 
     # ── elsewhere ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,7 +146,7 @@ class Task(Generic[P, C, R]):
             return InlineHandle(self, payload)
         job = self._job(payload, args, kwargs)
         queue = self._queue()
-        added = queue.enqueue(job)
+        added = self._enqueue_first(queue, [job])[0] if self._first_job_wins else queue.enqueue(job)
         return Handle(self, queue, added.id, added.duplicate)
 
     enqueue = delay
@@ -161,11 +165,21 @@ class Task(Generic[P, C, R]):
         if self.app.inline:
             return handles
         queue = self._queue()
-        return [Handle(self, queue, added.id, added.duplicate) for added in queue.enqueue_many(jobs)]
+        enqueued = self._enqueue_first(queue, jobs) if self._first_job_wins else queue.enqueue_many(jobs)
+        return [Handle(self, queue, added.id, added.duplicate) for added in enqueued]
 
-    def handle(self, job_id: str) -> Handle[R]:
-        """A handle on a job of this task that was enqueued before, perhaps by another process."""
-        return Handle(self, self._queue(), job_id)
+    def handle(self, job_id: str, queue: str | None = None) -> Handle[R]:
+        """A handle on a job of this task that was enqueued before, perhaps by another process.
+
+        Without `queue` it is looked for in the task's queue, then in the other queues of the app's tasks.
+        """
+        named = None if queue is None else self.app.store.queue(queue, self._options.tenant or self.app.tenant)
+        return Handle(self, named, job_id)
+
+    def possible_queues(self) -> list[Queue]:
+        """Where a job of this task may be, the likeliest first."""
+        tenant = self._options.tenant or self.app.tenant
+        return [self.app.store.queue(name, tenant) for name in dict.fromkeys([self.queue, *self.app.queues()])]
 
     @property
     def aio(self) -> AsyncTask[P, R]:
@@ -184,6 +198,37 @@ class Task(Generic[P, C, R]):
 
     def _queue(self) -> Queue:
         return self.app.store.queue(self.queue, self._options.tenant or self.app.tenant)
+
+    @property
+    def _first_job_wins(self) -> bool:
+        """Whether the key is ours, made by `unique`: a later call with that key is the first one's duplicate."""
+        return bool(self._unique) and self._options.key is None
+
+    @staticmethod
+    def _enqueue_first(queue: Queue, jobs: list[bytes | NewJob]) -> list[Enqueued]:
+        """Enqueue jobs with unique keys; one whose key is held already, with whatever arguments, is a duplicate.
+
+        To be replaced by `on_conflict="keep"` once a store takes it. Until then each call leaves out the job that the
+        store named in its KeyConflict, under which nothing was written, and sends the rest again.
+        """
+        by_key: dict[str | None, NewJob] = {}
+        for job in jobs:
+            assert isinstance(job, NewJob)
+            by_key.setdefault(job.key, job)
+        held: dict[str | None, Enqueued] = {}
+        while waiting := [job for key, job in by_key.items() if key not in held]:
+            try:
+                added = queue.enqueue_many(waiting)
+            except KeyConflict as exc:
+                held[waiting[exc.index].key] = Enqueued(exc.existing, True)
+            else:
+                held |= {job.key: one for job, one in zip(waiting, added, strict=True)}
+        answers = []
+        for job in jobs:
+            assert isinstance(job, NewJob)
+            one = held[job.key]
+            answers.append(one if job is by_key[job.key] else Enqueued(one.id, True))
+        return answers
 
     def _job(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | NewJob:
         o = self._options
@@ -224,8 +269,8 @@ class AsyncTask(Generic[P, R]):
         handles = await self._sync.app.threads.run(functools.partial(self._sync.map, calls))
         return [AsyncHandle(handle) for handle in handles]
 
-    def handle(self, job_id: str) -> AsyncHandle[R]:
-        return AsyncHandle(self._sync.handle(job_id))
+    def handle(self, job_id: str, queue: str | None = None) -> AsyncHandle[R]:
+        return AsyncHandle(self._sync.handle(job_id, queue))
 
 
 def _call(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -1,6 +1,7 @@
 """OpenTelemetry, where the program uses it: the producer's context travels in the job's headers to the handler's span.
 
-Nothing is imported for it. A program that traces has loaded the library itself; where it is not loaded there is no span.
+Nothing is imported for it. A program that traces has loaded the library itself; where it is not loaded there is no
+span.
 """
 
 from __future__ import annotations

@@ -1,131 +1,145 @@
-"""A pool that is one event loop: for `async def` handlers by the hundred. Plain `def` handlers go to threads beside it."""
+"""A pool that is one event loop: for `async def` handlers by the hundred. Plain `def` handlers run in threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any
 
-from tenure.worker import execution
-from tenure.worker.held_claims import Work
+from tenure.worker import execution, log
+from tenure.worker.background import BackgroundThread
+from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
-from tenure.worker.pools.contract import Site, begin
+from tenure.worker.pools.contract import PoolHost, slot_failed, start_job
+
+_SLOT = "event loop"
 
 
 class AsyncPool:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._free = threading.Semaphore(site.concurrency)
+    def __init__(self, host: PoolHost) -> None:
+        self._host = host
+        self._free_slots = threading.Semaphore(host.concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready = threading.Event()
+        self._loop_ready = threading.Event()
+        self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._taken_back = 0
+        self._slots_taken_back = 0
         self._count = 0
         self._busy = 0
-        self._executor = ThreadPoolExecutor(site.concurrency, "tenure-slot")
-        self._looping = threading.Thread(target=self._run_loop, name="tenure-loop", daemon=True)
-        self._feeding = threading.Thread(target=self._feed, name="tenure-feeder", daemon=True)
+        self._executor = ThreadPoolExecutor(host.concurrency, "tenure-slot")
+        self._loop_thread = threading.Thread(target=self._run_loop, name="tenure-loop", daemon=True)
+        self._feeder = BackgroundThread("feeder", self._feed_one)
 
     @property
     def finished(self) -> tuple[int, int]:
         return self._count, self._busy
 
     def start(self) -> None:
-        self._looping.start()
-        self._ready.wait()
-        self._feeding.start()
+        self._loop_thread.start()
+        self._loop_ready.wait()
+        self._feeder.start()
 
-    def end(self, work: Work) -> None:
-        if work.current is not None:
-            work.current.tell_lost()
-        task = work.slot
+    def end(self, job: HeldJob) -> None:
+        if job.current is not None:
+            job.current.mark_lost()
+        task = job.slot
         if self._loop is not None and isinstance(task, asyncio.Task):
-            self._call(task.cancel)
+            self._call_on_loop(task.cancel)
 
     def stop(self, timeout: float) -> bool:
         until = monotonic() + timeout
-        self._site.backlog.put(None)
-        self._feeding.join(timeout)
-        # Whoever has every slot knows that nobody else has one. They are kept: this is asked again and again.
-        while not self._feeding.is_alive() and self._taken_back < self._site.concurrency:
-            if not self._free.acquire(timeout=max(0.0, until - monotonic())):
+        self._host.backlog.put(None)
+        self._feeder.join(timeout)
+        # With every slot taken back, no handler runs. They are kept: `stop` is called again and again.
+        while not self._feeder.is_alive() and self._slots_taken_back < self._host.concurrency:
+            if not self._free_slots.acquire(timeout=max(0.0, until - monotonic())):
                 break
-            self._taken_back += 1
-        ended = self._taken_back == self._site.concurrency
+            self._slots_taken_back += 1
+        ended = self._slots_taken_back == self._host.concurrency
         if ended and self._loop is not None:
-            self._call(self._loop.stop)
-            self._looping.join(5.0)
+            self._closing = True
+            self._call_on_loop(self._loop.stop)
+            self._loop_thread.join(5.0)
             self._executor.shutdown(wait=False)
         return ended
 
     def kill(self) -> None:
         for task in list(self._tasks):
-            self._call(task.cancel)
+            self._call_on_loop(task.cancel)
 
-    def _call(self, what: Callable[[], object]) -> None:
+    def _call_on_loop(self, function: Callable[[], object]) -> None:
         assert self._loop is not None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(function)
 
     def _run_loop(self) -> None:
         with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._loop.call_soon(self._ready.set)
-            self._loop.run_forever()
+            loop = self._loop = runner.get_loop()
+            loop.call_soon(self._loop_ready.set)
+            while not self._closing:
+                try:
+                    loop.run_forever()  # returns early if a handler calls loop.stop()
+                except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started goes through
+                    log.error("slot_failed", slot=_SLOT, error=repr(exc), exc_info=exc)
 
-    def _feed(self) -> None:
-        """Takes a work only when there is a slot for it: what waits in the backlog can still be given back."""
-        assert self._loop is not None
-        while True:
-            self._free.acquire()
-            work = self._site.backlog.get()
-            if work is None:
-                self._free.release()
-                return
-            if work.begin():
-                self._call(_Start(self, work))
-            else:
-                self._free.release()
+    def _feed_one(self) -> bool:
+        """Takes a job only when there is a slot for it: what waits in the backlog can still be given back."""
+        self._free_slots.acquire()
+        job = self._host.backlog.get()
+        if job is not None and job.try_begin():
+            try:
+                self._call_on_loop(functools.partial(self._start, job))
+            except RuntimeError as exc:  # the loop has just been closed
+                self._free_slots.release()
+                slot_failed(self._host, _SLOT, job, exc)
+        else:
+            self._free_slots.release()
+        return job is None
 
-    async def _run(self, work: Work) -> None:
-        site = self._site
-        current = begin(site, work)
-
-        async def in_thread(call: Callable[[], Any]) -> Any:
-            context = contextvars.copy_context()
-            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: context.run(call))
-
+    def _start(self, job: HeldJob) -> None:
+        """On the loop."""
+        coroutine = self._run(job)
         try:
-            outcome = await execution.run_async(site.app, current, work.delivery.payload, in_thread)
-        except asyncio.CancelledError:
-            # By `end`, when it is decided already, or by `kill`.
-            outcome = Outcome("nack", None, "the worker was stopped before it ended", 0)
-        self._busy += work.stop_clock()
-        self._count += 1
-        site.ended(work, outcome)
+            task = asyncio.ensure_future(coroutine)
+        except BaseException as exc:  # noqa: BLE001 - no task factory's failure may keep the slot
+            coroutine.close()
+            self._finish(job, exc)
+            return
+        job.slot = task
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._done, job))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    async def _run(self, job: HeldJob) -> None:
+        host = self._host
+        current = start_job(host, job)
+        payload = job.delivery.payload
+        task = host.app.tasks.get(current.task)
+        if task is None or task.is_async:
+            outcome = await execution.run_async(host.app, current, payload)
+        else:
+            outcome = await self._run_in_thread(functools.partial(execution.run, host.app, current, payload))
+        host.job_ended(job, outcome)
+
+    async def _run_in_thread(self, call: Callable[[], Outcome]) -> Outcome:
+        """`call` returns what a handler raised as an outcome: a future cannot carry StopIteration or GeneratorExit."""
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: context.run(call))
+
+    def _done(self, job: HeldJob, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._free.release()
-        self._site.freed()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._site.broken(error)
+        self._finish(job, asyncio.CancelledError("cancelled") if task.cancelled() else task.exception())
 
-
-class _Start:
-    """Starts a work on the loop, from the loop."""
-
-    def __init__(self, pool: AsyncPool, work: Work) -> None:
-        self._pool = pool
-        self._work = work
-
-    def __call__(self) -> None:
-        pool = self._pool
-        task = asyncio.ensure_future(pool._run(self._work))
-        self._work.slot = task
-        pool._tasks.add(task)
-        task.add_done_callback(pool._done)
+    def _finish(self, job: HeldJob, error: BaseException | None) -> None:
+        self._busy += job.stop_clock()
+        self._count += 1
+        self._free_slots.release()
+        if isinstance(error, asyncio.CancelledError) and not job.is_running:
+            error = None  # the pool cancelled it: it is settled already
+        if error is None:
+            self._host.slot_freed()
+        else:
+            slot_failed(self._host, _SLOT, job, error)

@@ -1,92 +1,128 @@
-"""What the runner asks of a pool, and what it offers in return."""
+"""What the worker asks of a pool, what it offers in return, and what the pools share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
 from tenure.errors import InvalidArgument
+from tenure.worker import log
 from tenure.worker.codec import open_envelope
 from tenure.worker.context import CurrentJob
-from tenure.worker.held_claims import Work
-from tenure.worker.outcomes import Outcome
+from tenure.worker.held_claims import HeldJob
+from tenure.worker.outcomes import FailureRules, Outcome
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
 
-Backlog = SimpleQueue["Work | None"]
-"""Works to be started, in order; a None ends one who takes from it."""
+Backlog = SimpleQueue["HeldJob | None"]
+"""Jobs to be started, in order. Each None ends one slot."""
+
+_SLOT_FAILED = FailureRules()
+_UNREADABLE = "(unreadable)"
 
 
-class Site(Protocol):
+class PoolHost(Protocol):
     """The worker, as a pool sees it."""
 
     app: App
     backlog: Backlog
     concurrency: int
+    #: The queues, or patterns of queues, this worker claims from.
+    served: tuple[str, ...]
 
-    def ended(self, work: Work, outcome: Outcome) -> None:
-        """A handler has ended. Settles it, unless somebody decided otherwise before."""
+    def job_ended(self, job: HeldJob, outcome: Outcome) -> None:
+        """A handler has ended. Settles the job, unless somebody settled it before."""
 
-    def freed(self) -> None:
+    def slot_freed(self) -> None:
         """A slot is free again."""
 
-    def watch(self, at_ms: int) -> None:
-        """A work's time will be up then."""
+    def watch_timeout(self, at_ms: int) -> None:
+        """A job's timeout will pass then."""
 
-    def broken(self, error: BaseException) -> None:
+    def pool_broken(self, error: BaseException) -> None:
         """The pool cannot go on: the worker must end."""
 
 
 class Pool(Protocol):
-    #: Jobs that have ended, and the time they took: the runner plans its claims by them.
+    #: Jobs that have ended, and the time they took: the claimer sizes its claims by them.
     @property
     def finished(self) -> tuple[int, int]:
-        """(how many, nanoseconds in all)."""
+        """(how many, nanoseconds in all). Every job that was begun is counted once it has ended, however it ended."""
 
     def start(self) -> None:
         """Returns once it can run handlers. Raises if it never will."""
 
-    def end(self, work: Work) -> None:
-        """The work's outcome counts for nothing any more: tell its handler, or end it. From any thread."""
+    def end(self, job: HeldJob) -> None:
+        """The job's outcome will not be kept: tell its handler, or end it. From any thread."""
 
     def stop(self, timeout: float) -> bool:
-        """All in the backlog has been taken out; return once the handlers have ended, or False when the time is up."""
+        """End the slots. The backlog is empty; returns True once all handlers have ended, False when the time is up."""
 
     def kill(self) -> None:
         """End what can be ended, now."""
 
 
-def begin(site: Site, work: Work) -> CurrentJob:
-    """A work is about to run: find its task's timeout, and make what its handler will see."""
-    delivery = work.delivery
-    app = site.app
+def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
+    """Note when a job started and when its task's timeout passes; make what its handler will see."""
+    job.started_ns = perf_counter_ns()
+    delivery = job.delivery
+    app = host.app
     try:
         name = open_envelope(delivery.payload).task
     except InvalidArgument:
-        name = "(unreadable)"
-    work.task = name
+        name = _UNREADABLE
     task = app.tasks.get(name)
+    # A name from outside is no label of a metric: there may be any number of them.
+    job.task = name if task is not None or name == _UNREADABLE else "(unknown)"
     if task is not None and task.timeout_ms is not None:
-        work.timeout_at_ms = app.clock.steady_ms() + task.timeout_ms
-        site.watch(work.timeout_at_ms)
-    work.current = current = CurrentJob(
+        job.timeout_at_ms = app.clock.steady_ms() + task.timeout_ms
+        host.watch_timeout(job.timeout_at_ms)
+    job.current = current = CurrentJob(
         name, id=delivery.id, queue=delivery.name.queue, tenant=delivery.name.tenant, attempt=delivery.attempt,
         max_attempts=delivery.max_attempts, token=delivery.token, priority=delivery.priority,
-        headers=delivery.headers, deadline_ms=work.timeout_at_ms, clock=app.clock, report=_Report(work),
+        headers=delivery.headers, deadline_ms=job.timeout_at_ms, clock=app.clock, report=_ProgressReport(job),
+        served=host.served,
     )  # fmt: skip
-    work.started_ns = perf_counter_ns()
     return current
 
 
-class _Report:
+def run_slot(host: PoolHost, name: str, run_job: Callable[[HeldJob], None]) -> None:
+    """Take jobs from the backlog and run each, until a None comes. No exception ends the slot.
+
+    `run_job` settles the job. If it raises instead, that delivery fails, the log says so (`slot_failed`), and the
+    slot goes on with the next job.
+    """
+    while True:
+        job: HeldJob | None = None
+        try:
+            job = host.backlog.get()
+            if job is None:
+                return
+            if job.try_begin():
+                run_job(job)
+        except BaseException as exc:  # noqa: BLE001 - whatever it was, the next job may be a good one
+            slot_failed(host, name, job, exc)
+
+
+def slot_failed(host: PoolHost, name: str, job: HeldJob | None, error: BaseException) -> None:
+    """Log an exception that reached a slot, and fail the delivery it had."""
+    facts = {} if job is None else {"task": job.task, "id": job.delivery.id}
+    log.error("slot_failed", slot=name, error=repr(error), exc_info=error, **facts)
+    if job is not None:
+        host.job_ended(job, _SLOT_FAILED.outcome(error, job.delivery.attempt))
+        host.slot_freed()
+
+
+class _ProgressReport:
     """`current_job().progress`, on the queue the job came from."""
 
-    __slots__ = ("_work",)
+    __slots__ = ("_job",)
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, job: HeldJob) -> None:
+        self._job = job
 
     def __call__(self, fraction: float, note: str | None) -> None:
-        self._work.held.queue.progress(self._work.delivery, fraction, note)
+        self._job.claim.queue.progress(self._job.delivery, fraction, note)

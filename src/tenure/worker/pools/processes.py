@@ -1,13 +1,14 @@
-"""A pool of processes: for handlers that compute. Each has an interpreter of its own, and is ended with its job if that is lost.
+"""A pool of processes: for handlers that compute. Each has its own interpreter, and is killed if its job is lost.
 
-A slot is a thread of this process that owns one child and waits for it; so the keeper here beats whatever a
-handler does there, and killing a child frees its slot at once. Children are started fresh, not forked: a fork would inherit
-an open store and locks held by threads that are not there.
+A slot is a thread of this process that owns one child and waits for it; so the heartbeat goes on whatever a handler
+does in a child, and killing a child frees its slot at once. Children are started fresh, not forked: a fork would
+inherit an open store and locks held by threads that are not there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -19,17 +20,18 @@ from time import monotonic
 from typing import IO
 
 from tenure.errors import TenureError, Unavailable
-from tenure.worker import app_loader, metrics
-from tenure.worker.child_channel import Assignment, Ended, Hello, Pipe, Progress, Setup
-from tenure.worker.held_claims import Work
+from tenure.worker import app_loader, log
+from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup
+from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
-from tenure.worker.pools.contract import Site, begin
+from tenure.worker.pools.contract import PoolHost, run_slot, start_job
 
+#: How long a child may take to import the app, and for how long a slot tries to start one before the worker gives up.
 _START_SECONDS = 60.0
 
 
 class Child:
-    """A running process, at this end."""
+    """A running child process, seen from the worker."""
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
@@ -44,12 +46,12 @@ class Child:
             )
         if self._process.stdout is not None:
             threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True).start()
-        self.pipe = Pipe(ours)
+        self.channel = Channel(ours)
         ours.settimeout(_START_SECONDS)
         self.jobs = 0
         try:
-            self.pipe.send(setup)
-            hello = self.pipe.receive()
+            self.channel.send(setup)
+            hello = self.channel.receive()
         except OSError:
             hello = None
         ours.settimeout(None)
@@ -59,13 +61,17 @@ class Child:
             self.end()
             raise Unavailable(f"a process of the pool cannot import the app: {hello.error}")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def end(self) -> str:
-        """Let it go, and say how it ended."""
-        self.pipe.close()
+        """Close the channel, wait until the process has ended, and say how it ended."""
+        self.channel.close()
         try:
             code = self._process.wait(5.0)
         except subprocess.TimeoutExpired:
@@ -78,18 +84,19 @@ class Child:
 
 
 class ProcessPool:
-    def __init__(self, site: Site, *, recycle: int | None = None) -> None:
-        self._site = site
+    def __init__(self, host: PoolHost, *, recycle: int | None = None) -> None:
+        self._host = host
         self._recycle = recycle
-        count = site.concurrency
+        count = host.concurrency
         self._counts = [0] * count
         self._busy = [0] * count
         self._lock = threading.Lock()
         self._ready = threading.Semaphore(0)
         self._errors: list[BaseException] = []
         self._children: list[Child | None] = [None] * count
-        self._stopping = False
-        self._setup = Setup(app_loader.reference_to(site.app), [path for path in sys.path if path], *_logging())
+        self._stopping = threading.Event()
+        path = [entry for entry in sys.path if entry]
+        self._setup = Setup(app_loader.reference_to(host.app), path, *_log_settings(), host.served)
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"tenure-slot-{index}", daemon=True)
             for index in range(count)
@@ -108,18 +115,18 @@ class ProcessPool:
             self.stop(5.0)
             raise self._errors[0]
 
-    def end(self, work: Work) -> None:
+    def end(self, job: HeldJob) -> None:
         with self._lock:
             # Under the lock: the child may have been given another job by now.
             for child in self._children:
-                if child is not None and work.slot is child:
+                if child is not None and job.slot is child:
                     child.kill()
 
     def stop(self, timeout: float) -> bool:
         until = monotonic() + timeout
-        self._stopping = True
+        self._stopping.set()
         for _ in self._threads:
-            self._site.backlog.put(None)
+            self._host.backlog.put(None)
         for thread in self._threads:
             thread.join(max(0.0, until - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
@@ -132,68 +139,87 @@ class ProcessPool:
 
     def _run(self, index: int) -> None:
         try:
-            child = self._children[index] = Child(self._setup)
-        except BaseException as exc:  # noqa: BLE001 - handed to whoever starts the pool
+            self._children[index] = Child(self._setup)
+        except BaseException as exc:  # noqa: BLE001 - `start` raises it
             self._errors.append(exc)
             return
         finally:
             self._ready.release()
-        site = self._site
         try:
-            while (work := site.backlog.get()) is not None:
-                if not work.begin():
-                    continue
-                outcome = self._give(child, work)
-                self._busy[index] += work.stop_clock()
-                self._counts[index] += 1
-                with self._lock:
-                    work.slot = None
-                if outcome is None or (self._recycle is not None and child.jobs >= self._recycle):
-                    how = child.end()
-                    if outcome is None:
-                        outcome = Outcome("nack", None, f"the process that ran it died: {how}")
-                    site.ended(work, outcome)
-                    if self._stopping:
-                        site.freed()
-                        return
-                    child = self._children[index] = Child(self._setup)
-                else:
-                    site.ended(work, outcome)
-                site.freed()
-        except BaseException as exc:  # noqa: BLE001 - a slot that dies silently is a worker that stands still
-            site.broken(exc)
+            run_slot(self._host, f"process {index}", functools.partial(self._run_job, index))
         finally:
             last = self._children[index]
             if last is not None:
                 last.end()
 
-    def _give(self, child: Child, work: Work) -> Outcome | None:
-        """The job's outcome; None if the process died of it."""
-        current = begin(self._site, work)
-        delivery = work.delivery
+    def _run_job(self, index: int, job: HeldJob) -> None:
+        if self._children[index] is None:
+            self._replace(index)  # the last job's run ended before it could
+        child = self._children[index]
+        outcome: Outcome | None = None
+        try:
+            if child is not None:
+                outcome = self._hand_over(child, job)
+        finally:
+            self._busy[index] += job.stop_clock()
+            self._counts[index] += 1
+            with self._lock:
+                job.slot = None
+            if outcome is None or child is None or child.jobs >= (self._recycle or sys.maxsize):
+                how = "there was none" if child is None else child.end()
+                self._children[index] = None
+                if outcome is None:
+                    outcome = Outcome("nack", None, f"the process that ran it died: {how}")
+                    if job.is_running:
+                        log.error("process_died", slot=index, task=job.task, id=job.delivery.id, how=how)
+            self._host.job_ended(job, outcome)
+        if self._children[index] is None and not self._stopping.is_set():
+            self._replace(index)
+        self._host.slot_freed()
+
+    def _replace(self, index: int) -> None:
+        """Start another child, trying again for a while: the machine may be short of memory or file handles."""
+        until, pause = monotonic() + _START_SECONDS, 0.2
+        while not self._stopping.is_set():
+            try:
+                self._children[index] = Child(self._setup)
+                return
+            except Exception as exc:  # noqa: BLE001 - whatever prevents it
+                log.error("process_not_started", slot=index, error=str(exc))
+                if monotonic() > until:
+                    self._host.pool_broken(exc)
+                    return
+                self._stopping.wait(pause)
+                pause = min(2 * pause, 5.0)
+
+    def _hand_over(self, child: Child, job: HeldJob) -> Outcome | None:
+        """Send the job to the child and wait for its outcome; None if the process died, or is to be replaced."""
+        current = start_job(self._host, job)
+        delivery = job.delivery
         assignment = Assignment(
             current.task, current.id, current.queue, current.tenant, current.attempt, current.max_attempts,
-            current.token, current.priority, delivery.headers, work.timeout_at_ms, delivery.payload,
+            current.token, current.priority, delivery.headers, job.timeout_at_ms, delivery.payload,
         )  # fmt: skip
         child.jobs += 1
         with self._lock:
-            work.slot = child
-        if not work.running:
+            job.slot = child
+        if not job.is_running:
             child.kill()  # its time was up before it was handed over
         try:
-            child.pipe.send(assignment)
+            child.channel.send(assignment)
             while True:
-                said = child.pipe.receive()
-                if isinstance(said, Progress):
-                    _report(work, said)
+                message = child.channel.receive()
+                if isinstance(message, Progress):
+                    _report(job, message)
                 else:
-                    return said.outcome if isinstance(said, Ended) else None
-        except OSError:
+                    return message.outcome if isinstance(message, Ended) else None
+        except Exception:  # noqa: BLE001 - the child is gone, or a handler has written to the channel or closed it
+            child.kill()
             return None
 
 
 def _redirected() -> bool:
-    """Whether somebody stands between us and the terminal (a live line): what children print must go through it, too."""
+    """Whether our output goes through a live line to the terminal: the children's must go there, too."""
     return sys.stdout is not sys.__stdout__ and sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
@@ -203,14 +229,14 @@ def _pass_on(stream: IO[bytes]) -> None:
             sys.stdout.write(line.decode(errors="replace"))
 
 
-def _report(work: Work, said: Progress) -> None:
+def _report(job: HeldJob, message: Progress) -> None:
     try:
-        work.held.queue.progress(work.delivery, said.fraction, said.note)
-    except TenureError as exc:  # the keeper finds out, and ends the job if that is what it means
-        metrics.warn("progress_failed", task=work.task, id=work.delivery.id, error=str(exc))
+        job.claim.queue.progress(job.delivery, message.fraction, message.note)
+    except TenureError as exc:  # if the lease is lost, the heartbeat finds out and ends the job
+        log.warning("progress_failed", task=job.task, id=job.delivery.id, error=str(exc))
 
 
-def _logging() -> tuple[str | None, str]:
+def _log_settings() -> tuple[str | None, str]:
     """The level and form of this process's log lines, if the command line configured them."""
     from tenure.telemetry import _Handler
 

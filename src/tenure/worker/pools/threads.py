@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from time import monotonic
 
 from tenure.worker import execution
-from tenure.worker.held_claims import Work
-from tenure.worker.pools.contract import Site, begin
+from tenure.worker.held_claims import HeldJob
+from tenure.worker.pools.contract import PoolHost, run_slot, start_job
 
 
 class ThreadPool:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        count = site.concurrency
-        # One place a thread, so that counting takes no lock.
+    def __init__(self, host: PoolHost) -> None:
+        self._host = host
+        count = host.concurrency
+        # An entry for each thread, so that counting takes no lock.
         self._counts = [0] * count
         self._busy = [0] * count
         self._threads = [
@@ -30,14 +31,14 @@ class ThreadPool:
         for thread in self._threads:
             thread.start()
 
-    def end(self, work: Work) -> None:
-        if work.current is not None:
-            work.current.tell_lost()
+    def end(self, job: HeldJob) -> None:
+        if job.current is not None:
+            job.current.mark_lost()
 
     def stop(self, timeout: float) -> bool:
         until = monotonic() + timeout
         for _ in self._threads:
-            self._site.backlog.put(None)
+            self._host.backlog.put(None)
         for thread in self._threads:
             thread.join(max(0.0, until - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
@@ -46,15 +47,15 @@ class ThreadPool:
         """Threads cannot be ended; being daemons, they end with the process."""
 
     def _run(self, index: int) -> None:
-        site = self._site
-        take, app = site.backlog.get, site.app
-        counts, busy = self._counts, self._busy
-        while (work := take()) is not None:
-            if not work.begin():
-                continue
-            current = begin(site, work)
-            outcome = execution.run(app, current, work.delivery.payload)
-            busy[index] += work.stop_clock()
-            counts[index] += 1
-            site.ended(work, outcome)
-            site.freed()
+        run_slot(self._host, f"thread {index}", functools.partial(self._run_job, index))
+
+    def _run_job(self, index: int, job: HeldJob) -> None:
+        host = self._host
+        try:
+            current = start_job(host, job)
+            outcome = execution.run(host.app, current, job.delivery.payload)
+        finally:
+            self._busy[index] += job.stop_clock()
+            self._counts[index] += 1
+        host.job_ended(job, outcome)
+        host.slot_freed()
