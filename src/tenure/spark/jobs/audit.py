@@ -16,6 +16,7 @@ from tenure.bulk.journal_reader import Journal
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.sizing import FEW, sized
 from tenure.spark.snapshots import snapshot
+from tenure.spark.statements import run
 
 _STORED = ("waiting", "leased", "done", "dead")
 
@@ -73,33 +74,20 @@ def _table(spark: SparkSession, url: str, snapshot: str, name: str, columns: Seq
     return reader.option("columns", ",".join(columns)).load()
 
 
-def violations(spark: SparkSession, tables: Mapping[str, DataFrame], marked: DataFrame) -> DataFrame:
-    """Everything in these tables, of one moment, that breaks a law; `marked` is `laws.MARKED` of them."""
-    return spark.sql(laws.VIOLATIONS, marked=marked, **_named(laws.VIOLATIONS, tables))
-
-
-def marked(spark: SparkSession, tables: Mapping[str, DataFrame]) -> DataFrame:
-    return spark.sql(laws.MARKED, **_named(laws.MARKED, tables))
-
-
-def _named(text: str, tables: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    return {name: table for name, table in tables.items() if f"{{{name}}}" in text}
-
-
 def _look(
     spark: SparkSession, tables: Mapping[str, DataFrame], output: str | None, shown: int, told: Told
 ) -> tuple[list[Row], int]:
     """The first violations, and how many there are."""
     # Few rows of many, looked at by several laws: worked out once.
-    kept = marked(spark, tables).persist(StorageLevel.MEMORY_AND_DISK)
-    found = violations(spark, tables, kept).persist(StorageLevel.MEMORY_AND_DISK)
+    marked = run(spark, laws.MARKED, **tables).persist(StorageLevel.MEMORY_AND_DISK)
+    found = run(spark, laws.VIOLATIONS, marked=marked, **tables).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        rows = spark.sql(laws.ORDERED, violations=found).limit(shown + 1).collect()
+        rows = run(spark, laws.ORDERED, violations=found).limit(shown + 1).collect()
         total = len(rows) if len(rows) <= shown else found.count()
         if output is not None:
             told(f"writing {total:,} violations")
             found.coalesce(1).write.mode("error").parquet(output)
     finally:
-        for one in (found, kept):
+        for one in (found, marked):
             one.unpersist()
     return rows, total

@@ -9,7 +9,7 @@ Each run covers the commits since the one before. It writes files of its own and
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -17,9 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from tenure.bulk import snapshot_locations
+from tenure.bulk.query import Query
+from tenure.bulk.schemas import ddl
 from tenure.errors import Corrupt, InvalidArgument
-from tenure.spark.jobs import journal
+from tenure.spark.jobs import journal, parquet_files
+from tenure.spark.jobs.journal import SHARD
 from tenure.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
+from tenure.spark.jobs.parquet_files import Written
 from tenure.spark.jobs.pauses import paused_hours
 from tenure.spark.jobs.sizing import sized
 from tenure.spark.jobs.summary import Summary, Told, quietly
@@ -29,6 +34,7 @@ from tenure.spark.snapshots import snapshot
 
 CONSUMER = "history"
 SLO = 60.0
+_EVENTS_A_FILE = 250_000
 
 
 def history(
@@ -103,8 +109,8 @@ class _Run:
 
     def write(self, url: str, snapshot: str) -> Entry:
         start_ms = None if self._last is None else self._last.end_ms
-        bronze = self._put("bronze", journal.events(self._spark, url, snapshot, self._start, self._end, start_ms))
-        last_number, end_ms = self._whole(bronze)
+        bronze, files = self._bronze(url, snapshot)
+        last_number, end_ms = self._whole(files)
         span = gold.Span(None if start_ms is None else _moment(start_ms), _moment(end_ms))
         with sized(self._spark, self._rows["bronze"]):
             paused = self._tell(bronze, span, start_ms, end_ms)
@@ -121,6 +127,18 @@ class _Run:
             paused=paused,
             slo=self._slo,
         )
+
+    def _bronze(self, url: str, snapshot: str) -> tuple[DataFrame, list[Written]]:
+        """Write the events of the run's commits, and read them back."""
+        self._told("bronze")
+        at = snapshot_locations.find(url, snapshot)
+        parts = at.events(self._start[SHARD] + 1, self._end[SHARD] + 1, _EVENTS_A_FILE)
+        place = self._lake.place("bronze", self._label, self._attempt)
+        path = self._lake.path(place)
+        # One file is quickly written here: a Spark job costs as much as a hundred thousand rows.
+        files = parquet_files.write(self._spark if len(parts) > 1 else None, at, Query("events"), parts, path)
+        self._tables["bronze"], self._rows["bronze"] = place, sum(file.rows for file in files)
+        return self._spark.read.schema(ddl("events")).parquet(path), files
 
     def _tell(self, bronze: DataFrame, span: gold.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
         """Write silver and gold; which queues are paused at the end."""
@@ -176,23 +194,21 @@ class _Run:
             self._rows[table] = rows_in(path)
         return self._spark.read.schema(rows.schema).parquet(path)
 
-    def _whole(self, bronze: DataFrame) -> tuple[dict[str, int], int]:
+    def _whole(self, files: Sequence[Written]) -> tuple[dict[str, int], int]:
         """Verify that the events follow on those before, without a gap; the last number of each shard, and the last time."""
-        rows = bronze.groupBy("shard").agg(
-            F.min("number").alias("first"), F.max("number").alias("last"), F.count("*").alias("count"),
-            F.max("commit").alias("commit"), F.max(F.unix_millis("time")).alias("time"),
-        ).collect()  # fmt: skip
         numbers = dict(self._last.last_number) if self._last is not None else {}
-        for row in rows:
-            first = numbers.get(row.shard, row.first - 1) + 1
-            if row.first != first or row["count"] != row.last - row.first + 1 or row.commit != self._end[row.shard]:
-                raise Corrupt(
-                    f"the journal {row.shard} gave {row['count']} events from number {row.first} to {row.last},"
-                    f" and not all from {first} on: it is damaged, or of another store than the runs before"
-                )
-            numbers[row.shard] = row.last
+        full = [file for file in files if file.rows]
+        first, last = full[0].first_number, full[-1].last_number
+        assert first is not None
+        assert last is not None
+        count, wanted = sum(file.rows for file in full), numbers.get(SHARD, first - 1) + 1
+        if first != wanted or count != last - first + 1 or full[-1].last_commit != self._end[SHARD]:
+            raise Corrupt(
+                f"the journal {SHARD} gave {count} events from number {first} to {last},"
+                f" and not all from {wanted} on: it is damaged, or of another store than the runs before"
+            )
         before = 0 if self._last is None else self._last.end_ms
-        return numbers, max([row.time for row in rows] + [before])
+        return {**numbers, SHARD: last}, max([file.last_ms or 0 for file in full] + [before])
 
 
 #: No dictionary of what hardly repeats: Parquet would make one, hash by hash, and throw it away.
