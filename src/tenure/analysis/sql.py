@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from string import Formatter
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -32,6 +32,18 @@ _MACROS = (
     "kll_sketch_get_n_bigint(sketch) AS coalesce(len(sketch), 0)",
     "kll_sketch_get_quantile_bigint(sketch, p) AS list_aggregate(sketch, 'quantile_disc', p)",
 )
+
+
+class Engine(Protocol):
+    """What runs statements: `Sql` here, `tenure.spark.statements.SparkEngine` on Spark.
+
+    A table is whatever the engine takes as one: only what `keep` returned, or what the engine's own caller made.
+    """
+
+    def rows(self, text: str, **tables: Any) -> list[dict[str, Any]]: ...
+
+    def keep(self, name: str, text: str, **tables: Any) -> Any:
+        """Work a table out once, for statements that follow."""
 
 
 class Sql:
@@ -72,9 +84,9 @@ def _without_zone(table: pa.Table) -> pa.Table:
 
 
 def formatted(text: str, names: Mapping[str, str]) -> str:
-    """The statement for DuckDB: tables by their names there, quoted identifiers by its quotes."""
+    """The statement for DuckDB: tables by their names there, its quotes around identifiers; all its texts are raw."""
     wanted = {name for _, name, _, _ in Formatter().parse(text) if name}
-    return text.format(**{name: names[name] for name in wanted}).replace("`", '"')
+    return text.format(**{name: names[name] for name in wanted}).replace("`", '"').replace(" r'", " '")
 
 
 @contextmanager
@@ -86,6 +98,7 @@ def local_sql() -> Iterator[Sql]:
         raise InvalidArgument("this needs DuckDB (pip install 'tenure[analysis]'), or Spark: tenure spark") from None
     connection = duckdb.connect(":memory:")
     try:
+        connection.execute("SET enable_progress_bar = false")
         for macro in _MACROS:
             connection.execute(f"CREATE TEMP MACRO {macro}")
         yield Sql(connection)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from tenure.analysis import attempts, metrics
+from tenure.analysis.pauses import CHANGES, paused_hours
+from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk import snapshot_locations
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import ddl
@@ -25,12 +26,9 @@ from tenure.spark.jobs import journal, parquet_files
 from tenure.spark.jobs.journal import SHARD
 from tenure.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
 from tenure.spark.jobs.parquet_files import Written
-from tenure.spark.jobs.pauses import paused_hours
 from tenure.spark.jobs.sizing import sized
-from tenure.spark.jobs.summary import Summary, Told, quietly
-from tenure.spark.pipelines import gold, silver
-from tenure.spark.pipelines.chains import chains
 from tenure.spark.snapshots import snapshot
+from tenure.spark.statements import run
 
 CONSUMER = "history"
 SLO = 60.0
@@ -111,7 +109,7 @@ class _Run:
         start_ms = None if self._last is None else self._last.end_ms
         bronze, files = self._bronze(url, snapshot)
         last_number, end_ms = self._whole(files)
-        span = gold.Span(None if start_ms is None else _moment(start_ms), _moment(end_ms))
+        span = metrics.Span(start_ms, end_ms)
         with sized(self._spark, self._rows["bronze"]):
             paused = self._tell(bronze, span, start_ms, end_ms)
         return Entry(
@@ -140,47 +138,52 @@ class _Run:
         self._tables["bronze"], self._rows["bronze"] = place, sum(file.rows for file in files)
         return self._spark.read.schema(ddl("events")).parquet(path), files
 
-    def _tell(self, bronze: DataFrame, span: gold.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
+    def _tell(self, bronze: DataFrame, span: metrics.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
         """Write silver and gold; which queues are paused at the end."""
         carried = None if self._last is None else self._lake.read(self._spark, "silver/carry", last=True)
         self._told("silver: putting each job's events side by side")
-        chained = chains(bronze, carried).persist(StorageLevel.MEMORY_AND_DISK)
+        if carried is None:
+            found = run(self._spark, attempts.CHAINS, events=bronze)
+        else:
+            found = run(self._spark, attempts.CHAINS_CARRIED, events=bronze, carried=carried)
+        chains = found.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            attempts, lives = self._silver(chained)
-            self._gold(chained, attempts, lives, span)
+            tried, lives = self._silver(chains)
+            self._gold(chains, tried, lives, span)
         finally:
-            chained.unpersist()
-        hours, paused = paused_hours(bronze, {} if self._last is None else self._last.paused, start_ms, end_ms)
+            chains.unpersist()
+        changes = [row.asDict() for row in run(self._spark, CHANGES, events=bronze).collect()]
+        hours, paused = paused_hours(changes, {} if self._last is None else self._last.paused, start_ms, end_ms)
         self._put("gold/paused", self._spark.createDataFrame(hours, PAUSED), few=True)
         return paused
 
-    def _silver(self, chained: DataFrame) -> tuple[DataFrame, DataFrame]:
-        tried = silver.attempts(chained)
+    def _silver(self, chains: DataFrame) -> tuple[DataFrame, DataFrame]:
+        tried = run(self._spark, attempts.ATTEMPTS, chains=chains)
         told = tried.drop("carried")  # which says how runs were cut, and nothing of the attempt
-        self._put("silver/attempts", told.where(F.col("ended_at").isNotNull()))
-        self._put("silver/open_attempts", told.where(F.col("ended_at").isNull()))
+        self._put("silver/attempts", told.where("ended_at IS NOT NULL"))
+        self._put("silver/open_attempts", told.where("ended_at IS NULL"))
         # Lives are gathered once, and read back for what follows.
         self._told("silver: lives")
-        lives = self._put("silver/lives_seen", silver.lives(chained), kept=False)
-        self._put("silver/lives", silver.closed_lives(lives))
-        self._put("silver/open_lives", silver.open_lives(lives))
-        self._put("silver/carry", silver.carry(lives))
+        lives = self._put("silver/lives_seen", run(self._spark, attempts.LIVES, chains=chains), kept=False)
+        for name, text in (
+            ("lives", attempts.CLOSED_LIVES),
+            ("open_lives", attempts.OPEN_LIVES),
+            ("carry", attempts.CARRY),
+        ):
+            self._put(f"silver/{name}", run(self._spark, text, lives=lives))
         return tried, lives
 
-    def _gold(self, chained: DataFrame, attempts: DataFrame, lives: DataFrame, span: gold.Span) -> None:
+    def _gold(self, chains: DataFrame, tried: DataFrame, lives: DataFrame, span: metrics.Span) -> None:
         closed = self._spark.read.parquet(self._lake.path(self._tables["silver/lives"]))
-        partials = {
-            "flows": gold.flows(chained),
-            "waits": gold.waits(attempts),
-            "runs": gold.runs(attempts),
-            "ends": gold.ends(closed),
-            "ready": gold.ready(chained, span),
-            "slo": gold.slo(lives, self._slo, span),
-            "causes": gold.causes(chained),
-        }
+        tables = {"chains": chains, "attempts": tried, "lives": lives, "closed": closed}
         # Small ones, and each mostly waiting for the driver to plan it: side by side.
         with ThreadPoolExecutor(3) as threads:
-            list(threads.map(lambda item: self._put(f"gold/{item[0]}", item[1], few=True), partials.items()))
+            list(
+                threads.map(
+                    lambda item: self._put(f"gold/{item[0]}", run(self._spark, item[1], **tables), few=True),
+                    metrics.partials(self._slo, span).items(),
+                )
+            )
 
     def _put(self, table: str, rows: DataFrame, *, few: bool = False, kept: bool = True) -> DataFrame:
         """Write a table of this run, and read it back; one that is not `kept` is for this run alone, and swept after it."""
@@ -217,7 +220,3 @@ _KEPT = {f"parquet.enable.dictionary#{name}": "false" for name in ("job_id", "nu
 _PASSING = {"parquet.enable.dictionary": "false", "compression": "none"}
 
 PAUSED = "hour TIMESTAMP, tenant STRING, queue STRING, paused_ms BIGINT"
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

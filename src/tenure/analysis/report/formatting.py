@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -47,22 +48,54 @@ def share(value: float | None) -> str:
 
 
 def moment(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return _at(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def tick(ms: int, step_ms: int) -> str:
-    at = datetime.fromtimestamp(ms / 1000, UTC)
-    if step_ms >= DAY:
-        return at.strftime("%d %b")
-    if step_ms >= MINUTE:
-        return at.strftime("%d %b") if at.hour == at.minute == 0 else at.strftime("%H:%M")
-    return at.strftime("%H:%M:%S")
+def ticks(times: Sequence[int], step_ms: int, most: int = 7) -> list[tuple[int, str]]:
+    """(moment, label) of at most about `most` steps. The date is said with the first one, and again where it changes.
+
+    An axis longer than two days has a label a day, or every few days, and no hours.
+    """
+    if not times:
+        return []
+    if times[-1] + step_ms - times[0] > 2 * DAY:
+        midnights = sorted({-(-at // DAY) * DAY for at in times if -(-at // DAY) * DAY <= times[-1]})
+        every = max(1, math.ceil(len(midnights) / most))
+        return [(at, _at(at).strftime("%-d %b")) for at in midnights[::every]]
+    short = step_ms * len(times) < most * MINUTE
+    found: list[tuple[int, str]] = []
+    day = ""
+    for at in times[:: max(1, math.ceil(len(times) / most))]:
+        date = _at(at).strftime("%-d %b")
+        clock = _at(at).strftime("%H:%M:%S" if short else "%H:%M")
+        found.append((at, clock if date == day else f"{date} {clock}"))
+        day = date
+    return found
+
+
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def rate(value: float | None) -> str:
+    """Per second, with as many figures as matter."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    if value >= 100:
+        return count(round(value))
+    return f"{value:.{max(0, 1 - math.floor(math.log10(value)))}f}" if value >= 0.0001 else f"{value:.0e}"
+
+
+def axis_rate(value: float | None) -> str:
+    return "0" if not value else f"{value:g}" if value < 10_000 else count(value)
 
 
 def nice_steps(top: float, about: int = 4) -> list[float]:
     """Round values from 0 to `top` or just above it, to label an axis with."""
     if top <= 0:
-        return [0, 1]
+        return [0.0, 1.0]
     raw = top / about
     size = 10 ** math.floor(math.log10(raw))
     step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw - 1e-12)
