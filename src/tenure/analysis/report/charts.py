@@ -48,7 +48,8 @@ class _Plot:
             parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text class="axis" x="{_LEFT - 7}" y="{y + 3.5:.1f}" text-anchor="end">{say(value)}</text>')
         return parts + [
-            _tick(self.x(at), HEIGHT - 8, label, WIDTH - _RIGHT) for at, label in ticks(self.times, self.step, 6)
+            _tick(self.x(at), HEIGHT - 8, label, WIDTH - _RIGHT)
+            for at, label in ticks(self.times[0], self.times[-1] + self.step, 6)
         ]
 
 
@@ -110,7 +111,6 @@ def areas(times: Sequence[int], step_ms: int, series: Sequence[Series]) -> str:
             edge = [f"{plot.middle(i):.1f},{plot.y(top[i]):.1f}" for i in run]
             base = [f"{plot.middle(i):.1f},{plot.y(low[i]):.1f}" for i in reversed(run)]
             parts.append(f'<polygon class="area {one.colour}" points="{" ".join([*edge, *base])}"/>')
-            parts.append(f'<polyline class="line {one.colour}" points="{" ".join(edge)}"/>')
     return _svg(parts, times, step_ms, series, count)
 
 
@@ -175,7 +175,7 @@ def heat(times: Sequence[int], step_ms: int, rows: Sequence[tuple[str, Sequence[
         )
         parts += [_cell(name, times[i], value, i, y, wide, shade) for i, value in enumerate(cells)]
     bottom = 4 + len(rows) * _HEAT_TALL
-    for at, label in ticks(times, step_ms, 12):
+    for at, label in ticks(times[0], times[-1] + step_ms, 10):
         x = _HEAT_LEFT + (at - times[0]) / step_ms * wide
         parts.append(_tick(x, bottom + 16, label, _HEAT_WIDTH - 12))
     return (

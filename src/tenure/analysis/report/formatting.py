@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -33,11 +32,12 @@ def span(ms: float | None) -> str:
         return f"{ms / SECOND:.1f} s"
     if ms < MINUTE:
         return f"{ms / SECOND:.0f} s"
-    for unit, larger, name, below in ((MINUTE, HOUR, "m", "s"), (HOUR, DAY, "h", "m"), (DAY, math.inf, "d", "h")):
-        if ms < larger:
-            whole, rest = divmod(ms, unit)
-            part = round(rest / {"s": SECOND, "m": MINUTE, "h": HOUR}[below])
-            return f"{whole:.0f} {name} {part} {below}" if part and whole < 10 else f"{round(ms / unit)} {name}"
+    for unit, larger, name, below, lower in (
+        (MINUTE, HOUR, "m", "s", SECOND), (HOUR, DAY, "h", "m", MINUTE), (DAY, math.inf, "d", "h", HOUR),
+    ):  # fmt: skip
+        if round(ms / lower) * lower < larger:
+            whole, part = divmod(round(ms / lower), unit // lower)
+            return f"{whole} {name} {part} {below}" if part and whole < 10 else f"{round(ms / unit)} {name}"
     raise AssertionError("every span has a unit")
 
 
@@ -51,24 +51,22 @@ def moment(ms: int) -> str:
     return _at(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def ticks(times: Sequence[int], step_ms: int, most: int = 7) -> list[tuple[int, str]]:
-    """(moment, label) of at most about `most` steps. The date is said with the first one, and again where it changes.
+_TICKS = (
+    SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 15 * SECOND, 30 * SECOND, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE,
+    15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY,
+    91 * DAY, 364 * DAY,
+)  # fmt: skip
 
-    An axis longer than two days has a label a day, or every few days, and no hours.
-    """
-    if not times:
-        return []
-    if times[-1] + step_ms - times[0] > 2 * DAY:
-        midnights = sorted({-(-at // DAY) * DAY for at in times if -(-at // DAY) * DAY <= times[-1]})
-        every = max(1, math.ceil(len(midnights) / most))
-        return [(at, _at(at).strftime("%-d %b")) for at in midnights[::every]]
-    short = step_ms * len(times) < most * MINUTE
+
+def ticks(begin_ms: int, end_ms: int, most: int = 7) -> list[tuple[int, str]]:
+    """(moment, label) of at most `most` round moments. A label has the date where the day begins, and the first one has."""
+    size = next((size for size in _TICKS if (end_ms - begin_ms) / size <= most), _TICKS[-1])
     found: list[tuple[int, str]] = []
     day = ""
-    for at in times[:: max(1, math.ceil(len(times) / most))]:
-        date = _at(at).strftime("%-d %b")
-        clock = _at(at).strftime("%H:%M:%S" if short else "%H:%M")
-        found.append((at, clock if date == day else f"{date} {clock}"))
+    for at in range(-(-begin_ms // size) * size, end_ms + 1, size):
+        date, clock = _at(at).strftime("%-d %b"), _at(at).strftime("%H:%M:%S" if size < MINUTE else "%H:%M")
+        label = date if size >= DAY or clock in ("00:00", "00:00:00") else clock if date == day else f"{date} {clock}"
+        found.append((at, label))
         day = date
     return found
 
@@ -115,4 +113,7 @@ def span_steps(low: float, high: float) -> list[float]:
     found = [float(s) for s in _SPANS if below[-1] <= s <= above[0]]
     every = max(1, math.ceil(len(found) / 6))
     kept = found[::every]
-    return kept if kept[-1] == found[-1] else [*kept, found[-1]]
+    if kept[-1] != found[-1]:
+        # The last one always; the one before it only where there is room for both.
+        kept = [*(kept if (len(found) - 1) % every * 2 > every else kept[:-1] or kept), found[-1]]
+    return kept

@@ -263,7 +263,10 @@ class Gathering:
         for life in lives:
             key = (life.pop("queue_number"), life["job_id"], life.pop("life"))
             job = SlowJob(**life)
-            job.steps = list(_steps(job, tried.get(key, [])))
+            of_job = tried.get(key, [])
+            # A job that is done in the end has no error of its own, and those on its way tell why it took long.
+            job.error = job.error or next((row["error"] for row in reversed(of_job) if row["error"]), None)
+            job.steps = list(_steps(job, of_job))
             found.append(job)
         return found
 

@@ -151,7 +151,7 @@ def _slowest(jobs: Sequence[SlowJob]) -> str:
     made = [
         f'<tr><td class="name">{escape(job.tenant)}/{escape(job.queue)}<br><code class="faint">{job.job_id}</code></td>'
         f'<td class="number">{span(job.ended_ms - job.opened_ms)}</td><td>{escape(job.outcome)}</td>'
-        f'<td class="number">{job.attempts}</td><td class="lifeline">{charts.timeline(job)}</td>'
+        f'<td class="number">{job.attempts} ×</td><td class="lifeline">{charts.timeline(job)}</td>'
         f'<td class="error" title="{escape((job.error or "")[:1000])}">{escape(_line(job.error))}</td></tr>'
         for job in jobs
     ]
@@ -159,7 +159,7 @@ def _slowest(jobs: Sequence[SlowJob]) -> str:
         '<th>job</th><th class="number">time</th><th>outcome</th><th class="number">attempts</th><th>timeline</th>'
         "<th>last error</th>"
     )
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(made)}</tbody></table></div>'
+    return f'<div class="scroll"><table class="slow"><thead><tr>{heads}</tr></thead><tbody>{"".join(made)}</tbody></table></div>'
 
 
 def _line(error: str | None) -> str:

@@ -31,7 +31,7 @@ code{font:12px ui-monospace,Menlo,Consolas,monospace}
 .swatch{display:inline-block;width:22px;height:10px;border-radius:3px;margin-right:5px;background:var(--shade)}
 .grid{stroke:var(--rule);stroke-width:1}.axis{fill:var(--faint);font-size:10.5px;font-variant-numeric:tabular-nums}
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}.dot{fill:var(--c)}
-.area{fill:var(--c);opacity:.28}.fill{fill:var(--c)}.cursor{stroke:var(--faint);stroke-dasharray:3 3;display:none}
+.area{fill:var(--c);opacity:.8}.fill{fill:var(--c)}.cursor{stroke:var(--faint);stroke-dasharray:3 3;display:none}
 .cell,.swatch{--shade:color-mix(in oklab,var(--hot) calc(var(--heat,0)*100%),var(--cold))}.cell{fill:var(--shade);rx:3}
 .cell.none,.swatch.none{--shade:var(--rule);opacity:.45}.wide{min-width:900px}
 .blue{--c:var(--blue)}.green{--c:var(--green)}.amber{--c:var(--amber)}.red{--c:var(--red)}.violet{--c:var(--violet)}
@@ -52,6 +52,8 @@ display:none;white-space:nowrap;z-index:2}.tip i{display:inline-block;width:8px;
 footer{color:var(--faint);font-size:12px;margin-top:18px}@media (max-width:900px){.tiles{grid-template-columns:repeat(3,1fr)}}
 @media (max-width:560px){main{padding:16px 12px 40px}.tiles{grid-template-columns:repeat(2,1fr);gap:8px}.tile{padding:9px 11px}
 .tile b{font-size:18px}.card{padding:12px 12px 8px}.axis{font-size:15px}.wide .axis{font-size:13px}.name{max-width:42vw}
+.slow thead{display:none}.slow tr{display:grid;grid-template-columns:1fr auto auto auto;padding:6px 0;border-bottom:1px solid var(--rule)}
+.slow td{border:0;padding:2px 4px;position:static}.slow .name{max-width:none}.slow .lifeline,.slow .error{grid-column:1/-1;max-width:none;width:auto;white-space:normal}
 .bars{table-layout:fixed}.bars .bar{width:24%}.bars .number{width:64px}.bars .name{max-width:none;white-space:normal;overflow-wrap:anywhere}}
 @media print{.card,.tile{break-inside:avoid}}
 """

@@ -12,7 +12,7 @@ from tenure import bulk
 from tenure.analysis import laws
 from tenure.analysis.audit import SHOWN, arrow_tables, check_output, summary
 from tenure.analysis.summary import Summary, Told, quietly
-from tenure.bulk.journal_reader import Journal
+from tenure.bulk.journal_reader import events_kept
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.sizing import FEW, sized
 from tenure.spark.snapshots import snapshot
@@ -44,13 +44,8 @@ def audit(
 def _counts(url: str, snapshot: str) -> dict[str, int]:
     """How much there is to look at, as the store itself counts it: nothing is scanned."""
     counters = bulk.read(url, "counters", columns=["counter", "value"], snapshot=snapshot).to_pylist()
-    look = Journal(url, ttl_ms=0)
-    try:
-        oldest, end = look.ends()
-    finally:
-        look.release()
     jobs = sum(row["value"] for row in counters if row["counter"] in _STORED)
-    return {"jobs": jobs, "events": end.number - oldest.number}
+    return {"jobs": jobs, "events": events_kept(url)}
 
 
 def _sent(spark: SparkSession, url: str, snapshot: str) -> dict[str, DataFrame]:
