@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from pyspark.sql import SparkSession
 import tenure
 from tenure import ManualClock
 from tenure.analysis import metrics
+from tenure.analysis.report.job import facts_of as local_facts
 from tenure.errors import InvalidArgument, OpenError
 from tenure.spark.jobs.history import history
 from tenure.spark.jobs.lake import Entry, Lake, RunConflict
+from tenure.spark.jobs.report import facts_of as spark_facts
 from tenure.spark.jobs.report import report
 from tenure.spark.statements import run
 from tests.spark.made import live, small_plans
@@ -185,6 +188,23 @@ def test_the_report_is_one_page_that_needs_nothing(spark: SparkSession, world: t
         assert part in text, part
     assert "DOES NOT ADD UP" not in text
     assert list(tmp_path.iterdir()) == [target], "no draft is left"
+
+
+def test_the_report_says_the_same_without_java(spark: SparkSession, world: tuple[str, str]) -> None:
+    """From the hourly numbers of two runs on Spark, and from all events in this process."""
+    _, root = world
+    on_spark, here = asdict(spark_facts(spark, root)), asdict(local_facts(root))
+    assert (on_spark.pop("exact"), here.pop("exact")) == (False, True)
+    for facts in (on_spark, here):
+        for name in ("waits", "run_times", "heat", "life_p50", "life_p95"):
+            del facts[name]  # percentiles: of sketches, and of every value
+        for row in (facts["totals"], *facts["tenants"], *facts["queues"]):
+            for name in ("wait_p50", "wait_p95", "run_p50", "run_p95"):
+                del row[name]
+    for name, value in here.items():
+        assert on_spark[name] == value, name
+    assert len(here["slowest"]) == 15
+    assert here["workers"]
 
 
 def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]) -> None:

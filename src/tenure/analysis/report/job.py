@@ -39,6 +39,18 @@ def report(
     a history has its own. `tenure.spark.jobs.report` is the same for histories beyond about a million events.
     """
     began = time.monotonic()
+    return written(facts_of(source, title=title, slo=slo, token=token, told=told), path, began, told)
+
+
+def facts_of(
+    source: Store | str | os.PathLike[str],
+    *,
+    title: str = TITLE,
+    slo: float | None = None,
+    token: str | None = None,
+    told: Told = quietly,
+) -> Facts:
+    """What the report of a store or of a history shows."""
     told("reading the events")
     events, store, said, slo = _events(source, slo, token)
     if not events.num_rows:
@@ -47,8 +59,7 @@ def report(
     with local_sql() as sql:
         kept = sql.keep("events", "SELECT * FROM {events}", events=events)
         history = from_events(sql, kept, store=store, source=said, slo=slo, end_ms=end_ms)
-        facts = Gathering(sql, history, told).facts(title)
-    return written(facts, path, began, told)
+        return Gathering(sql, history, told).facts(title)
 
 
 def _events(

@@ -7,6 +7,7 @@ import time
 from pyspark.sql import DataFrame, SparkSession
 
 from tenure.analysis import metrics
+from tenure.analysis.report.facts import Facts
 from tenure.analysis.report.gathering import Gathering
 from tenure.analysis.report.history import History
 from tenure.analysis.report.job import TITLE, said_runs, written
@@ -22,6 +23,11 @@ _PAUSED = "SELECT tenant, queue, CAST(sum(paused_ms) AS BIGINT) AS ms FROM {paus
 def report(spark: SparkSession, root: str, path: str, *, title: str = TITLE, told: Told = quietly) -> Summary:
     """Write the report of the history at `root` to the file `path`."""
     began = time.monotonic()
+    return written(facts_of(spark, root, title=title, told=told), path, began, told)
+
+
+def facts_of(spark: SparkSession, root: str, *, title: str = TITLE, told: Told = quietly) -> Facts:
+    """What the report of the history at `root` shows."""
     lake = Lake(root)
     entries = lake.entries()
     if not entries:
@@ -29,10 +35,9 @@ def report(spark: SparkSession, root: str, path: str, *, title: str = TITLE, tol
     engine = SparkEngine(spark)
     with sized(spark, sum(entry.rows["bronze"] for entry in entries)):
         try:
-            facts = Gathering(engine, _history(spark, engine, lake), told).facts(title)
+            return Gathering(engine, _history(spark, engine, lake), told).facts(title)
         finally:
             engine.close()
-    return written(facts, path, began, told)
 
 
 def _history(spark: SparkSession, engine: SparkEngine, lake: Lake) -> History:
