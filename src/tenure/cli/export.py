@@ -29,7 +29,7 @@ _FORMATS = ("parquet", "arrow", "csv", "jsonl")
         ("The dead ones of a queue, read with any tool:", "tenure export jobs -q emails --state dead --csv dead.csv"),
         (
             "Yesterday's events, from a server:",
-            "tenure -s http://queue:8420 export events --since 24h --arrow events.arrow",
+            "tenure export events --since 24h --arrow events.arrow -s http://queue:8400",
         ),
     ),
     short_help="A table as Parquet, Arrow, CSV or JSON lines.",
