@@ -59,6 +59,8 @@ class Told:
         self.lives: Rows = []
         self.gold: dict[str, Any] = {}
         carried: Any = None
+        tried: Any = None
+        lives: Any = None
         start: int | None = None
         for first, last in zip([0, *cuts], [*cuts, len(events)], strict=True):
             part, run = events[first:last], f"{name}_{first}"

@@ -12,6 +12,7 @@ import tenure
 from tenure import ManualClock
 from tenure.analysis.audit import audit as local_audit
 from tenure.spark.jobs import audit as job
+from tenure.spark.jobs.sizing import FEW
 from tests.spark.made import live, small_plans
 from tests.spark.planted import Planter
 
@@ -24,7 +25,7 @@ def _quick(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("few", [job.FEW, 0], ids=["sent by the driver", "read by executors"])
+@pytest.mark.parametrize("few", [FEW, 0], ids=["sent by the driver", "read by executors"])
 def test_both_engines_find_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:

@@ -221,6 +221,21 @@ def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]
     assert still == lake.entries()[-1].rows["silver/open_lives"]
 
 
+def test_iceberg_tables_are_added_once(world: tuple[str, str]) -> None:
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.table import StaticTable
+
+    from tenure.spark.jobs.iceberg import publish
+
+    _, root = world
+    first = publish(root)
+    assert publish(root) == first, "nothing was added twice"
+    rows = StaticTable.from_metadata(first["bronze"]).scan().to_arrow().num_rows
+    assert rows == sum(entry.rows["bronze"] for entry in Lake(root).entries())
+    still = StaticTable.from_metadata(first["silver/open_lives"]).scan().to_arrow().num_rows
+    assert still == Lake(root).entries()[-1].rows["silver/open_lives"]
+
+
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not KILLS, reason="HISTORY_KILLS=10 kills a driver that many times")

@@ -129,8 +129,11 @@ def load(
     "--consumer", default="history", show_default=True, help="The name under which the journal is kept for it."
 )
 @click.option("--delta", is_flag=True, help="Also keep the tables as Delta tables (pip install 'tenure[delta]').")
+@click.option("--iceberg", is_flag=True, help="Also keep them as Iceberg tables (pip install 'tenure[iceberg]').")
 @_on_spark
-def history(session: Session, root: str, slo: float | None, consumer: str, delta: bool, **on: Any) -> None:
+def history(
+    session: Session, root: str, slo: float | None, consumer: str, delta: bool, iceberg: bool, **on: Any
+) -> None:
     """Read what the journal has since the last run, and add it to the tables in the folder ROOT.
 
     Killed at any point it has done nothing; run again it does the same. The journal keeps what this history has not read.
@@ -144,6 +147,10 @@ def history(session: Session, root: str, slo: float | None, consumer: str, delta
             from tenure.spark.jobs.delta import publish
 
             summary.facts["delta"] = publish(root, told=told)
+        if iceberg:
+            from tenure.spark.jobs.iceberg import publish as publish_iceberg
+
+            summary.facts["iceberg"] = publish_iceberg(root, told=told)
         return summary
 
     summary = _run(session, "history", on, work)
