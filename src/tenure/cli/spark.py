@@ -129,9 +129,7 @@ def load(
     "--consumer", default="history", show_default=True, help="The name under which the journal is kept for it."
 )
 @click.option("--delta", is_flag=True, help="Also keep the tables as Delta tables (pip install 'tenure[delta]').")
-@click.option(
-    "--iceberg", is_flag=True, help="Also keep them as Iceberg tables (pip install pyiceberg[sql-sqlite,pyarrow])."
-)
+@click.option("--iceberg", is_flag=True, help="Also keep them as Iceberg tables (pip install 'tenure[iceberg]').")
 @_on_spark
 def history(
     session: Session, root: str, slo: float | None, consumer: str, delta: bool, iceberg: bool, **on: Any

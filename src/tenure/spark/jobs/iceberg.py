@@ -48,9 +48,7 @@ def _catalog(folder: HistoryFolder) -> Catalog:
     try:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError:
-        raise InvalidArgument(
-            "Iceberg tables need the package pyiceberg: pip install 'pyiceberg[sql-sqlite,pyarrow]'"
-        ) from None
+        raise InvalidArgument("Iceberg tables need the package pyiceberg: pip install 'tenure[iceberg]'") from None
     home = folder.root / "iceberg"
     home.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("tenure", uri=f"sqlite:///{home / 'catalog.db'}", warehouse=home.as_uri())
