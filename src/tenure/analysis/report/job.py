@@ -69,7 +69,8 @@ def _events(
     if not isinstance(source, Store) and is_history(source):
         folder = HistoryFolder(source)
         entries = folder.entries()
-        rows = ds.dataset(folder.paths("bronze"), format="parquet").to_table()
+        runs = [ds.dataset(path, format="parquet") for path in folder.paths("bronze")]
+        rows = ds.dataset(runs).to_table()
         return rows, entries[-1].store, said_runs(len(entries)), _agreed(slo, entries[-1].slo)
     address = source.url if isinstance(source, Store) else os.fspath(source)
     reached = source if isinstance(source, Store) else address
