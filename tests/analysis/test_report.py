@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 import tenure
-from tenure import Backoff, ManualClock, Policy
-from tenure.analysis.report import charts
+from tenure import Backoff, ManualClock, Policy, bulk
+from tenure.analysis.history_folder import Entry
+from tenure.analysis.report import charts, job
 from tenure.analysis.report.facts import Series
 from tenure.analysis.report.formatting import DAY, HOUR, MINUTE, rate, span, span_steps, ticks
 from tenure.analysis.report.gathering import Gathering
 from tenure.analysis.report.history import from_events
-from tenure.analysis.report.job import report
 from tenure.analysis.report.page import _meter, page
 from tenure.analysis.sql import local_sql
 from tenure.analysis.summary import quietly
@@ -51,7 +54,7 @@ def test_a_store_that_is_not_open_is_drawn_as_one_page(tmp_path: Path) -> None:
     url, target = f"rocksdb:{tmp_path / 'data'}", tmp_path / "report.html"
     with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
         live(store, clock, rounds=60)
-    summary = report(url, str(target), title="A <week> of it")
+    summary = job.report(url, str(target), title="A <week> of it")
     text = target.read_text()
     made = Page()
     made.feed(text)
@@ -67,14 +70,34 @@ def test_a_store_that_is_not_open_is_drawn_as_one_page(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "report.html"], "no draft is left"
 
 
+def test_a_history_in_two_runs_is_the_store_it_tells_of(tmp_path: Path) -> None:
+    store, _ = a_store(rounds=40)
+    with store:
+        events = bulk.read(store, "events")
+        whole = asdict(job.facts_of(store))
+    half = events.num_rows // 2
+    for number, part in enumerate((events.slice(0, half), events.slice(half)), 1):
+        place = f"bronze/run={number}/attempt"
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(part, tmp_path / place / "part-00000.parquet")
+        entry = Entry(
+            number=number, store=whole["store"], start={"0": 0}, end={"0": 1}, last_number={"0": 1}, start_ms=None, end_ms=1,
+            tables={"bronze": place}, rows={"bronze": part.num_rows}, paused={}, slo=60.0,
+        )  # fmt: skip
+        (tmp_path / "_log").mkdir(exist_ok=True)
+        (tmp_path / "_log" / f"{number:012}.json").write_bytes(msgspec.json.encode(entry))
+    told = asdict(job.facts_of(str(tmp_path)))
+    assert told == {**whole, "source": "in 2 runs"}
+    with pytest.raises(InvalidArgument, match="SLO of 60 s"):
+        job.facts_of(str(tmp_path), slo=5)
+
+
 def test_nothing_happened(tmp_path: Path) -> None:
     with tenure.open("memory:", sweep=False) as store, pytest.raises(InvalidArgument, match="nothing happened"):
-        report(store, str(tmp_path / "r.html"))
+        job.report(store, str(tmp_path / "r.html"))
 
 
 def facts_of(store: Any, **which: Any) -> Any:
-    from tenure import bulk
-
     events = bulk.read(store, "events", **which)
     end_ms = round(events.column("time")[-1].as_py().timestamp() * 1000)
     with local_sql() as sql:
@@ -171,5 +194,5 @@ def test_errors_stand_beside_slow_jobs() -> None:
     store, _ = a_store(rounds=60)
     with store:
         facts = facts_of(store)
-    assert any(job.error and job.outcome == "done" for job in facts.slowest)
+    assert any(slow.error and slow.outcome == "done" for slow in facts.slowest)
     assert 'class="error"' in page(facts)
