@@ -9,8 +9,10 @@ whatever was killed in between; what is open is replaced.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tenure.analysis.history_folder import OPEN, Entry, HistoryFolder
@@ -37,9 +39,11 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, str]:
         later = [entry for entry in entries if entry.number > done]
         for entry in later[-1:] if table in OPEN else later:  # of what is open the files of earlier runs are gone
             told(f"iceberg: {table}, run {entry.number}")
-            rows = ds.dataset(folder.path(entry.tables[table]), format="parquet").to_table()
+            rows = _rows(folder, table, entry).to_table()
             write = made.overwrite if table in OPEN else made.append
-            write(rows.cast(made.schema().as_arrow()), snapshot_properties={_RUN: str(entry.number)})
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Delete operation did not match")  # there was nothing open before
+                write(rows.cast(_schema(rows.schema)), snapshot_properties={_RUN: str(entry.number)})
         newest[table] = made.metadata_location
     return newest
 
@@ -57,8 +61,21 @@ def _catalog(folder: HistoryFolder) -> Catalog:
 
 
 def _table(catalog: Catalog, table: str, folder: HistoryFolder, entry: Entry) -> Table:
-    schema = ds.dataset(folder.path(entry.tables[table]), format="parquet").schema
-    return catalog.create_table_if_not_exists(f"{NAMESPACE}.{table.replace('/', '_')}", schema.remove_metadata())
+    schema = _schema(_rows(folder, table, entry).schema)
+    return catalog.create_table_if_not_exists(f"{NAMESPACE}.{table.replace('/', '_')}", schema)
+
+
+def _rows(folder: HistoryFolder, table: str, entry: Entry) -> ds.Dataset:
+    return ds.dataset(folder.path(entry.tables[table]), format="parquet")
+
+
+def _schema(found: pa.Schema) -> pa.Schema:
+    """Times in microseconds, which is what the store's milliseconds need: Spark's files are read as nanoseconds."""
+    fields = [
+        pa.field(field.name, pa.timestamp("us", tz="UTC") if pa.types.is_timestamp(field.type) else field.type)
+        for field in found
+    ]
+    return pa.schema(fields)
 
 
 def _last_run(table: Table) -> int:
