@@ -15,6 +15,7 @@ from pathlib import Path
 import tenure
 import tenure.spark
 from tenure import Policy
+from tenure.analysis import metrics
 from tenure.spark.jobs.archive import archive, restore
 from tenure.spark.jobs.audit import audit
 from tenure.spark.jobs.history import history
@@ -22,7 +23,7 @@ from tenure.spark.jobs.lake import Lake
 from tenure.spark.jobs.load import load
 from tenure.spark.jobs.replay import replay
 from tenure.spark.jobs.report import report
-from tenure.spark.pipelines import gold
+from tenure.spark.statements import run
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="tenure-pipeline-"))
 url = f"rocksdb:{folder / 'data'}"
@@ -77,7 +78,7 @@ told = history(spark, url, str(folder / "history"))
 print(f"history: run {told.facts['run']} covers {told.read} events")
 causes = Lake(folder / "history").read(spark, "gold/causes")
 assert causes is not None
-gold.merged("causes", causes, ("cause",)).show(truncate=False)
+run(spark, metrics.merged("causes", ("cause",)), partials=causes).show(truncate=False)
 
 # %%
 drawn = report(spark, str(folder / "history"), str(folder / "report.html"))

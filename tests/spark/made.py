@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import tenure
 from tenure import Backoff, Event, ManualClock, NewJob, Policy, Store
-from tenure.bulk.schemas import ddl
+from tenure.bulk.schemas import ddl, schema
 from tenure.model.lease import Settle
 
 ERRORS = (
@@ -98,8 +99,8 @@ def _time(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def table(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
-    """Events as the table `events`, made in Python: what the data source must give too."""
+def event_rows(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+    """Events as rows of the table `events`, made in Python: what the data source must give too."""
     rows = []
     for e in events:
         leases = e.type in ("claimed", "extended")
@@ -110,7 +111,17 @@ def table(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
             e.text if e.type in ("retried", "died") else None,
             e.text if e.type.startswith("queue_") else None, *(e.previous or (None, None)), None,
         ))  # fmt: skip
-    return spark.createDataFrame(rows, ddl("events"))
+    return rows
+
+
+def table(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
+    return spark.createDataFrame(event_rows(events), ddl("events"))
+
+
+def event_table(events: Sequence[Event]) -> pa.Table:
+    wanted = schema("events")
+    rows = [dict(zip(wanted.names, row, strict=True)) for row in event_rows(events)]
+    return pa.Table.from_pylist(rows, schema=wanted)
 
 
 def _number(event: Event) -> int:

@@ -1,15 +1,18 @@
-"""One thing of each kind is wrong: each is found, and nothing else is."""
+"""Spark and DuckDB run the same laws, and find the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import tenure
-from tenure import ManualClock, Store, bulk
-from tenure.spark.pipelines import audit
+from tenure import ManualClock
+from tenure.analysis.audit import audit as local_audit
+from tenure.spark.jobs import audit as job
+from tenure.spark.jobs.sizing import FEW
 from tests.spark.made import live, small_plans
 from tests.spark.planted import Planter
 
@@ -22,27 +25,16 @@ def _quick(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-def tables(spark: SparkSession, store: Store) -> dict[str, DataFrame]:
-    return {
-        name: spark.createDataFrame(bulk.read(store, name, columns=columns)) for name, columns in audit.NEEDED.items()
-    }
-
-
-def test_damage_of_every_kind_is_found_and_nothing_else(spark: SparkSession) -> None:
+@pytest.mark.parametrize("few", [FEW, 0], ids=["sent by the driver", "read by executors"])
+def test_both_engines_find_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(job, "FEW", few)
     clock = ManualClock()
-    with tenure.open("memory:", clock=clock, sweep=False) as store:
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
         live(store, clock, rounds=40)
-        planter = Planter(store, clock)
-        planter.all()
-        found = [(row.rule, row.queue, row.job_id) for row in audit.violations(tables(spark, store)).collect()]
-    told = [(rule, None if rule == "gap" else queue, job) for rule, (queue, job) in planter.planted.items()]
-    assert len(told) == 17
-    assert sorted(found, key=str) == sorted(told, key=str)
-    assert {rule for rule, _, _ in told} == set(audit.RULES) - {"balance"}
-
-
-def test_a_clean_store_breaks_no_law(spark: SparkSession) -> None:
-    clock = ManualClock()
-    with tenure.open("memory:", clock=clock, sweep=False) as store:
-        live(store, clock, rounds=150, seed=3)
-        assert audit.violations(tables(spark, store)).collect() == []
+        Planter(store, clock).all()
+    on_spark, here = job.audit(spark, url), local_audit(url)
+    assert on_spark.facts["violations"] == here.facts["violations"]
+    assert (on_spark.rejected, on_spark.facts["events"]) == (17, here.facts["events"])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ from pyspark.sql import SparkSession
 
 import tenure
 from tenure import ManualClock
+from tenure.analysis import metrics
+from tenure.analysis.report.job import facts_of as local_facts
 from tenure.errors import InvalidArgument, OpenError
 from tenure.spark.jobs.history import history
 from tenure.spark.jobs.lake import Entry, Lake, RunConflict
+from tenure.spark.jobs.report import facts_of as spark_facts
 from tenure.spark.jobs.report import report
-from tenure.spark.pipelines import gold
+from tenure.spark.statements import run
 from tests.spark.made import live, small_plans
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
@@ -58,7 +62,7 @@ def facts(spark: SparkSession, root: str) -> dict[str, Any]:
         rows = lake.read(spark, table)
         assert rows is not None
         if table.startswith("gold/") and table != "gold/paused":
-            rows = gold.merged(table.removeprefix("gold/"), rows)
+            rows = run(spark, metrics.merged(table.removeprefix("gold/")), partials=rows)
         elif table == "gold/paused":
             rows = rows.groupBy("hour", "tenant", "queue").sum("paused_ms")
         names = sorted(name for name in rows.columns if "sketch" not in name)
@@ -186,6 +190,23 @@ def test_the_report_is_one_page_that_needs_nothing(spark: SparkSession, world: t
     assert list(tmp_path.iterdir()) == [target], "no draft is left"
 
 
+def test_the_report_says_the_same_without_java(spark: SparkSession, world: tuple[str, str]) -> None:
+    """From the hourly numbers of two runs on Spark, and from all events in this process."""
+    _, root = world
+    on_spark, here = asdict(spark_facts(spark, root)), asdict(local_facts(root))
+    assert (on_spark.pop("exact"), here.pop("exact")) == (False, True)
+    for facts in (on_spark, here):
+        for name in ("waits", "run_times", "heat", "life_p50", "life_p95"):
+            del facts[name]  # percentiles: of sketches, and of every value
+        for row in (facts["totals"], *facts["tenants"], *facts["queues"]):
+            for name in ("wait_p50", "wait_p95", "run_p50", "run_p95"):
+                del row[name]
+    for name, value in here.items():
+        assert on_spark[name] == value, name
+    assert len(here["slowest"]) == 15
+    assert here["workers"]
+
+
 def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]) -> None:
     deltalake = pytest.importorskip("deltalake")
     from tenure.spark.jobs.delta import publish
@@ -198,6 +219,21 @@ def test_delta_tables_are_added_once(spark: SparkSession, world: tuple[str, str]
     assert rows == sum(entry.rows["bronze"] for entry in lake.entries())
     still = deltalake.DeltaTable(f"{root}/delta/silver/open_lives").to_pyarrow_table().num_rows
     assert still == lake.entries()[-1].rows["silver/open_lives"]
+
+
+def test_iceberg_tables_are_added_once(world: tuple[str, str]) -> None:
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.table import StaticTable
+
+    from tenure.spark.jobs.iceberg import publish
+
+    _, root = world
+    first = publish(root)
+    assert publish(root) == first, "nothing was added twice"
+    rows = StaticTable.from_metadata(first["bronze"]).scan().to_arrow().num_rows
+    assert rows == sum(entry.rows["bronze"] for entry in Lake(root).entries())
+    still = StaticTable.from_metadata(first["silver/open_lives"]).scan().to_arrow().num_rows
+    assert still == Lake(root).entries()[-1].rows["silver/open_lives"]
 
 
 @pytest.mark.crash

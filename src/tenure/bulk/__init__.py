@@ -2,10 +2,12 @@
 
 store ── take_snapshot ──▶ a moment ── plan ──▶ parts (key ranges) ── read ──▶ record batches
 
-query.py   what is asked           plan.py     parts, and who reads them     arrays.py  checks and columns at once
-jobs.py events.py small.py         the tables  schemas.py                    layouts.py the records as numpy sees them
-moments.py opening a moment, by folder or in the process                     sums.py    CRC-32 of many values at once
-extents.py cutting a space by what is known of it without reading it
+table_access.py  whole tables: read(), batches(), tables()    schemas.py    the tables, column by column
+query.py         what is asked                                plan.py       parts, and which module reads them
+jobs.py events.py index_tables.py    the tables               layouts.py    the records as numpy sees them
+arrays.py        values checked and made columns at once      checksums.py  CRC-32 of many values at once
+snapshots.py     opening a moment, in this process or by its folder; snapshot_locations.py finds it by the store's address
+extents.py       cutting a space by what is known of it without reading it
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ except ImportError as exc:  # pragma: no cover - where the extra is not installe
 
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES, schema
-from tenure.bulk.snapshots import batches, read
+from tenure.bulk.table_access import Tables, batches, read, tables
 
 del _numpy, _pyarrow
 
-__all__ = ["TABLES", "Query", "batches", "read", "schema"]
+__all__ = ["TABLES", "Query", "Tables", "batches", "read", "schema", "tables"]

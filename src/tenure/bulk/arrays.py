@@ -68,14 +68,14 @@ def at_each(data: bytes, starts: Ints, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     if not len(starts):
         return np.zeros(0, kind)
     stride = _stride(starts)
-    if stride is not None:  # as in most blocks: then it is a view, and nothing is picked
+    if stride is not None:  # evenly spaced, as in most blocks: a view without a copy
         return np.ndarray(len(starts), kind, data, int(starts[0]), (stride,))
     anywhere: npt.NDArray[Any] = np.ndarray(len(data) - kind.itemsize + 1, kind, data, strides=(1,))
     return anywhere[starts]
 
 
 def _stride(starts: Ints) -> int | None:
-    """How far each place is from the one before it, where all are as far."""
+    """The distance between neighbouring places, or None if it varies."""
     if len(starts) == 1:
         return 1
     step = int(starts[1] - starts[0])
@@ -98,7 +98,7 @@ def ints(values: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
 
 
 def times(milliseconds: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
-    # Stored as unsigned; a moment that would not fit into microseconds is the end of time, not a wrapped one.
+    # Stored as unsigned milliseconds; one that does not fit into signed microseconds becomes the largest that does.
     ms = milliseconds.astype(np.uint64)
     if len(ms) and ms.max() > _LAST_MS:
         ms = np.minimum(ms, _LAST_MS)
@@ -160,7 +160,7 @@ def no_id(ids: Bytes) -> Bools:
 
 
 def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> pa.Array:
-    """A piece of `data` for each row, as binary: described as views, which Arrow then copies together."""
+    """A binary column: for each row the bytes of `data` at its start and length, copied by Arrow from views."""
     count = len(starts)
     if null is not None and null.all():
         return pa.nulls(count, pa.binary())
@@ -195,7 +195,7 @@ def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> 
 
 
 def as_text(binary: pa.Array) -> pa.Array:
-    """UTF-8, or the nearest to it: what was stored as text by an older hand must not keep a table from being read."""
+    """Text of UTF-8 bytes. Bytes that are not UTF-8 are replaced: one bad value must not keep a table from being read."""
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Rows side by side: as they are stored, or made of segments, whose values are side by side already."""
+"""Many rows joined into blocks, from stored rows or from segments, which keep the values of their jobs joined already."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STEP = 512
 
 
 class Block:
-    """Rows side by side: keys and values joined; where each value starts and how long it is.
+    """Many rows as two byte strings, all keys and all values, with the start and length of each value.
 
-    Most blocks are of values of one width, and then nothing is known of any single one: `width` is 0 where they differ.
+    `width` is the length of every value, or 0 where they differ; fixed-width blocks keep no per-row checksums.
     """
 
     def __init__(self, keys: bytes, data: bytes, lengths: Ints, width: int, sums: Sums | None = None) -> None:
@@ -55,7 +55,7 @@ class Block:
         return self._sums
 
     def chosen(self, keep: Bools) -> Block:
-        """Some of the rows; the others' values are only passed over."""
+        """A block of the rows that `keep` marks. It shares this block's data; the values of the other rows stay in it unused."""
         width = len(self.keys) // len(self)
         made = Block(np.frombuffer(self.keys, f"V{width}")[keep].tobytes(), self.data, self.lengths[keep], 0)
         made.starts = self.starts[keep]
@@ -63,7 +63,7 @@ class Block:
 
 
 def block(rows: Sequence[Row], width: int, what: str) -> Block:
-    """These rows, whose keys must all have that width."""
+    """A block of these rows. Raises Corrupt if a key has another width."""
     return _joined([_piece(rows, width, what)] if rows else [])
 
 
@@ -152,7 +152,7 @@ def _states(kept: StoredSegment, places: range) -> bytes:
 
 
 def _bodies(body: records.Segment, places: range) -> bytes | None:
-    """None: their payloads are of different lengths, or one of them is damaged, and it has to be told which."""
+    """The rows of `jobs`; None where payloads differ in length or one is damaged: the caller then makes each row."""
     size, count = body.size, len(places)
     if size is None or not body.whole:
         return None

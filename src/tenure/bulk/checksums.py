@@ -1,8 +1,8 @@
 """CRC-32 of many values at once.
 
-A CRC is linear: the sum of two strings in a row is the first's, moved on by the second's length, XOR the second's. So the
-sum of a thousand values joined follows from those stored with them, and one pass over all of the bytes says whether every
-value is what it was, as surely as a look at each.
+A CRC is linear: the CRC of two joined strings is the first's, shifted by the second's length, XOR the second's. So the CRC
+of a thousand joined values can be computed from their stored CRCs alone. If it equals the CRC of the joined bytes, every
+value is intact: one pass over the bytes checks all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Sums = npt.NDArray[np.uint32]
 Tables = tuple[Sums, Sums]
-"""A linear map of 32 bits, as what it makes of the lower and of the upper sixteen."""
+"""A linear map of 32-bit numbers, as two tables: its images of the lower and of the upper 16 bits."""
 
 
 def _byte_table() -> Sums:
@@ -30,19 +30,19 @@ _BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
 def of_whole(stored: npt.NDArray[Any]) -> Sums:
-    """The sums of values with their trailers, each of which is the sum (big-endian) of what is before it.
+    """The CRC of each whole value, trailer included, computed from its trailer (the stored CRC of the bytes before it).
 
-    Fed with fixed bytes, a CRC stays a bijection: the whole's is what it should be exactly if the body's is.
+    A value's CRC equals this number exactly if its body has the CRC that the trailer says.
     """
     sums = stored.astype(np.uint32)
     return _applied(_trailer(), sums) ^ _with_trailer(np.zeros(1, np.uint32))
 
 
 def of_joined(sums: Sums, width: int) -> int:
-    """The sum of values of one width after each other."""
+    """The CRC of joined values of one width, from the CRC of each."""
     while len(sums) > 1:
         if len(sums) % 2:
-            sums = np.concatenate([np.zeros(1, np.uint32), sums])  # as if after nothing, whose sum is zero
+            sums = np.concatenate([np.zeros(1, np.uint32), sums])  # the CRC of the empty string
         sums = _applied(_moving(width), sums[0::2]) ^ sums[1::2]
         width *= 2
     return int(sums[0])
@@ -67,7 +67,7 @@ def _moving(width: int) -> Tables:
 
 @lru_cache(maxsize=1024)
 def _moved(width: int) -> Sums:
-    """What each bit of a sum becomes by that many zero bytes after it."""
+    """The image of each bit of a CRC when `width` zero bytes follow."""
     if width == 1:
         return _byte_after(_BITS)
     half = _tables(_moved(width // 2))

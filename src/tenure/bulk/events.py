@@ -1,4 +1,4 @@
-"""The table `events`: journal rows, the events cut out of them and decoded as one array."""
+"""The table `events`: the events of many journal rows, decoded as one array."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _KNOWN = _among(*Change)
 
 
 def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
-    """The events of the rows in [begin, end), none of which may be missing."""
+    """The events of the journal rows with keys in [begin, end). Raises Corrupt if a row is missing or damaged."""
     size = _FIRST_ROWS
     at: int | None = keyspace.split_commit(begin) if len(begin) == 8 else None
     stop = keyspace.split_commit(end) if len(end) == 8 else None
@@ -266,7 +266,10 @@ def span(reader: Reader, since_ms: int | None = None, until_ms: int | None = Non
 
 
 def cuts(reader: Reader, begin: int, end: int, events: int) -> list[tuple[int, int]]:
-    """[begin, end) in parts alike, of about that many events or fewer. Rows know their first event's number, so nothing is scanned."""
+    """[begin, end) cut into parts of about equal size, at most about `events` events each. Raises JournalTrimmed.
+
+    Every row has the number of its first event, so the cuts are found by bisection and nothing is scanned.
+    """
     if begin >= end:
         return []
     oldest, _ = journal.bounds(reader)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from tenure.bulk.query import Moment, Query
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Snapshot, Walk
+from tenure.storage.engine import Snapshot, Space, Walk
 
 #: Columns that need more than the state's row.
 FROM_JOBS = ("created_at", "key", "headers", "payload")
@@ -65,9 +66,7 @@ class _Jobs:
 
     def few(self, keys: bytes) -> Block:
         """Those at these keys, wherever they are."""
-        wanted = [keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]
-        found = zip(wanted, self._reader.get_many(keyspace.JOBS, wanted), strict=True)
-        return _matched(blocks.block([(key, value) for key, value in found if value is not None], _KEY, "jobs"), keys)
+        return _matched(_found(self._reader, keyspace.JOBS, keys, "jobs"), keys)
 
     def none_left(self, begin: bytes) -> None:
         """No state from there on: then there must be no job either."""
@@ -80,9 +79,24 @@ class _Jobs:
         return self._walk
 
 
+def _split(keys: bytes) -> list[bytes]:
+    return [keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]
+
+
+def _voids(keys: bytes) -> Fields:
+    return np.frombuffer(keys, f"V{_KEY}")
+
+
+def _found(reader: Snapshot, space: Space, keys: bytes, what: str) -> Block:
+    """The rows at these keys, without those that are not there."""
+    wanted = _split(keys)
+    found = zip(wanted, reader.get_many(space, wanted), strict=True)
+    return blocks.block([(key, value) for key, value in found if value is not None], _KEY, what)
+
+
 def _matched(rows: Block, keys: bytes) -> Block:
     if rows.keys != keys:
-        wanted = {keys[at : at + _KEY] for at in range(0, len(keys), _KEY)}
+        wanted = {*_split(keys)}
         there = {rows.key(at) for at in range(len(rows))}
         first = min(wanted ^ there)  # behind a row too few or too many, others are shifted
         what = "payload" if first in wanted else "state"
@@ -332,58 +346,81 @@ class _Chunk:
     # ── of the notes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
-    def _notes(self) -> dict[int, records.Notes]:
-        """Decoded one by one: few jobs have any."""
-        at = np.flatnonzero(self._states["flags"] & records.HAS_NOTES)
+    def _noted_rows(self) -> arrays.Ints:
+        """Which jobs have notes."""
+        return np.flatnonzero(self._states["flags"] & records.HAS_NOTES)
+
+    @cached_property
+    def _notes(self) -> list[records.Notes]:
+        """The notes of those jobs, decoded all at once."""
+        at = self._noted_rows
         if not len(at):
-            return {}
-        keys = [self._keys[i].tobytes() for i in at.tolist()]
+            return []
+        keys: bytes = self._keys[at].tobytes()
         if len(at) < _SPARSE * len(self._rows):
-            values = self._moment.reader.get_many(keyspace.NOTES, keys)
+            found = _found(self._moment.reader, keyspace.NOTES, keys, "notes")
         else:
             end = self._rows.keys[-_KEY:] + b"\0"
-            every = dict(self._moment.reader.scan(keyspace.NOTES, self._begin, end, len(self._rows) + 1))
-            values = [every.get(key) for key in keys]
-        found = {}
-        for i, key, value in zip(at.tolist(), keys, values, strict=True):
-            if value is None:
-                raise Corrupt("its notes are missing", key[4:].hex(), key=key)
-            found[i] = records.decode_struct(records.Notes, value, "its notes", key[4:])
-        return found
+            walk = self._moment.reader.walk(keyspace.NOTES, self._begin, end)
+            found = blocks.gather(walk, len(self._rows) + 1, _KEY, "notes")
+            if found.keys != keys:  # others have notes too, which are not asked for
+                found = found.chosen(np.isin(_voids(found.keys), _voids(keys)))
+        if found.keys != keys:
+            missing = min({*_split(keys)} - {*_split(found.keys)})
+            raise Corrupt("its notes are missing", missing[4:].hex(), key=missing)
+        self.bytes_seen += len(found.data)
+        return _decoded_notes(found)
 
-    def _noted(self, name: str, kind: pa.DataType) -> pa.Array:
-        if not self._notes:
-            return pa.nulls(len(self._states), kind)
-        made: list[object] = [None] * len(self._states)
-        for at, notes in self._notes.items():
-            made[at] = getattr(notes, name)
-        return pa.array(made, kind)
+    def _noted(self, values: Sequence[object], kind: pa.DataType) -> pa.Array:
+        """A column of which jobs with notes have these values, and others none."""
+        made = pa.array(values, kind)
+        if len(values) == len(self._states):
+            return made
+        place = np.full(len(self._states), -1)
+        place[self._noted_rows] = np.arange(len(values))
+        return made.take(pa.array(place, mask=place < 0))
 
     def column_error(self) -> pa.Array:
-        return self._noted("error", pa.string())
+        return self._noted([notes.error for notes in self._notes], pa.string())
 
     def column_progress(self) -> pa.Array:
-        return self._noted("progress", pa.float64())
+        return self._noted([notes.progress for notes in self._notes], pa.float64())
 
     def column_progress_note(self) -> pa.Array:
-        return self._noted("progress_note", pa.string())
+        return self._noted([notes.progress_note for notes in self._notes], pa.string())
 
     def column_result(self) -> pa.Array:
-        if not self._notes:
-            return pa.nulls(len(self._states), pa.binary())
-        made: list[bytes | None] = [None] * len(self._states)
-        for at, notes in self._notes.items():
-            if notes.result is None:
-                continue
-            missing = notes.result_bytes - len(notes.result)
-            if missing > 0:
-                parts = -(-missing // records.PART_BYTES)
-                key = self._keys[at].tobytes()
-                made[at] = self._joined(key, notes.result, keyspace.RESULT_PARTS, parts, notes.result_bytes, "result")
+        results = [notes.result for notes in self._notes]
+        for number, notes in enumerate(self._notes):
+            if notes.result is not None and notes.result_bytes > len(notes.result):
+                key = self._keys[int(self._noted_rows[number])].tobytes()
+                parts = -(-(notes.result_bytes - len(notes.result)) // records.PART_BYTES)
+                results[number] = self._joined(
+                    key, notes.result, keyspace.RESULT_PARTS, parts, notes.result_bytes, "result"
+                )
                 self.bytes_seen += notes.result_bytes
-            else:
-                made[at] = notes.result
-        return pa.array(made, pa.binary())
+        return self._noted(results, pa.binary())
+
+
+#: Made while the module is imported, by one thread: see `records.structs`.
+_decode_notes = msgspec.msgpack.Decoder(list[records.Notes]).decode
+
+
+def _decoded_notes(rows: Block) -> list[records.Notes]:
+    """All checksums at once, then all values as one MessagePack array."""
+
+    def decode(at: int) -> None:
+        _ignore(records.decode_struct(records.Notes, rows.value(at), "its notes", rows.key(at)[4:]))
+
+    arrays.check(rows, 1, decode)
+    starts, ends = (rows.starts + 1).tolist(), (rows.starts + rows.lengths - 4).tolist()
+    bodies = [rows.data[start:end] for start, end in zip(starts, ends, strict=True)]
+    try:
+        return _decode_notes(b"".join((b"\xdd", len(rows).to_bytes(4, "big"), *bodies)))
+    except msgspec.DecodeError:
+        for at in range(len(rows)):
+            decode(at)  # raises what is wrong, and of which job
+        raise
 
 
 def worker(raw: arrays.Bytes) -> str | None:

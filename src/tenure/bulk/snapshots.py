@@ -1,9 +1,9 @@
-"""Opening a moment to read it, and reading whole tables of an open store."""
+"""Opening a moment to read it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,13 +12,9 @@ import pyarrow as pa
 from tenure.api.store import Store
 from tenure.backends.embedded import KvBackend
 from tenure.backends.named_snapshots import SnapshotFolder, open_copy
-from tenure.bulk.plan import plan
-from tenure.bulk.plan import read as read_part
-from tenure.bulk.query import Moment, Query
+from tenure.bulk.query import Moment
 from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument, SnapshotExpired
-from tenure.model.durations import Moment as Time
-from tenure.model.durations import moment_ms
 from tenure.model.snapshot import SnapshotInfo
 
 #: Said again that a snapshot is in use, while it is being read.
@@ -93,37 +89,3 @@ def moment_of(store: Store, snapshot: str | None = None) -> Iterator[Moment]:
     finally:
         if snapshot is None:
             backend.drop_snapshot(info.id)
-
-
-def batches(
-    store: Store,
-    table: str,
-    *,
-    columns: Sequence[str] | None = None,
-    tenant: str | None = None,
-    queue: str | None = None,
-    state: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    snapshot: str | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """A table of an open store, batch by batch, all of one moment."""
-    query = Query(
-        table,
-        tuple(columns or ()),
-        tenant,
-        queue,
-        (state,) if isinstance(state, str) else tuple(state or ()),
-        None if since is None else moment_ms("since", since),
-        None if until is None else moment_ms("until", until),
-    )
-    with moment_of(store, snapshot) as moment:
-        for part in plan(moment, query, 2**40):
-            yield from read_part(moment, query, part)
-
-
-def read(store: Store, table: str, **which: object) -> pa.Table:
-    """A table of an open store, whole: the arguments of `batches`."""
-    found = list(batches(store, table, **which))  # type: ignore[arg-type]
-    columns = which.get("columns")
-    return pa.Table.from_batches(found, schema=Query(table, tuple(columns or ())).schema)  # type: ignore[arg-type]

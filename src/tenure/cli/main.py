@@ -9,7 +9,9 @@ import click
 import tenure
 from tenure.cli import (
     admin,
+    analysis,
     consume,
+    export,
     history,
     maintenance,
     migrate,
@@ -69,7 +71,7 @@ cli.add_theme(
     ),
 )
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
-cli.add_theme("Pipelines", (spark.spark,))
+cli.add_theme("Pipelines", (export.export, analysis.audit, analysis.report, spark.spark))
 cli.add_theme("Serve", (serve.serve, tokens.token))
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.text import Text
 
+from tenure.cli.analysis import say_audit, say_summary
 from tenure.cli.command import NO, Family, command
-from tenure.cli.output import clean, plural, shortened, strong
+from tenure.cli.output import plural, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import spark_session, summary_shape, telling
+from tenure.cli.spark_session import spark_session, telling
 from tenure.cli.times import AGO, DURATION
 
 if TYPE_CHECKING:
-    from tenure.spark.jobs.summary import Summary
+    from tenure.analysis.summary import Summary
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,13 +52,7 @@ def _url(session: Session) -> str:
 def _run(session: Session, job: str, on: dict[str, Any], work: Callable[[Any, Any], Summary]) -> Summary:
     with spark_session(session, job, on["master"], on["memory"], on["conf"]) as made, telling(session, job) as told:
         summary = work(made, told)
-    if session.json:
-        session.out.emit(summary_shape(summary))
-    else:
-        session.out.say(
-            f"{job}: read ", strong(f"{summary.read:,}"), ", wrote ", strong(f"{summary.written:,}"), ", rejected ",
-            strong(f"{summary.rejected:,}"), f" in {summary.seconds:.1f} s",
-        )  # fmt: skip
+    say_summary(session, summary)
     return summary
 
 
@@ -134,8 +129,11 @@ def load(
     "--consumer", default="history", show_default=True, help="The name under which the journal is kept for it."
 )
 @click.option("--delta", is_flag=True, help="Also keep the tables as Delta tables (pip install 'tenure[delta]').")
+@click.option("--iceberg", is_flag=True, help="Also keep them as Iceberg tables (pip install 'tenure[iceberg]').")
 @_on_spark
-def history(session: Session, root: str, slo: float | None, consumer: str, delta: bool, **on: Any) -> None:
+def history(
+    session: Session, root: str, slo: float | None, consumer: str, delta: bool, iceberg: bool, **on: Any
+) -> None:
     """Read what the journal has since the last run, and add it to the tables in the folder ROOT.
 
     Killed at any point it has done nothing; run again it does the same. The journal keeps what this history has not read.
@@ -149,6 +147,10 @@ def history(session: Session, root: str, slo: float | None, consumer: str, delta
             from tenure.spark.jobs.delta import publish
 
             summary.facts["delta"] = publish(root, told=told)
+        if iceberg:
+            from tenure.spark.jobs.iceberg import publish as publish_iceberg
+
+            summary.facts["iceberg"] = publish_iceberg(root, told=told)
         return summary
 
     summary = _run(session, "history", on, work)
@@ -164,7 +166,7 @@ def history(session: Session, root: str, slo: float | None, consumer: str, delta
 @command(
     "report",
     examples=(("A page to open in a browser:", "tenure spark report ./history report.html"),),
-    short_help="A history as one HTML page.",
+    short_help="A history as one HTML page, on Spark.",
 )
 @click.argument("root")
 @click.argument("path", default="report.html")
@@ -189,7 +191,7 @@ def report(session: Session, root: str, path: str, title: str, **on: Any) -> Non
         ("Does everything add up? Ends with 1 if not:", "tenure spark audit"),
         ("Keep what was found:", "tenure spark audit --output violations"),
     ),
-    short_help="Every law of the store and its history, by joins.",
+    short_help="Every law of the store and its history, on Spark.",
 )
 @click.option("--output", metavar="FOLDER", help="Write the violations there, as Parquet.")
 @_on_spark
@@ -205,23 +207,7 @@ def audit(session: Session, output: str | None, **on: Any) -> None:
         return audit(made, _url(session), output=output, told=told)
 
     summary = _run(session, "audit", on, work)
-    found: Any = summary.facts["violations"]
-    if not session.json:
-        looked = (
-            f"{plural(int(str(summary.facts['jobs'])), 'job')} and {plural(int(str(summary.facts['events'])), 'event')}"
-        )
-        if not found:
-            session.out.say(Text("clean", style="green"), f": {looked}, {summary.facts['rules']} laws")
-        else:
-            session.out.say(Text(plural(summary.rejected, "violation"), style="red"), f" in {looked}")
-            rows = [
-                (v["rule"], f"{v['tenant'] or ''}/{v['queue'] or ''}".strip("/"), v["job_id"] or v["lease_id"] or "",
-                 shortened(clean(v["evidence"]), 200))
-                for v in found
-            ]  # fmt: skip
-            session.out.table(("rule", "queue", "job or lease", "evidence"), rows, stretch="evidence")
-    if summary.rejected:
-        raise click.exceptions.Exit(NO)
+    say_audit(session, summary)
 
 
 # ── mending and moving ───────────────────────────────────────────────────────────────────────────────────────────────

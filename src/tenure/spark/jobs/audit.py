@@ -1,73 +1,88 @@
-"""`audit`: every law of the store and of its history, over one snapshot; what breaks one is a row."""
+"""`audit` on Spark: the laws of `tenure.analysis.laws` over one snapshot; each row is a violation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.storagelevel import StorageLevel
 
+from tenure import bulk
+from tenure.analysis import laws
+from tenure.analysis.audit import SHOWN, arrow_tables, check_output, summary
+from tenure.analysis.summary import Summary, Told, quietly
+from tenure.bulk.journal_reader import events_kept
 from tenure.spark.jobs import journal
-from tenure.spark.jobs.sizing import sized
-from tenure.spark.jobs.summary import Summary, Told, quietly
-from tenure.spark.pipelines import audit as laws
+from tenure.spark.jobs.sizing import FEW, sized
 from tenure.spark.snapshots import snapshot
+from tenure.spark.statements import run
 
-SHOWN = 1000
+_STORED = ("waiting", "leased", "done", "dead")
 
 
 def audit(
     spark: SparkSession, url: str, *, output: str | None = None, shown: int = SHOWN, told: Told = quietly
 ) -> Summary:
-    """Look for violations; they are in `facts["violations"]`, up to `shown` of them, and all in Parquet at `output`."""
+    """Look for violations; up to `shown` are in `facts["violations"]`, all of them in Parquet at `output`."""
     began = time.monotonic()
+    check_output(output)
     with journal.there(url):
         pass
     with snapshot(url, name="audit") as snap:
         told("reading one snapshot")
-        # Reading is quick, and keeping what was read is not: each law reads what it needs.
-        counted = {
-            name: _table(spark, url, snap.id, name, (column,)).count()
-            for name, column in (("jobs", "queue_number"), ("events", "number"))
-        }
+        counted = _counts(url, snap.id)
         told(f"{counted['jobs']:,} jobs and {counted['events']:,} events: looking for what breaks a law")
-        tables = {name: _table(spark, url, snap.id, name, columns) for name, columns in laws.NEEDED.items()}
-        tables |= {view: _table(spark, url, snap.id, name, columns) for view, (name, columns) in laws.VIEWS.items()}
+        few = sum(counted.values()) <= FEW
+        tables = _sent(spark, url, snap.id) if few else _read(spark, url, snap.id)
         with sized(spark, sum(counted.values())):
-            rows, total = _look(tables, output, shown, told)
+            rows, total = _look(spark, tables, output, shown, told)
     violations = [row.asDict() for row in rows[:shown]]
-    return Summary(
-        job="audit",
-        read=sum(counted.values()),
-        written=total if output is not None else 0,
-        rejected=total,
-        seconds=time.monotonic() - began,
-        facts={**counted, "rules": len(laws.RULES), "violations": violations, "output": output},
-    )
+    return summary(counted, violations, total, output, time.monotonic() - began)
 
 
-def _look(tables: laws.Tables, output: str | None, shown: int, told: Told) -> tuple[list[Row], int]:
+def _counts(url: str, snapshot: str) -> dict[str, int]:
+    """How much there is to look at, as the store itself counts it: nothing is scanned."""
+    counters = bulk.read(url, "counters", columns=["counter", "value"], snapshot=snapshot).to_pylist()
+    jobs = sum(row["value"] for row in counters if row["counter"] in _STORED)
+    return {"jobs": jobs, "events": events_kept(url)}
+
+
+def _sent(spark: SparkSession, url: str, snapshot: str) -> dict[str, DataFrame]:
+    """Read here and sent to Spark: for few rows, starting a reader for each table costs more than the rows."""
+    with bulk.tables(url, snapshot=snapshot) as moment:
+        found = arrow_tables(moment)
+    return {name: spark.createDataFrame(table) for name, table in found.items()}
+
+
+def _read(spark: SparkSession, url: str, snapshot: str) -> dict[str, DataFrame]:
+    """Read by the executors. Reading is quick and keeping what was read is not: each law reads what it needs."""
+    asked = laws.NEEDED | {view: columns for view, (_, columns) in laws.VIEWS.items()}
+    return {
+        name: _table(spark, url, snapshot, laws.VIEWS[name][0] if name in laws.VIEWS else name, columns)
+        for name, columns in asked.items()
+    }
+
+
+def _table(spark: SparkSession, url: str, snapshot: str, name: str, columns: Sequence[str]) -> DataFrame:
+    reader = spark.read.format("tenure").option("url", url).option("table", name).option("snapshot", snapshot)
+    return reader.option("columns", ",".join(columns)).load()
+
+
+def _look(
+    spark: SparkSession, tables: Mapping[str, DataFrame], output: str | None, shown: int, told: Told
+) -> tuple[list[Row], int]:
     """The first violations, and how many there are."""
-    kept: list[DataFrame] = []
-
-    def keep(rows: DataFrame) -> DataFrame:
-        kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
-        return kept[-1]
-
-    found = keep(laws.violations(tables, keep))
+    # Few rows of many, looked at by several laws: worked out once.
+    marked = run(spark, laws.MARKED, **tables).persist(StorageLevel.MEMORY_AND_DISK)
+    found = run(spark, laws.VIOLATIONS, marked=marked, **tables).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        rows = found.orderBy("rule", "tenant", "queue", "job_id", "lease_id").limit(shown + 1).collect()
+        rows = run(spark, laws.ORDERED, violations=found).limit(shown + 1).collect()
         total = len(rows) if len(rows) <= shown else found.count()
         if output is not None:
             told(f"writing {total:,} violations")
             found.coalesce(1).write.mode("error").parquet(output)
     finally:
-        for one in kept:
+        for one in (found, marked):
             one.unpersist()
     return rows, total
-
-
-def _table(spark: SparkSession, url: str, snap: str, name: str, columns: Sequence[str]) -> DataFrame:
-    reader = spark.read.format("tenure").option("url", url).option("table", name).option("snapshot", snap)
-    return reader.option("columns", ",".join(columns)).load()

@@ -9,26 +9,30 @@ Each run covers the commits since the one before. It writes files of its own and
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from tenure.analysis import attempts, metrics
+from tenure.analysis.pauses import CHANGES, paused_hours
+from tenure.analysis.summary import Summary, Told, quietly
+from tenure.bulk import snapshot_locations
+from tenure.bulk.query import Query
+from tenure.bulk.schemas import ddl
 from tenure.errors import Corrupt, InvalidArgument
-from tenure.spark.jobs import journal
+from tenure.spark.jobs import journal, parquet_files
+from tenure.spark.jobs.journal import SHARD
 from tenure.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
-from tenure.spark.jobs.pauses import paused_hours
+from tenure.spark.jobs.parquet_files import Written
 from tenure.spark.jobs.sizing import sized
-from tenure.spark.jobs.summary import Summary, Told, quietly
-from tenure.spark.pipelines import gold, silver
-from tenure.spark.pipelines.chains import chains
 from tenure.spark.snapshots import snapshot
+from tenure.spark.statements import run
 
 CONSUMER = "history"
 SLO = 60.0
+_EVENTS_A_FILE = 250_000
 
 
 def history(
@@ -103,9 +107,9 @@ class _Run:
 
     def write(self, url: str, snapshot: str) -> Entry:
         start_ms = None if self._last is None else self._last.end_ms
-        bronze = self._put("bronze", journal.events(self._spark, url, snapshot, self._start, self._end, start_ms))
-        last_number, end_ms = self._whole(bronze)
-        span = gold.Span(None if start_ms is None else _moment(start_ms), _moment(end_ms))
+        bronze, files = self._bronze(url, snapshot)
+        last_number, end_ms = self._whole(files)
+        span = metrics.Span(start_ms, end_ms)
         with sized(self._spark, self._rows["bronze"]):
             paused = self._tell(bronze, span, start_ms, end_ms)
         return Entry(
@@ -122,47 +126,64 @@ class _Run:
             slo=self._slo,
         )
 
-    def _tell(self, bronze: DataFrame, span: gold.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
+    def _bronze(self, url: str, snapshot: str) -> tuple[DataFrame, list[Written]]:
+        """Write the events of the run's commits, and read them back."""
+        self._told("bronze")
+        at = snapshot_locations.find(url, snapshot)
+        parts = at.events(self._start[SHARD] + 1, self._end[SHARD] + 1, _EVENTS_A_FILE)
+        place = self._lake.place("bronze", self._label, self._attempt)
+        path = self._lake.path(place)
+        # One file is quickly written here: a Spark job costs as much as a hundred thousand rows.
+        files = parquet_files.write(self._spark if len(parts) > 1 else None, at, Query("events"), parts, path)
+        self._tables["bronze"], self._rows["bronze"] = place, sum(file.rows for file in files)
+        return self._spark.read.schema(ddl("events")).parquet(path), files
+
+    def _tell(self, bronze: DataFrame, span: metrics.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
         """Write silver and gold; which queues are paused at the end."""
         carried = None if self._last is None else self._lake.read(self._spark, "silver/carry", last=True)
         self._told("silver: putting each job's events side by side")
-        chained = chains(bronze, carried).persist(StorageLevel.MEMORY_AND_DISK)
+        if carried is None:
+            found = run(self._spark, attempts.CHAINS, events=bronze)
+        else:
+            found = run(self._spark, attempts.CHAINS_CARRIED, events=bronze, carried=carried)
+        chains = found.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            attempts, lives = self._silver(chained)
-            self._gold(chained, attempts, lives, span)
+            tried, lives = self._silver(chains)
+            self._gold(chains, tried, lives, span)
         finally:
-            chained.unpersist()
-        hours, paused = paused_hours(bronze, {} if self._last is None else self._last.paused, start_ms, end_ms)
+            chains.unpersist()
+        changes = [row.asDict() for row in run(self._spark, CHANGES, events=bronze).collect()]
+        hours, paused = paused_hours(changes, {} if self._last is None else self._last.paused, start_ms, end_ms)
         self._put("gold/paused", self._spark.createDataFrame(hours, PAUSED), few=True)
         return paused
 
-    def _silver(self, chained: DataFrame) -> tuple[DataFrame, DataFrame]:
-        tried = silver.attempts(chained)
+    def _silver(self, chains: DataFrame) -> tuple[DataFrame, DataFrame]:
+        tried = run(self._spark, attempts.ATTEMPTS, chains=chains)
         told = tried.drop("carried")  # which says how runs were cut, and nothing of the attempt
-        self._put("silver/attempts", told.where(F.col("ended_at").isNotNull()))
-        self._put("silver/open_attempts", told.where(F.col("ended_at").isNull()))
+        self._put("silver/attempts", told.where("ended_at IS NOT NULL"))
+        self._put("silver/open_attempts", told.where("ended_at IS NULL"))
         # Lives are gathered once, and read back for what follows.
         self._told("silver: lives")
-        lives = self._put("silver/lives_seen", silver.lives(chained), kept=False)
-        self._put("silver/lives", silver.closed_lives(lives))
-        self._put("silver/open_lives", silver.open_lives(lives))
-        self._put("silver/carry", silver.carry(lives))
+        lives = self._put("silver/lives_seen", run(self._spark, attempts.LIVES, chains=chains), kept=False)
+        for name, text in (
+            ("lives", attempts.CLOSED_LIVES),
+            ("open_lives", attempts.OPEN_LIVES),
+            ("carry", attempts.CARRY),
+        ):
+            self._put(f"silver/{name}", run(self._spark, text, lives=lives))
         return tried, lives
 
-    def _gold(self, chained: DataFrame, attempts: DataFrame, lives: DataFrame, span: gold.Span) -> None:
+    def _gold(self, chains: DataFrame, tried: DataFrame, lives: DataFrame, span: metrics.Span) -> None:
         closed = self._spark.read.parquet(self._lake.path(self._tables["silver/lives"]))
-        partials = {
-            "flows": gold.flows(chained),
-            "waits": gold.waits(attempts),
-            "runs": gold.runs(attempts),
-            "ends": gold.ends(closed),
-            "ready": gold.ready(chained, span),
-            "slo": gold.slo(lives, self._slo, span),
-            "causes": gold.causes(chained),
-        }
+        tables = {"chains": chains, "attempts": tried, "lives": lives, "closed": closed}
         # Small ones, and each mostly waiting for the driver to plan it: side by side.
         with ThreadPoolExecutor(3) as threads:
-            list(threads.map(lambda item: self._put(f"gold/{item[0]}", item[1], few=True), partials.items()))
+            list(
+                threads.map(
+                    lambda item: self._put(f"gold/{item[0]}", run(self._spark, item[1], **tables), few=True),
+                    metrics.partials(self._slo, span).items(),
+                )
+            )
 
     def _put(self, table: str, rows: DataFrame, *, few: bool = False, kept: bool = True) -> DataFrame:
         """Write a table of this run, and read it back; one that is not `kept` is for this run alone, and swept after it."""
@@ -176,23 +197,21 @@ class _Run:
             self._rows[table] = rows_in(path)
         return self._spark.read.schema(rows.schema).parquet(path)
 
-    def _whole(self, bronze: DataFrame) -> tuple[dict[str, int], int]:
+    def _whole(self, files: Sequence[Written]) -> tuple[dict[str, int], int]:
         """Verify that the events follow on those before, without a gap; the last number of each shard, and the last time."""
-        rows = bronze.groupBy("shard").agg(
-            F.min("number").alias("first"), F.max("number").alias("last"), F.count("*").alias("count"),
-            F.max("commit").alias("commit"), F.max(F.unix_millis("time")).alias("time"),
-        ).collect()  # fmt: skip
         numbers = dict(self._last.last_number) if self._last is not None else {}
-        for row in rows:
-            first = numbers.get(row.shard, row.first - 1) + 1
-            if row.first != first or row["count"] != row.last - row.first + 1 or row.commit != self._end[row.shard]:
-                raise Corrupt(
-                    f"the journal {row.shard} gave {row['count']} events from number {row.first} to {row.last},"
-                    f" and not all from {first} on: it is damaged, or of another store than the runs before"
-                )
-            numbers[row.shard] = row.last
+        full = [file for file in files if file.rows]
+        first, last = full[0].first_number, full[-1].last_number
+        assert first is not None
+        assert last is not None
+        count, wanted = sum(file.rows for file in full), numbers.get(SHARD, first - 1) + 1
+        if first != wanted or count != last - first + 1 or full[-1].last_commit != self._end[SHARD]:
+            raise Corrupt(
+                f"the journal {SHARD} gave {count} events from number {first} to {last},"
+                f" and not all from {wanted} on: it is damaged, or of another store than the runs before"
+            )
         before = 0 if self._last is None else self._last.end_ms
-        return numbers, max([row.time for row in rows] + [before])
+        return {**numbers, SHARD: last}, max([file.last_ms or 0 for file in full] + [before])
 
 
 #: No dictionary of what hardly repeats: Parquet would make one, hash by hash, and throw it away.
@@ -201,7 +220,3 @@ _KEPT = {f"parquet.enable.dictionary#{name}": "false" for name in ("job_id", "nu
 _PASSING = {"parquet.enable.dictionary": "false", "compression": "none"}
 
 PAUSED = "hour TIMESTAMP, tenant STRING, queue STRING, paused_ms BIGINT"
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,13 +1,9 @@
-"""The journal as a job reads it: how far it goes, its events between two places, and how far this reader has come."""
+"""The journal as a job reads it: how far it goes, and how far this reader has come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tenure.api.store import Store
 from tenure.bulk.snapshot_locations import home
@@ -47,17 +43,6 @@ def bounds(url: str, after: Mapping[str, int] | None) -> tuple[Places, Places]:
             f"the journal ends at commit {kept.newest}, and {start} was read before: this is another store"
         )
     return {SHARD: start}, {SHARD: kept.newest}
-
-
-def events(
-    spark: SparkSession, url: str, snapshot: str, start: Mapping[str, int], end: Mapping[str, int], since_ms: int | None
-) -> DataFrame:
-    """The events of commits after `start` up to `end`; `since_ms`, the time of `start`, is where to look from."""
-    reader = spark.read.format("tenure").option("url", url).option("table", "events").option("snapshot", snapshot)
-    if since_ms is not None:
-        reader = reader.option("since", datetime.fromtimestamp(since_ms / 1000, UTC).isoformat())
-    commit = F.col("commit")
-    return reader.load().where((commit > start[SHARD]) & (commit <= end[SHARD]))
 
 
 def register(url: str, consumer: str, read: Mapping[str, int]) -> None:

@@ -1,10 +1,6 @@
-"""A history on disk: files under the runs that wrote them, and a log that says which runs count.
+"""Writing a history (`tenure.analysis.history_folder`): a run's files, its commit, and the removal of what was left behind.
 
-    ROOT/_log/000000000001.json                        one entry a run, created once: the run's commit
-    ROOT/bronze/run=0-5000/3f9a…/part-….parquet        what the run covers, its attempt, its files
-    ROOT/silver/attempts/run=0-5000/3f9a…/…            and so on for every table
-
-A run covers the journal's commits after `a` up to `b`. Its files lie in a folder of its own attempt, and count once its entry
+A run's files lie in a folder of its own attempt, and count once its entry
 is in the log; readers use logged files only. An entry is created exclusively, with its content, so of two runs that began at
 the same place one wins, and the other has done nothing. A run that was killed leaves files that no entry names: the
 next run starts where the log ends, and removes them once they can no longer be committed.
@@ -22,12 +18,10 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from tenure.errors import InvalidArgument, TenureError
+from tenure.analysis.history_folder import LOG, OPEN, Entry, HistoryFolder, local
+from tenure.errors import TenureError
 
-VERSION = 1
-_LOG = "_log"
-#: Tables that every run writes whole: what is open. Those of the last run count.
-OPEN = ("silver/open_attempts", "silver/open_lives", "silver/carry")
+__all__ = ["OPEN", "Entry", "Lake", "RunConflict", "create_once", "local", "new_attempt", "rows_in"]
 
 
 class RunConflict(TenureError):
@@ -41,51 +35,14 @@ class RunConflict(TenureError):
         )
 
 
-class Entry(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """A run's commit."""
-
-    version: int = VERSION
-    number: int
-    store: str
-    #: Shard → the last commit before the run, and the last of it.
-    start: dict[str, int]
-    end: dict[str, int]
-    #: The number of each shard's last event.
-    last_number: dict[str, int]
-    start_ms: int | None
-    end_ms: int
-    #: Table → its folders, under the root.
-    tables: dict[str, str]
-    rows: dict[str, int]
-    #: "tenant/queue" → since when it has been paused.
-    paused: dict[str, int]
-    slo: float
-
-    @property
-    def label(self) -> str:
-        return f"{sum(self.start.values())}-{sum(self.end.values())}"
-
-
-class Lake:
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = local(root, "a history")
+class Lake(HistoryFolder):
+    """A history for the jobs that write it."""
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def entries(self) -> list[Entry]:
-        found: list[Entry] = []
-        for path in sorted((self.root / _LOG).glob("[0-9]*.json")):
-            entry = msgspec.json.decode(path.read_bytes(), type=Entry)
-            if entry.version > VERSION:
-                raise InvalidArgument(f"{path} was written by a newer Tenure (version {entry.version})")
-            if entry.number != len(found) + 1:
-                raise InvalidArgument(f"{self.root / _LOG}: entry {len(found) + 1} is missing")
-            found.append(entry)
-        return found
-
     def commit(self, entry: Entry) -> None:
         """Make a run count. Raises RunConflict if its place is taken."""
-        if not create_once(self.root / _LOG / f"{entry.number:012}.json", msgspec.json.encode(entry)):
+        if not create_once(self.root / LOG / f"{entry.number:012}.json", msgspec.json.encode(entry)):
             raise RunConflict(entry.number)
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -93,18 +50,10 @@ class Lake:
     def place(self, table: str, label: str, attempt: str) -> str:
         return f"{table}/run={label}/{attempt}"
 
-    def path(self, place: str) -> str:
-        return str(self.root / place)
-
     def read(self, spark: SparkSession, table: str, *, last: bool = False) -> DataFrame | None:
         """A table of all runs, or of the last one only (always, of what is open); None if there is no run yet."""
-        entries = self.entries()
-        chosen = entries[-1:] if last or table in OPEN else entries
-        places = [self.path(entry.tables[table]) for entry in chosen if entry.rows.get(table)]
-        if places:
-            return spark.read.parquet(*places)
-        named = [self.path(entry.tables[table]) for entry in entries[-1:]]
-        return spark.read.parquet(*named) if named else None  # no rows, and the right columns
+        paths = self.paths(table, last=last)
+        return spark.read.parquet(*paths) if paths else None
 
     def vacuum(self) -> int:
         """Remove folders that no entry names and none can name any more; returns how many."""
@@ -129,7 +78,7 @@ class Lake:
                     with contextlib.suppress(OSError):
                         path.parent.rmdir()
                     removed += 1
-        for draft in (self.root / _LOG).glob(".*"):
+        for draft in (self.root / LOG).glob(".*"):
             draft.unlink(missing_ok=True)
         return removed
 
@@ -151,16 +100,6 @@ def create_once(path: Path, content: bytes) -> bool:
         draft.unlink()
     _sync(path.parent)
     return True
-
-
-def local(root: str | os.PathLike[str], what: str) -> Path:
-    """The folder, which the driver and all executors must see under one path."""
-    text = os.fspath(root)
-    if "://" in text and not text.startswith("file://"):
-        raise InvalidArgument(
-            f"{text}: {what} lies in a folder that the driver and all executors see under one path (a disk, NFS, a mounted bucket)"
-        )
-    return Path(text.removeprefix("file://")).expanduser().absolute()
 
 
 def new_attempt() -> str:

@@ -60,7 +60,7 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 class Restoring:
-    """What an executor does with batches of `jobs`: puts them into the store `url`. Repeated, it adds nothing."""
+    """Puts batches of the table `jobs` into the store `url`, on an executor. Idempotent: jobs that are there are left."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -76,7 +76,7 @@ class Restoring:
         by_queue: dict[tuple[str, str], list[Job]] = {}
         for job in jobs:
             by_queue.setdefault((job.queue, job.tenant), []).append(job)
-        # Opened for each part and let go of again: where a store has one owner, tasks take turns.
+        # Opened for each part and closed again: tasks take turns where only one process can open the store.
         with opened(self._url) as store:
             for (queue, tenant), of_queue in by_queue.items():
                 handle = store.queue(queue, tenant)

@@ -1,7 +1,7 @@
-"""Settings by how many rows there are.
+"""Spark settings chosen by the number of rows.
 
-Few rows, many plans: what Spark compiles and adapts for each query costs seconds, and saves nothing. Many rows: what a task
-sorts should fit into memory, on a machine that has little, too.
+For few rows, generating code and re-planning each query costs seconds and saves nothing: both are turned off. For many rows,
+there are enough partitions that what a task sorts fits into memory on a small machine.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ FEW = 300_000
 #: Events that a task sorts, some 400 bytes each.
 _A_TASK = 250_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_AS_IT_IS = {
+_FOR_FEW = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     _PARTITIONS: "2",
 }
-#: What is kept between two steps is read a few times and gone: making it small costs more than it saves.
-_LOOSE = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
+#: Cached tables are read a few times and dropped: compressing them costs more than it saves.
+_FOR_MANY = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
 
 
 @contextmanager
 def sized(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Within it, queries are run as they are if they are over few rows, and in enough parts if over many."""
-    settings = _AS_IT_IS if rows <= FEW else {_PARTITIONS: _enough(spark, rows), **_LOOSE}
+    """Run the queries of a block with the settings that suit this many rows; the session's own are put back at the end."""
+    settings = _FOR_FEW if rows <= FEW else {_PARTITIONS: _enough(spark, rows), **_FOR_MANY}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

@@ -1,12 +1,8 @@
-"""What is computed, as functions from DataFrames to DataFrames; `tenure.spark.jobs` reads and writes around them.
+"""Functions from DataFrames to DataFrames; `tenure.spark.jobs` reads and writes around them.
 
-    chains      events of jobs, each beside the one before and the one after it
-    silver      attempts and lives
-    gold        hourly partials that can be merged, and their merging
-    causes      errors, normalised
-    audit       laws, as joins that find what breaks them
-    moving      checksums over jobs, whatever their order
-    loading     rows of any table as jobs
+    migration     checksums over jobs, whatever their order
+    job_mapping   rows of any table as jobs
 
-They use Spark's built-in functions only: a Python function a row costs thirty times as much.
+Built-in functions only: a Python function a row costs thirty times as much. What is told from events (attempts, lives,
+hourly numbers) and the laws of an audit are statements of `tenure.analysis`, which DuckDB runs too.
 """

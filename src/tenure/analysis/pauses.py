@@ -1,35 +1,35 @@
-"""How long queues were paused, hour by hour. Pauses are few: they are counted in the driver."""
+"""How long queues were paused, hour by hour. Pauses are few: they are counted here, row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import Any
 
 _HOUR = 3_600_000
 Hours = list[tuple[datetime, str, str, int]]
 
+#: Of `{events}`: when queues were paused and resumed.
+CHANGES = """
+SELECT tenant, queue, type, unix_millis(time) AS ms FROM {events}
+WHERE type IN ('queue_paused', 'queue_resumed') ORDER BY commit, `index`"""
+
 
 def paused_hours(
-    events: DataFrame, paused: Mapping[str, int], start_ms: int | None, end_ms: int
+    changes: Sequence[Mapping[str, Any]], paused: Mapping[str, int], start_ms: int | None, end_ms: int
 ) -> tuple[Hours, dict[str, int]]:
-    """(hour, tenant, queue, milliseconds) within the run, and which queues are paused at its end, since when."""
-    changes = (
-        events.where(F.col("type").isin("queue_paused", "queue_resumed"))
-        .select("tenant", "queue", "type", F.unix_millis("time").alias("ms"), "commit", "index")
-        .orderBy("commit", "index")
-        .collect()
-    )
+    """(hour, tenant, queue, milliseconds) within the run, and which queues are paused at its end, since when.
+
+    `changes` are the rows of `CHANGES`, `paused` what was paused at the end of the run before.
+    """
     since = dict(paused)
     spans: list[tuple[str, int, int]] = []
     for row in changes:
-        name = f"{row.tenant}/{row.queue}"
-        if row.type == "queue_paused":
-            since.setdefault(name, row.ms)
+        name = f"{row['tenant']}/{row['queue']}"
+        if row["type"] == "queue_paused":
+            since.setdefault(name, row["ms"])
         elif name in since:
-            spans.append((name, since.pop(name), row.ms))
+            spans.append((name, since.pop(name), row["ms"]))
     spans += [(name, begin, end_ms) for name, begin in since.items()]
     totals: dict[tuple[int, str], int] = {}
     for name, begin, end in spans:

@@ -1,4 +1,4 @@
-"""What a report shows, as plain values: `tenure.spark.jobs.report` gathers them, `page` draws them."""
+"""What a report shows, as plain values: `gathering` asks for them, `page` draws them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class SlowJob:
     ended_ms: int
     outcome: str
     attempts: int
+    error: str | None = None
     steps: list[Step] = field(default_factory=list)
 
 
@@ -56,13 +57,28 @@ class Row:
 
 
 @dataclass
+class WorkerRow:
+    """A worker by its name ("" of those that gave none), over the whole span."""
+
+    worker: str
+    deliveries: int
+    queues: int
+    done: int
+    failed: int
+    lost: int
+    busy_ms: int | None
+    last_ms: int
+
+
+@dataclass
 class Facts:
     title: str
     store: str
     begin_ms: int
     end_ms: int
     step_ms: int
-    runs: int
+    #: Where the events came from: "in 3 runs", "from its journal".
+    source: str
     events: int
     totals: Row
     attempts_per_done: float | None
@@ -71,6 +87,7 @@ class Facts:
     oldest_ms: int | None
     slo_seconds: float
     times: list[int]
+    #: Jobs per second.
     flows: list[Series]
     stocks: list[Series]
     waits: list[Series]
@@ -81,5 +98,8 @@ class Facts:
     causes: list[tuple[str, int, int]]
     tenants: list[Row]
     queues: list[Row]
+    workers: list[WorkerRow]
     slowest: list[SlowJob]
     conserved: bool
+    #: Whether percentiles are of every value, and not of sketches.
+    exact: bool

@@ -1,0 +1,88 @@
+"""A history on disk: files under the runs that wrote them, and a log that says which runs count.
+
+    ROOT/_log/000000000001.json                        one entry a run, created once: the run's commit
+    ROOT/bronze/run=0-5000/3f9a…/part-….parquet        what the run covers, its attempt, its files
+    ROOT/silver/attempts/run=0-5000/3f9a…/…            and so on for every table
+
+A run covers the journal's commits after `a` up to `b`. Readers use only files that the log names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+
+VERSION = 1
+LOG = "_log"
+#: Tables that every run writes whole: what is open. Those of the last run count.
+OPEN = ("silver/open_attempts", "silver/open_lives", "silver/carry")
+
+
+class Entry(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """A run's commit."""
+
+    version: int = VERSION
+    number: int
+    store: str
+    #: Shard → the last commit before the run, and the last of it.
+    start: dict[str, int]
+    end: dict[str, int]
+    #: The number of each shard's last event.
+    last_number: dict[str, int]
+    start_ms: int | None
+    end_ms: int
+    #: Table → its folders, under the root.
+    tables: dict[str, str]
+    rows: dict[str, int]
+    #: "tenant/queue" → since when it has been paused.
+    paused: dict[str, int]
+    slo: float
+
+    @property
+    def label(self) -> str:
+        return f"{sum(self.start.values())}-{sum(self.end.values())}"
+
+
+class HistoryFolder:
+    """The log, and the files that it names: for readers."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = local(root, "a history")
+
+    def entries(self) -> list[Entry]:
+        found: list[Entry] = []
+        for path in sorted((self.root / LOG).glob("[0-9]*.json")):
+            entry = msgspec.json.decode(path.read_bytes(), type=Entry)
+            if entry.version > VERSION:
+                raise InvalidArgument(f"{path} was written by a newer Tenure (version {entry.version})")
+            if entry.number != len(found) + 1:
+                raise InvalidArgument(f"{self.root / LOG}: entry {len(found) + 1} is missing")
+            found.append(entry)
+        return found
+
+    def path(self, place: str) -> str:
+        return str(self.root / place)
+
+    def paths(self, table: str, *, last: bool = False) -> list[str]:
+        """The folders of a table with rows, of all runs or of the last one only (always, of what is open).
+
+        With no rows, one that has the right columns; none if there is no run yet.
+        """
+        entries = self.entries()
+        chosen = entries[-1:] if last or table in OPEN else entries
+        full = [self.path(entry.tables[table]) for entry in chosen if entry.rows.get(table)]
+        return full or [self.path(entry.tables[table]) for entry in entries[-1:]]
+
+
+def local(root: str | os.PathLike[str], what: str) -> Path:
+    """The folder, which the driver and all executors must see under one path."""
+    text = os.fspath(root)
+    if "://" in text and not text.startswith("file://"):
+        raise InvalidArgument(
+            f"{text}: {what} lies in a folder that the driver and all executors see under one path (a disk, NFS, a mounted bucket)"
+        )
+    return Path(text.removeprefix("file://")).expanduser().absolute()

@@ -1,0 +1,172 @@
+"""Whole tables of a store as Arrow, from wherever the store can be reached.
+
+    an open Store           read in this process
+    "rocksdb:/data"         also while another process owns it: the owner takes a snapshot, this process reads its files
+    "http://host:port"      page by page from the server
+
+One `Tables` is one moment: what is read through it agrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import pyarrow as pa
+
+from tenure.api.opening import already_open
+from tenure.api.store import Store
+from tenure.backends.embedded import KvBackend
+from tenure.bulk import snapshot_locations
+from tenure.bulk.plan import plan
+from tenure.bulk.plan import read as read_part
+from tenure.bulk.query import Moment, Query
+from tenure.bulk.snapshots import moment_of
+from tenure.model.durations import Moment as Time
+from tenure.model.durations import moment_ms
+
+#: How long a snapshot outlives a reader that was killed.
+_TTL_MS = 3_600_000
+_ALL_ROWS = 2**40
+
+
+class _Source(Protocol):
+    def batches(self, query: Query) -> Iterator[pa.RecordBatch]: ...
+
+
+class Tables:
+    """The tables of one moment."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+
+    def batches(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        state: str | Sequence[str] | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """A table, or the rows and columns of it that are asked for, batch by batch."""
+        yield from self._source.batches(_query(table, columns, tenant, queue, state, since, until))
+
+    def read(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        state: str | Sequence[str] | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> pa.Table:
+        """The same, whole."""
+        query = _query(table, columns, tenant, queue, state, since, until)
+        return pa.Table.from_batches(list(self._source.batches(query)), schema=query.schema)
+
+
+class _InProcess:
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+
+    def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
+        for part in plan(self._moment, query, _ALL_ROWS):
+            yield from read_part(self._moment, query, part)
+
+
+class _AtPlace:
+    def __init__(self, place: snapshot_locations.Place) -> None:
+        self._place = place
+
+    def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
+        for part in self._place.plan(query, _ALL_ROWS):
+            for batch in self._place.read(query, part):
+                yield batch.replace_schema_metadata()  # a page's says where the next one begins
+
+
+@contextmanager
+def tables(source: Store | str, *, snapshot: str | None = None, token: str | None = None) -> Iterator[Tables]:
+    """One moment of a store, open to be read: a snapshot taken before, or one taken now and dropped at the end.
+
+    `source` is an open store or a store's address; `token` is for a server that asks for one.
+    """
+    if isinstance(source, str):
+        source = already_open(source) or source
+    if isinstance(source, Store) and isinstance(source._backend, KvBackend):
+        with moment_of(source, snapshot) as moment:
+            yield Tables(_InProcess(moment))
+        return
+    url = source if isinstance(source, str) else source.url
+    if snapshot is not None:
+        yield Tables(_AtPlace(snapshot_locations.find(url, snapshot, token)))
+        return
+    place = snapshot_locations.take(url, _TTL_MS, "read", token)
+    try:
+        yield Tables(_AtPlace(place))
+    finally:
+        with snapshot_locations.opened(url, token) as store:
+            store.drop_snapshot(place.id)
+
+
+def batches(
+    source: Store | str,
+    table: str,
+    *,
+    columns: Sequence[str] | None = None,
+    tenant: str | None = None,
+    queue: str | None = None,
+    state: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    snapshot: str | None = None,
+    token: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """A table of a store, batch by batch, all of one moment; `source` is an open store or a store's address."""
+    with tables(source, snapshot=snapshot, token=token) as found:
+        yield from found.batches(
+            table, columns=columns, tenant=tenant, queue=queue, state=state, since=since, until=until
+        )
+
+
+def read(
+    source: Store | str,
+    table: str,
+    *,
+    columns: Sequence[str] | None = None,
+    tenant: str | None = None,
+    queue: str | None = None,
+    state: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    snapshot: str | None = None,
+    token: str | None = None,
+) -> pa.Table:
+    """A table of a store, whole; `source` is an open store or a store's address."""
+    with tables(source, snapshot=snapshot, token=token) as found:
+        return found.read(table, columns=columns, tenant=tenant, queue=queue, state=state, since=since, until=until)
+
+
+def _query(
+    table: str,
+    columns: Sequence[str] | None,
+    tenant: str | None,
+    queue: str | None,
+    state: str | Sequence[str] | None,
+    since: Time | None,
+    until: Time | None,
+) -> Query:
+    return Query(
+        table,
+        tuple(columns or ()),
+        tenant,
+        queue,
+        (state,) if isinstance(state, str) else tuple(state or ()),
+        None if since is None else moment_ms("since", since),
+        None if until is None else moment_ms("until", until),
+    )
