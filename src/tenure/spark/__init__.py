@@ -36,7 +36,7 @@ __all__ = ["StreamListener", "TenureSource", "drain", "register", "session", "sn
 
 #: Imported when they are asked for: every Python that Spark starts imports this package, for one of them or none.
 _HOMES = {
-    "TenureSource": "datasource", "StreamListener": "listening", "drain": "draining", "register": "datasource",
+    "TenureSource": "datasource", "StreamListener": "stream_listener", "drain": "drain_workers", "register": "datasource",
     "snapshot": "snapshots",
 }  # fmt: skip
 

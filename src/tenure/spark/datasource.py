@@ -1,16 +1,13 @@
-"""The data source `tenure`: which class does what Spark asks for.
+"""The data source `tenure`: which module serves each of Spark's calls.
 
-    spark.read             reading.reader      spark.readStream        streaming.reader (events), claiming.reader (claims)
-    df.write               writing.writer      df.writeStream          writing.stream_writer, settling.stream_writer
+    spark.read             table_reader        spark.readStream        event_stream (events), claim_stream (claims)
+    df.write               job_writer          df.writeStream          job_writer (jobs), verdict_writer (verdicts)
 
-Each is imported when it is asked for: planning, reading, writing and committing run in processes of their own, and
-none needs what the others do.
+Modules are imported when they are needed: Spark plans, reads, writes and commits in separate processes, and none of them
+needs all of these modules.
 """
 
 from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -23,10 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tenure.errors import InvalidArgument
-
-#: Streams in and out by their table, where it is not `events`: what claims jobs, and what settles them.
-_STREAM_READERS = {"events": "streaming", "claims": "claiming"}
-_STREAM_WRITERS = {"jobs": "writing", "verdicts": "settling"}
+from tenure.spark.options import choice
 
 
 class TenureSource(DataSource):
@@ -36,41 +30,51 @@ class TenureSource(DataSource):
 
     def schema(self) -> StructType | str:
         if self._table("jobs") == "claims":
-            return str(_of("claiming").schema(self.options))
-        return str(_of("reading").schema(self.options))
+            from tenure.spark import claim_stream
+
+            return claim_stream.schema(self.options)
+        from tenure.spark import table_reader
+
+        return table_reader.schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        made: DataSourceReader = _of("reading").reader(self.options, schema)
-        return made
+        from tenure.spark import table_reader
+
+        return table_reader.reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        table = self.options.get("table")
-        if table not in _STREAM_READERS:
-            raise InvalidArgument(
-                f'readStream needs .option("table", …): one of {", ".join(_STREAM_READERS)}, not {table!r}'
-            )
-        made: DataSourceStreamReader = _of(_STREAM_READERS[table]).stream_reader(self.options, schema)
-        return made
+        table = self._table("")
+        if table == "events":
+            from tenure.spark import event_stream
+
+            return event_stream.stream_reader(self.options, schema)
+        if table == "claims":
+            from tenure.spark import claim_stream
+
+            return claim_stream.stream_reader(self.options, schema)
+        raise InvalidArgument(f'readStream needs .option("table", …): events or claims, not {table or None!r}')
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        made: DataSourceWriter = _of("writing").writer(self.options, schema, overwrite)
-        return made
+        from tenure.spark import job_writer
+
+        return job_writer.writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         table = self._table("jobs")
-        if table not in _STREAM_WRITERS:
-            raise InvalidArgument(f"table {table!r} takes no stream: writeStream takes {', '.join(_STREAM_WRITERS)}")
-        made: DataSourceStreamWriter = _of(_STREAM_WRITERS[table]).stream_writer(self.options, schema, overwrite)
-        return made
+        if table == "jobs":
+            from tenure.spark import job_writer
+
+            return job_writer.stream_writer(self.options, schema, overwrite)
+        if table == "verdicts":
+            from tenure.spark import verdict_writer
+
+            return verdict_writer.stream_writer(self.options, schema, overwrite)
+        raise InvalidArgument(f"table {table!r} takes no stream: writeStream takes jobs or verdicts")
 
     def _table(self, default: str) -> str:
-        return str(self.options.get("table") or default)
-
-
-def _of(module: str) -> Any:
-    return import_module(f"tenure.spark.{module}")
+        return choice(self.options, "table", default)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session whose Python does not find `pyspark_tenure` by itself."""
+    """Register the source with a session whose Python does not find `pyspark_tenure` by itself."""
     spark.dataSource.register(TenureSource)

@@ -1,4 +1,8 @@
-"""The options of a load or a save, checked once: an option that is not known is an error, not a shrug."""
+"""The options of a read or a write, checked once. An unknown option is an error.
+
+Spark does not tell upper from lower case in the names of options, and neither does this module. The same holds for values
+that are words of ours (`mode`, `onInvalid`, `table`, `startingOffsets`, `true`).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,20 @@ from collections.abc import Collection, Mapping
 
 from tenure.errors import InvalidArgument
 
+#: Options that Spark adds by itself: `.queryName(…)`, `.save(path)`, `.load(path)`, and every stream's checkpoint.
+SPARKS_OWN = frozenset({"queryname", "path", "paths", "checkpointlocation"})
+
 
 def checked(options: Mapping[str, str], known: Collection[str], what: str) -> dict[str, str]:
-    """The options by their proper names. Spark does not tell upper from lower case in them, so neither does this."""
+    """The options by their proper names, without those that Spark added. Raises InvalidArgument for an unknown one."""
     names = {name.lower(): name for name in known}
     found: dict[str, str] = {}
     for key, value in options.items():
         name = names.get(key.lower())
-        if name is None:
+        if name is not None:
+            found[name] = value
+        elif key.lower() not in SPARKS_OWN:
             raise InvalidArgument(f"unknown option {key!r} of {what}: it takes {', '.join(sorted(known))}")
-        found[name] = value
     return found
 
 
@@ -26,13 +34,16 @@ def url_of(options: Mapping[str, str]) -> str:
     return url
 
 
+def choice(options: Mapping[str, str], name: str, default: str, allowed: Collection[str] = ()) -> str:
+    """A word, in lower case. Raises InvalidArgument if only some are `allowed` and it is none of them."""
+    value = options.get(name) or default
+    if allowed and value.lower() not in allowed:
+        raise InvalidArgument(f"option {name}={value!r}: {' or '.join(allowed)}")
+    return value.lower()
+
+
 def flag(options: Mapping[str, str], name: str, default: bool = False) -> bool:
-    value = options.get(name)
-    if value is None:
-        return default
-    if value.lower() not in ("true", "false"):
-        raise InvalidArgument(f"option {name}={value!r}: true or false")
-    return value.lower() == "true"
+    return choice(options, name, str(default).lower(), ("true", "false")) == "true"
 
 
 def whole(options: Mapping[str, str], name: str, default: int, low: int = 1, high: int = 2**62) -> int:
