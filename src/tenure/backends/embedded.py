@@ -31,7 +31,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.queueing import (
     admin,
     bulk_loads,
@@ -116,8 +116,15 @@ class KvBackend:
     def write_state(self, write_id: str) -> WriteState | None:
         return staged_writes.state(self._core, write_id)
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
-        return staged_writes.publish(self._core, write_id, chunk, name, jobs)
+    def publish(
+        self,
+        write_id: str,
+        chunk: int,
+        name: QueueName,
+        jobs: Sequence[JobRequest],
+        refused: Sequence[Refusal] = (),
+    ) -> Published:
+        return staged_writes.publish(self._core, write_id, chunk, name, jobs, refused)
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return staged_writes.finish(self._core, write_id, forget)

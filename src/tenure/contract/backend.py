@@ -23,7 +23,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.storage.engine import Traits
 
 Events = list[Event]  # by names of their own, since `list` is a verb below
@@ -109,10 +109,19 @@ class Backend(Protocol):
     def write_state(self, write_id: str) -> WriteState | None:
         """How far a write is; None if it was never begun, or has been forgotten."""
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+    def publish(
+        self,
+        write_id: str,
+        chunk: int,
+        name: QueueName,
+        jobs: Sequence[JobRequest],
+        refused: Sequence[Refusal] = (),
+    ) -> Published:
         """Add a chunk's jobs (at most 1,000), in one transaction with the marker that counts it; nothing if it was before.
 
-        Chunks come in order, from 0. Raises what `enqueue` does, and InvalidArgument (never begun, or out of order).
+        Chunks come in order, from 0. Jobs that are `refused` are not added: the same transaction records them, and every
+        later call for the chunk returns them. Raises what `enqueue` does (a KeyConflict names places in `jobs`), and
+        InvalidArgument (never begun, or out of order).
         """
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:

@@ -13,7 +13,7 @@ from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.request import JobImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
-from tenure.model.write import CHUNK, LoadPart
+from tenure.model.write import CHUNK, LoadPart, Refusal
 from tenure.protocol.messages.base import Number, Request, Small, SomeSpan, Span, checked_text
 from tenure.protocol.messages.jobs import Jobs
 
@@ -83,6 +83,8 @@ class WriteBody(Request):
 class ChunkBody(Request):
     queue: str
     jobs: Annotated[Jobs, Meta(max_length=CHUNK)]
+    #: Jobs of the chunk that are not to be added, and why: recorded with it.
+    refused: Annotated[list[Refusal], Meta(max_length=CHUNK)] = field(default_factory=list)
 
 
 class FinishBody(Request):

@@ -65,6 +65,13 @@ class WriteRecord(msgspec.Struct, frozen=True, array_like=True):
     jobs: int = 0
     duplicates: int = 0
     finished: bool = False
+    refused: int = 0
+
+
+class RefusalsRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The jobs left out of one chunk of a staged write: (place in the chunk, job that holds the key)."""
+
+    refused: list[tuple[int, str]]
 
 
 class LoadedPart(msgspec.Struct, frozen=True, array_like=True):
@@ -100,6 +107,7 @@ _DECODERS: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
+        RefusalsRecord,
     )
 }  # fmt: skip
 
