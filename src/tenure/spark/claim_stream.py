@@ -32,7 +32,7 @@ from tenure.spark.connections import opened
 from tenure.spark.heartbeat import Heartbeat
 from tenure.spark.options import checked, url_of, whole
 
-OPTIONS = frozenset({"url", "table", "queue", "tenant", "lease", "worker", "partitions", "maxJobsPerTrigger", "path"})
+OPTIONS = frozenset({"url", "table", "queue", "tenant", "lease", "worker", "partitions", "maxJobsPerTrigger", "token"})
 SCHEMA = pa.schema(
     [
         ("receipt", pa.string()), ("id", pa.string()), ("tenant", pa.string()), ("queue", pa.string()),
@@ -49,6 +49,7 @@ _DDL = (
 @dataclass(frozen=True)
 class Plan:
     url: str
+    token: str | None
     queue: QueueName
     lease: float
     worker: str
@@ -80,6 +81,7 @@ def planned(options: Mapping[str, str]) -> Plan:
     partitions = whole(said, "partitions", 2, 1, 1_000)
     return Plan(
         url_of(said),
+        said.get("token"),
         queue_name(said["queue"], said.get("tenant", "default")),
         float(whole(said, "lease", 60, 1, 86_400)),
         said.get("worker", "spark"),
@@ -151,7 +153,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue(self) -> Queue:
         if self._store is None:
-            self._store = self._open.enter_context(opened(self._plan.url))
+            self._store = self._open.enter_context(opened(self._plan.url, self._plan.token))
         queue = self._store.queue(self._plan.queue.queue, tenant=self._plan.queue.tenant)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(queue, self._plan.lease)
@@ -172,7 +174,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ClaimPartition)
         plan = self._plan
-        with opened(plan.url) as store:
+        with opened(plan.url, plan.token) as store:
             claim = _claim(store.queue(plan.queue.queue, tenant=plan.queue.tenant), plan, partition)
         if claim:
             yield batch_of(claim.deliveries)
