@@ -46,6 +46,8 @@ Size = Annotated[int, Meta(ge=64 * 1024, le=2**46, extra={"size": True})]
 """Bytes: a whole number, or one with a unit ("64MB"), of which each is 1024 of the one before."""
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
+#: An hour to ten years.
+Retention = Annotated[float, Meta(ge=3_600, le=10 * 366 * 86_400, extra={"seconds": True})]
 
 
 class RocksDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +120,8 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1)] | None = None
     #: The least an acknowledged write survives. None: the engine's own, `disk` for those that have one.
     durability: Literal["disk", "os", "memory"] | None = None
+    #: How long a store in a folder or in memory keeps its journal, in seconds.
+    journal_retention: Retention = 7 * 86_400.0
     rocksdb: RocksDb = RocksDb()
     lmdb: Lmdb = Lmdb()
     redis: Redis = Redis()

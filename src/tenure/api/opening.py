@@ -120,7 +120,7 @@ def _embedded(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
         _refuse_less(engine.traits.durability, storage.promised, url)
-        return KvBackend(engine, url, clock), engine.remarks
+        return KvBackend(engine, url, clock, storage.journal_retention), engine.remarks
     except BaseException:
         engine.close()
         raise
@@ -141,7 +141,7 @@ def _owned(storage: Storage, clock: Clock) -> tuple[Backend, Sequence[str]]:
         try:
             _refuse_less(engine.traits.durability, storage.promised, url)
             remarks[:] = engine.remarks
-            return OwnerBackend(engine, url, clock, Path(path))
+            return OwnerBackend(engine, url, clock, Path(path), storage.journal_retention)
         except BaseException:
             engine.close()
             raise

@@ -57,17 +57,22 @@ from tenure.storage.group_commit import Syncer
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
+#: Seconds.
+JOURNAL_RETENTION = journal.KEPT_MS / 1000
+
 
 class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
 
-    def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
+    def __init__(self, engine: Engine, url: str, clock: Clock, journal_retention: float = JOURNAL_RETENTION) -> None:
         if engine.traits.scope == "process":
             # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
             engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)
+        self._core.journal_kept_ms = round(1000 * journal_retention)
         bulk_loads.roll_forward(self._core)
+        journal.name_store(self._core)
         self._attendant = Attendant(OfEngine(self._core))
         engine.share()
         self.url = url

@@ -37,12 +37,18 @@ def _renew_in_child() -> None:
 os.register_at_fork(after_in_child=_renew_in_child)
 
 
+#: How long the journal is kept where no setting says otherwise.
+JOURNAL_KEPT_MS = 7 * 86_400_000
+
+
 class Core:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
         self.time = StoreTime(engine, clock)
         self.ids = IdSource()
+        #: How long the journal is kept.
+        self.journal_kept_ms = JOURNAL_KEPT_MS
         self.registry = Registry(cached=engine.traits.scope == "process")
         self.waiters = Waiters()
         self.tiers = Tiers(known=engine.traits.scope == "process")

@@ -78,7 +78,7 @@ class OneJournal:
 
     def _few(self, queue: QueueName, workers: str) -> pa.Table:
         query = Query("events", _COLUMNS, queue.tenant, queue.queue)
-        batches = self._journal.fetch(query, self._start, self._journal.ends()[1])
+        batches = self._journal.fetch(query, self._start, self._journal.ends()[1]) or []
         events = pa.Table.from_batches(batches, query.schema)
         claimed = events.filter(pc.and_(pc.equal(events["type"], "claimed"), pc.starts_with(events["worker"], workers)))
         ended = events.filter(pc.is_in(events["type"], pa.array(list(_VERDICTS))))

@@ -40,7 +40,7 @@ OPTIONS = frozenset(
      "snapshotTtl", "pushdown", "token"}
 )  # fmt: skip
 #: Options of streams, which Spark also asks a schema for.
-STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer"})
+STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer", "failOnDataLoss"})
 ROWS = 250_000
 TTL_SECONDS = 3600
 

@@ -129,8 +129,8 @@ def test_jobs_that_are_refused_are_recorded_with_their_chunk(store: Store, queue
     left_out = [Refusal(index, existing) for index, existing in sorted(refused.items())]
     published = staged.publish_checked(0, queue, jobs, left_out)
     assert (published.fresh, published.jobs, published.refused) == (True, 2, left_out)
-    again = store.staged("w").publish_checked(0, queue, [])
-    assert (again.fresh, again.jobs, again.refused) == (False, 0, left_out)
+    repeat = store.staged("w").publish_checked(0, queue, [])
+    assert (repeat.fresh, repeat.jobs, repeat.refused) == (False, 0, left_out)
     every = [NewJob(b"other", key="k0")]
     alone = [Refusal(0, held[0])]
     assert staged.publish_checked(1, queue, job_requests(every), alone).refused == alone
