@@ -26,8 +26,8 @@ def note_taken(url: str, id: str) -> None:
 def release() -> int:
     """Drop the snapshots that this program's DataFrames took by themselves, now rather than after their time to live.
 
-    DataFrames that are used again take new ones. Only where `tenure.spark.session` started Spark; it happens by itself
-    when the program ends. Returns how many there were.
+    DataFrames that are to be used again must be loaded again. Only where `tenure.spark.session` started Spark; it happens
+    by itself when the program ends. Returns how many there were.
     """
     dropped = 0
     for note in sorted(reads_folder().iterdir()):
