@@ -62,8 +62,8 @@ class Tally(WriterCommitMessage):
 @dataclass(frozen=True)
 class Plan:
     url: str
-    token: str | None
     queue: QueueName | None
+    token: str | None = None
 
 
 def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Plan:
@@ -79,7 +79,7 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     queue = queue_name(said["queue"], said.get("tenant", "default")) if "queue" in said else None
     if queue is None and "queue" not in schema.names:
         raise InvalidArgument('no queue is named: .option("queue", "emails"), or a column of that name')
-    return Plan(url_of(said), said.get("token"), queue)
+    return Plan(url_of(said), queue, said.get("token"))
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
