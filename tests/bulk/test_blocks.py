@@ -11,13 +11,13 @@ import tenure
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk import blocks
 from tenure.storage.keyspace import JOBS, LAST, STATE
-from tenure.storage.segments import Habits
+from tenure.storage.segments import SegmentUse
 from tenure.testing.harness import engine_of
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_gathered_as_scanned(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Habits, "RESTS", 0)
+    monkeypatch.setattr(SegmentUse, "RESTS", 0)
     chance = random.Random(seed)
     with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
         for name in ("one", "two"):

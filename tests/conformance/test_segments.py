@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tenure.storage.segments import Habits, SegmentedTransaction
+from tenure.storage.segments import SegmentUse, SegmentedTransaction
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness
 
@@ -14,7 +14,7 @@ _ENGINES = ["memory", "rocksdb"] if os.environ.get("LH_TESTS") == "full" else ["
 @pytest.fixture(params=_ENGINES)
 def harness(request, tmp_path, monkeypatch):
     monkeypatch.setattr(SegmentedTransaction, "LEAST", 1)
-    monkeypatch.setattr(Habits, "RESTS", 0)
+    monkeypatch.setattr(SegmentUse, "RESTS", 0)
     if request.param == "memory":
         made = EngineHarness("memory")
     else:

@@ -29,7 +29,7 @@ from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.errors import LeaseLost
 from tenure.model.lease import Delivery
-from tenure.storage.segments import Habits, SegmentedTransaction
+from tenure.storage.segments import SegmentUse, SegmentedTransaction
 
 THREADS = 4
 QUEUES = ("plain", "kept")
@@ -282,5 +282,5 @@ def serve() -> None:
 
 if __name__ == "__main__":
     # Jobs enqueued together stay together where they can, whatever the queue is used to.
-    SegmentedTransaction.LEAST, Habits.RESTS = 2, 0
+    SegmentedTransaction.LEAST, SegmentUse.RESTS = 2, 0
     serve()

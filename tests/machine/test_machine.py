@@ -34,7 +34,7 @@ from tenure.model.lease import Delivery as RealDelivery
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
 from tenure.storage.engines.memory import MemoryEngine
-from tenure.storage.segments import Habits, SegmentedTransaction
+from tenure.storage.segments import SegmentUse, SegmentedTransaction
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish
@@ -519,7 +519,7 @@ def test_transactions_that_run_again(engine: type[TwiceEngine | StaleEngine]) ->
 @pytest.mark.parametrize("engine", [MemoryEngine, TwiceEngine, StaleEngine, "rocksdb"])
 def test_every_plain_job_in_a_segment(parent: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmentedTransaction, "LEAST", 1)
-    monkeypatch.setattr(Habits, "RESTS", 0)
+    monkeypatch.setattr(SegmentUse, "RESTS", 0)
     if engine == "rocksdb":
         made = machine(lambda: DiskPlace("rocksdb", parent, durability="os"))
     else:

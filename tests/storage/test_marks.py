@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.storage.durable_watermark import Marks
+from tenure.storage.durable_watermark import DurableWatermark
 
 
 @pytest.fixture
@@ -15,14 +15,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def note(path: Path, boot: str, *notes: tuple[int, int]) -> None:
-    marks = Marks(path, boot)
+    marks = DurableWatermark(path, boot)
     for written, durable in notes:
         marks.note(written, durable)
     marks.close()
 
 
 def required(path: Path, boot: str) -> int:
-    marks = Marks(path, boot)
+    marks = DurableWatermark(path, boot)
     marks.close()
     return marks.required
 
@@ -61,7 +61,7 @@ def test_a_torn_note_leaves_the_one_before(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 0xFF
     path.write_bytes(data)
-    marks = Marks(path, "a")
+    marks = DurableWatermark(path, "a")
     assert marks.required in (7, 8)
     assert marks.damaged
     marks.close()

@@ -18,7 +18,7 @@ from tenure.errors import Corrupt
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction
 from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
-from tenure.storage.segments import Habits
+from tenure.storage.segments import SegmentUse
 from tenure.testing.harness import engine_of
 
 SPACES = (JOBS, STATE, READY)
@@ -167,7 +167,7 @@ def test_single_claims_take_it_apart_once(store: Store) -> None:
 
 
 def test_a_queue_that_takes_its_batches_apart_is_given_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Habits, "RESTS", 3)
+    monkeypatch.setattr(SegmentUse, "RESTS", 3)
     queue, other = store.queue("work"), store.queue("other")
     made = []
     for _ in range(6):

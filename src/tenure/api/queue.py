@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tenure.api.claim import Claim
-from tenure.contract.backend import Backend, Brief, Events, Progress
+from tenure.contract.backend import Backend, Events, Progress
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.ids import job_id_bytes
@@ -22,7 +22,7 @@ from tenure.model.lifecycle import SHOWN, checked_shown
 from tenure.model.names import MAX_WORKER_BYTES, QueueName, short_text
 from tenure.model.request import checked_bytes, job_image, job_request, job_requests, number, replay_request
 from tenure.model.retry import Policy, whole_number
-from tenure.telemetry import NOTED, Meter, Telemetry, wanted
+from tenure.telemetry import Meter, Telemetry, wanted
 
 MAX_CLAIM = 10_000
 MAX_RESTORE = 1_000
@@ -41,9 +41,6 @@ class Queue:
         self._telemetry = telemetry
         self._span = telemetry.spans(name)
         self._enqueues, self._claims, self._acks = map(telemetry.meter, ("enqueue", "claim", "ack"))
-        # Asked of the class: a backend that passes on whatever it is asked for has none of its own.
-        brief = getattr(type(backend), "brief", None)
-        self._brief: Brief | None = None if brief is None else brief(backend)
         self.name = name
 
     @property
@@ -72,21 +69,6 @@ class Queue:
             if isinstance(payload, NewJob):
                 raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
-        elif self._brief is not None and type(payload) is bytes:
-            began = perf_counter()
-            try:
-                added = self._brief.enqueue(self.name, payload)
-            except BaseException as error:
-                self._enqueues.ended(began, type(error))
-                raise
-            if type(added) is Enqueued:
-                noted = self._enqueues.noted
-                noted.append((perf_counter() - began, 1))
-                if len(noted) >= NOTED:
-                    self._enqueues.count()
-                if wanted(DEBUG):
-                    self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
-                return added
         request = job_request(payload)
         began = perf_counter()
         try:
@@ -128,29 +110,6 @@ class Queue:
         With an `id`, a repeated claim gives the same jobs, those still open, instead of taking more.
         """
         if limit == 1 and (lease, wait, worker, max_bytes, id) == (None, 0, "", None, None) and type(limit) is int:
-            if self._brief is not None:
-                began = perf_counter()
-                try:
-                    found = self._brief.claim(self.name)
-                except BaseException as error:
-                    self._claims.ended(began, type(error))
-                    raise
-                if type(found) is Leased:
-                    noted = self._claims.noted
-                    noted.append((perf_counter() - began, 1))
-                    if len(noted) >= NOTED:
-                        self._claims.count()
-                    if wanted(DEBUG):
-                        self._telemetry.debug(
-                            "claimed",
-                            queue=str(self.name),
-                            lease=found.lease.hex(),
-                            ids=[d.id for d in found.deliveries],
-                        )
-                    return Claim(self, found)
-                if found is None:
-                    self._claims.ended(began, None)
-                    return Claim(self, None)
             request = _ONE  # the commonest, made already
         else:
             request = claim_request(limit, lease, wait, worker, max_bytes, id)
@@ -166,23 +125,6 @@ class Queue:
         """Done. Raises LeaseLost if the job is no longer this delivery's."""
         if result is not None:
             result = checked_bytes("result", result)
-        elif self._brief is not None and type(delivery) is Delivery and delivery.name is self.name:
-            began = perf_counter()
-            try:
-                left = self._brief.ack(self.name, delivery.job, delivery.lease, delivery.token)
-            except BaseException as error:
-                self._acks.ended(began, type(error))
-                raise
-            if left is None:
-                noted = self._acks.noted
-                noted.append((perf_counter() - began, 1))
-                if len(noted) >= NOTED:
-                    self._acks.count()
-                if wanted(DEBUG):
-                    self._telemetry.debug(
-                        "settled", verb="ack", queue=str(self.name), id=delivery.id, token=delivery.token
-                    )
-                return
         self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery, self._acks)
 
     def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:

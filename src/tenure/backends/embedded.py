@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import MethodType
 
 from tenure.backends.named_snapshots import shelf_of
 from tenure.backends.remembered import OnceVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
-    Brief,
     Events,
     JobIds,
     Jobs,
@@ -44,16 +42,15 @@ from tenure.queueing import (
     quotas,
     restore,
     settle,
-    single,
     staged_writes,
     sweep,
 )
 from tenure.queueing.core import Core
-from tenure.queueing.outcomes import OnceCore, asked_to_enqueue, asked_to_settle, kept
+from tenure.queueing.outcomes import RememberingCore
 from tenure.queueing.watches import Attendant, OfEngine
 from tenure.storage.engine import Engine, Snapshot, Traits
 from tenure.storage.folder import expand
-from tenure.storage.group_commit import Syncer
+from tenure.storage.group_commit import GroupCommit
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
@@ -89,9 +86,9 @@ class KvBackend:
         return self._engine.traits
 
     @property
-    def syncer(self) -> Syncer | None:
+    def syncer(self) -> GroupCommit | None:
         """By which a server need not wait for the disk in the thread that does the verb; None: there is no such wait, or no other way."""
-        found: Syncer | None = getattr(self._engine, "_syncer", None)
+        found = self._engine.group_commit
         return found if found is not None and found.grouped else None
 
     def once(self, request: bytes) -> KvBackend:
@@ -102,15 +99,6 @@ class KvBackend:
 
     def clock_drift_ms(self) -> int:
         return self._core.time.drift_ms()
-
-    def brief(self) -> Brief | None:
-        core = self._core
-        if core.straight is None:
-            return None
-        # Bound to the core as its own methods would be: one call for a verb.
-        return Brief(
-            MethodType(single.enqueue_plain, core), MethodType(single.claim_one, core), MethodType(single.ack_one, core)
-        )
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
         return enqueue.enqueue(self._core, name, jobs)
@@ -280,21 +268,4 @@ class KvOnce(OnceVerbs, KvBackend):
     """The same store, for one request."""
 
     _plain = KvBackend
-    _remembering = OnceCore
-
-    def brief(self) -> None:
-        return None  # it remembers nothing
-
-    def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
-        if len(jobs) == 1 and self._core.straight is not None:
-            added = single.enqueue(self._core, name, jobs[0], kept(self._request, asked_to_enqueue(name, jobs)))
-            if not isinstance(added, single.Unusual):
-                return [added]
-        return super().enqueue(name, jobs)
-
-    def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-        if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
-            told = kept(self._request, asked_to_settle(name, items))
-            if single.ack(self._core, name, items[0].proof, told) is None:
-                return [None]
-        return super().settle(name, items)
+    _remembering = RememberingCore

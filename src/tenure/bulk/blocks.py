@@ -14,7 +14,7 @@ from tenure.storage import records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Row, Space, Walk
 from tenure.storage.keyspace import JOBS, STATE
-from tenure.storage.segments import Kept, SegmentedWalk
+from tenure.storage.segments import SegmentedWalk, StoredSegment
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -134,7 +134,7 @@ def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
 # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_segment(kept: Kept, places: Sequence[int], space: Space, width: int, what: str) -> Block:
+def _of_segment(kept: StoredSegment, places: Sequence[int], space: Space, width: int, what: str) -> Block:
     """The rows that some places of a segment stand for, without making each of them."""
     body = kept.body
     data = None
@@ -149,7 +149,7 @@ def _of_segment(kept: Kept, places: Sequence[int], space: Space, width: int, wha
     return Block(keys.tobytes(), data, np.full(len(places), one), one)
 
 
-def _states(kept: Kept, places: range) -> bytes:
+def _states(kept: StoredSegment, places: range) -> bytes:
     first, state = kept.value(STATE, places[0]), kept.state
     made = np.frombuffer(bytearray(first * len(places)), layouts.STATE)
     refs = range(state.last_event + places.start, state.last_event + places.stop)

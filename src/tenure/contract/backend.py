@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
@@ -49,21 +49,6 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Leave the line. Closing twice is fine."""
-
-
-class Brief(NamedTuple):
-    """The commonest verbs on one job, without a request being made of their arguments: what a store in this process may have.
-
-    Not part of the contract: a backend that has them has a method `brief`. Each may answer with something else than it
-    promises, having written nothing: then the verb itself has to do it.
-    """
-
-    #: Of a queue's name and the payload of a job that has nothing else.
-    enqueue: Callable[[QueueName, bytes], Enqueued | object]
-    #: Of one job, under the queue's own lease; None: there is none.
-    claim: Callable[[QueueName], Leased | object | None]
-    #: Of the queue's name and a proof's job, lease and token; None: done.
-    ack: Callable[[QueueName, bytes, bytes, int], object | None]
 
 
 class Backend(Protocol):

@@ -50,6 +50,8 @@ class IdSource:
         self._ahead: tuple[int, Iterator[bytes]] = _NONE_AHEAD
 
     def take(self, now_ms: int, count: int) -> Sequence[bytes]:
+        if count == 1:
+            return (self.one(now_ms),)
         with self._lock:
             stride = self._begin(now_ms)
             first = self._low + stride

@@ -16,11 +16,11 @@ from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.job_notes import read_notes
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.outcomes import NUMBER, YES_OR_NO, Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import remove, remove_leased
 from tenure.queueing.sweep import retire_due
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Space
 from tenure.storage.keyspace import Counter
@@ -56,12 +56,12 @@ def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progre
     last_visible: int | None = None
     wanted = _wanted(request)
     # What dies while we replay is not replayed again.
-    start = core.write(lambda ledger: ledger.now, answer=NUMBER, step=b"begin")
+    start = core.write(lambda unit: unit.now, answer=NUMBER, step=b"begin")
     after: bytes | None = b""
     while after is not None and (request.limit is None or len(done) < request.limit):
 
-        def run(ledger: Ledger, at: bytes = after, before: int = len(done)) -> _Chunk:
-            return _replay_chunk(core, ledger, name, wanted, at, start, before)
+        def run(unit: UnitOfWork, at: bytes = after, before: int = len(done)) -> _Chunk:
+            return _replay_chunk(core, unit, name, wanted, at, start, before)
 
         # Chosen inside the transaction, so that a repeated request goes on from what was chosen the first time.
         chunk = core.write(run, answer=_CHUNK, step=b"from" + after)
@@ -92,15 +92,15 @@ def _wanted(request: ReplayRequest) -> _Wanted:
 
 
 def _replay_chunk(
-    core: Core, ledger: Ledger, name: QueueName, wanted: _Wanted, at: bytes, start: int, before: int
+    core: Core, unit: UnitOfWork, name: QueueName, wanted: _Wanted, at: bytes, start: int, before: int
 ) -> _Chunk:
     """The next jobs after position `at`; `before` have been replayed so far."""
     request = wanted.request
-    queue = core.registry.find(ledger.tx, name)
+    queue = core.registry.find(unit.tx, name)
     if queue is None:
         return _Chunk([], wanted.ids, None, None)
-    jobs, after = _candidates(ledger.tx, queue, wanted, at, start)
-    fit = _fitting(ledger.tx, queue, jobs, wanted)
+    jobs, after = _candidates(unit.tx, queue, wanted, at, start)
+    fit = _fitting(unit.tx, queue, jobs, wanted)
     chosen = set(fit)
     skipped = [] if request.ids is None else [job for job in jobs if job not in chosen]
     if request.limit is not None:
@@ -109,7 +109,7 @@ def _replay_chunk(
         return _Chunk(fit, skipped, None, after)
     begin = start + request.delay_ms
     times = [begin + round((before + place) * request.spacing_ms) for place in range(len(fit))]
-    return _Chunk(fit, skipped, _replay(ledger, queue, fit, times), after)
+    return _Chunk(fit, skipped, _replay(unit, queue, fit, times), after)
 
 
 def _candidates(
@@ -148,15 +148,15 @@ def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], wanted: _
     return fit
 
 
-def _replay(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Sequence[int]) -> int | None:
+def _replay(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes], times: Sequence[int]) -> int | None:
     """Make these dead jobs wait again, each from its time on; the last of those times."""
-    tx, number = ledger.tx, queue.number
+    tx, number = unit.tx, queue.number
     states = dict(_states(tx, queue, jobs))
-    keys = free_keys(ledger, queue, [job for job in jobs if states[job].flags & records.HAS_KEY])
+    keys = free_keys(unit, queue, [job for job in jobs if states[job].flags & records.HAS_KEY])
     last_visible: int | None = None
     for job, time_ms in zip(jobs, times, strict=True):
         state = states[job]
-        visible = max(ledger.now, time_ms)
+        visible = max(unit.now, time_ms)
         tx.delete(keyspace.DEAD, keyspace.ended(number, state.ended_at_ms, job))
         back = state._replace(
             state=int(State.WAITING),
@@ -166,15 +166,15 @@ def _replay(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Seq
             visible_at_ms=visible,
             ended_at_ms=0,
         )
-        ref = ledger.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
+        ref = unit.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(back._replace(last_event=ref)))
         tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
-        ledger.ready(queue, state.priority, visible)
+        unit.ready(queue, state.priority, visible)
         last_visible = visible if last_visible is None else max(visible, last_visible)
-    ledger.count(number, Counter.DEAD, -len(jobs))
-    ledger.count(number, Counter.WAITING, len(jobs))
-    quota_usage.back(ledger, queue, jobs)
-    hold_keys(ledger, queue, keys)
+    unit.count(number, Counter.DEAD, -len(jobs))
+    unit.count(number, Counter.WAITING, len(jobs))
+    quota_usage.back(unit, queue, jobs)
+    hold_keys(unit, queue, keys)
     return last_visible
 
 
@@ -182,18 +182,18 @@ def _replay(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], times: Seq
 
 
 def cancel(core: Core, name: QueueName, job: bytes) -> bool:
-    def run(ledger: Ledger) -> bool:
-        tx = ledger.tx
+    def run(unit: UnitOfWork) -> bool:
+        tx = unit.tx
         queue = core.registry.find(tx, name)
         raw = None if queue is None else tx.get(keyspace.STATE, keyspace.of_queue(queue.number, job))
         if queue is None or raw is None:
             return False
         state = records.decode_state(raw, job)
         if state.state == State.WAITING:
-            remove(ledger, queue.number, job, state, Change.CANCELLED)
+            remove(unit, queue.number, job, state, Change.CANCELLED)
         elif state.state == State.LEASED:
-            remove_leased(ledger, queue.number, job, state, Change.CANCELLED)
-            ledger.freed(queue, 1)
+            remove_leased(unit, queue.number, job, state, Change.CANCELLED)
+            unit.freed(queue, 1)
         else:
             return False
         return True
@@ -208,14 +208,14 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
     """Remove those of these jobs that are still in that state, with that token; one transaction."""
     wanted = int(State.DONE if state == "done" else State.DEAD)
 
-    def run(ledger: Ledger) -> list[bytes]:
-        queue = core.registry.find(ledger.tx, name)
+    def run(unit: UnitOfWork) -> list[bytes]:
+        queue = core.registry.find(unit.tx, name)
         if queue is None:
             return []
         removed = []
-        for job, found in _states(ledger.tx, queue, list(tokens)):
+        for job, found in _states(unit.tx, queue, list(tokens)):
             if found.state == wanted and found.token == tokens[job]:
-                remove(ledger, queue.number, job, found, Change.PURGED)
+                remove(unit, queue.number, job, found, Change.PURGED)
                 removed.append(job)
         return removed
 
@@ -227,7 +227,7 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
 
 def purge(core: Core, name: QueueName, state: str, progress: Progress | None = None) -> int:
     """Remove every job that was in this state when the purge began."""
-    now = core.write(lambda ledger: ledger.now, answer=NUMBER, step=b"begin")
+    now = core.write(lambda unit: unit.now, answer=NUMBER, step=b"begin")
     queue = core.read(lambda reader: core.registry.find(reader, name))
     if queue is None:
         return 0
@@ -248,7 +248,7 @@ def cleanup(core: Core, before_ms: int | None, limit: int, progress: Progress | 
     if before_ms is None:
         return _retire_due(core, limit, progress)
     numbers = core.write(
-        lambda ledger: [queue.number for queue in core.registry.all(ledger.tx)], answer=_NUMBERS, step=b"queues"
+        lambda unit: [queue.number for queue in core.registry.all(unit.tx)], answer=_NUMBERS, step=b"queues"
     )
     queues = {queue.number: queue for queue in core.read(core.registry.all)}
     removed = 0
@@ -265,7 +265,7 @@ def _retire_due(core: Core, limit: int, progress: Progress | None) -> int:
     removed = 0
     while removed < limit:
         count = core.write(
-            lambda ledger, left=limit - removed: retire_due(ledger, min(CHUNK, left)),  # type: ignore[misc]
+            lambda unit, left=limit - removed: retire_due(unit, min(CHUNK, left)),  # type: ignore[misc]
             answer=NUMBER,
             step=b"after %d" % removed,
         )
@@ -292,7 +292,7 @@ def _remove_range(
         while limit is None or removed < limit:
             want = CHUNK if limit is None else min(CHUNK, limit - removed)
             count, after = core.write(
-                lambda ledger, b=begin, e=end, w=want: _remove_chunk(ledger, queue, space, b, e, w, made_by_ms),  # type: ignore[misc]
+                lambda unit, b=begin, e=end, w=want: _remove_chunk(unit, queue, space, b, e, w, made_by_ms),  # type: ignore[misc]
                 answer=_REMOVED,
                 step=bytes((space,)) + begin,
             )
@@ -306,15 +306,15 @@ def _remove_range(
 
 
 def _remove_chunk(
-    ledger: Ledger, queue: Registered, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
+    unit: UnitOfWork, queue: Registered, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
 ) -> tuple[int, bytes | None]:
     """(how many were removed, where to go on; None at the end of the range)"""
-    keys = ledger.tx.keys(space, begin, end, want)
+    keys = unit.tx.keys(space, begin, end, want)
     jobs = [key[-16:] for key in keys if made_by_ms is None or created_ms(key[-16:]) <= made_by_ms]
     removed = 0
-    for job, state in _states(ledger.tx, queue, jobs):
+    for job, state in _states(unit.tx, queue, jobs):
         if state.state != State.LEASED:
-            remove(ledger, queue.number, job, state, Change.PURGED)
+            remove(unit, queue.number, job, state, Change.PURGED)
             removed += 1
     return removed, keys[-1] + b"\0" if len(keys) == want else None
 

@@ -24,8 +24,8 @@ from tenure.model.names import QueueName
 from tenure.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, LoadTarget, WriteState
 from tenure.queueing import staged_writes
 from tenure.queueing.core import JOURNAL_LINE, Core
-from tenure.queueing.ledger import ALL, Ledger, Tail
 from tenure.queueing.registry import Registered
+from tenure.queueing.unit_of_work import ALL, JournalEnd, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Loader, Row, Table, Transaction
@@ -52,7 +52,7 @@ def target(core: Core, name: QueueName) -> LoadTarget:
     _loader(core)
     queue = core.read(lambda reader: core.registry.find(reader, name))
     if queue is None:
-        queue = core.write(lambda ledger: ledger.queue(name))
+        queue = core.write(lambda unit: unit.queue(name))
     return LoadTarget(queue.number, queue.policy.max_attempts, core.time.now_ms(), core.time.drift_ms())
 
 
@@ -121,8 +121,8 @@ class _Load:
             if not found.finished:
                 raise InvalidArgument(f"write {self._record.id!r} was begun by the ordinary path: finish it that way")
             raise _Repeated(found)
-        ledger = Ledger(tx, self._core, self._record.time_ms)
-        self._now, self._number, self._commit = ledger.now, ledger.next_number, tx.next_append(keyspace.JOURNAL)
+        unit = UnitOfWork(tx, self._core, self._record.time_ms)
+        self._now, self._number, self._commit = unit.now, unit.next_number, tx.next_append(keyspace.JOURNAL)
         self._check_queues(tx)
         tables = []
         for part in self._record.parts:
@@ -138,19 +138,20 @@ class _Load:
         return tables
 
     def finish(self, tx: Transaction) -> WriteState:
-        ledger = Ledger(tx, self._core, self._now)
+        unit = UnitOfWork(tx, self._core, self._now)
         for number, count in self._counts.items():
-            ledger.count(number, Counter.WAITING, count)
-            ledger.count(number, Counter.ENQUEUED, count)
-            ledger.in_use(number, self._priorities[number])
+            unit.count(number, Counter.WAITING, count)
+            unit.count(number, Counter.ENQUEUED, count)
+            for priority in self._priorities[number]:
+                unit.in_use(number, priority)
         last = self._commit
         for row in self._journal:
             last = tx.append(keyspace.JOURNAL, row)
         if self._journal:
-            self._core.tail = Tail(last, self._number, self._now)
+            self._core.journal_end = JournalEnd(last, self._number, self._now)
         tx.delete(keyspace.META, self._key)
         total = sum(self._counts.values())
-        return staged_writes.put_new(ledger, self._record.id, self._record.manifest, self._record.keep_ms, loaded=total)
+        return staged_writes.put_new(unit, self._record.id, self._record.manifest, self._record.keep_ms, loaded=total)
 
     def _check_queues(self, tx: Transaction) -> None:
         for part in self._record.parts:

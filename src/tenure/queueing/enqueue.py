@@ -3,217 +3,203 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from tenure.errors import KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
-from tenure.model.job import Enqueued
+from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest, all_plain, payloads_of
-from tenure.queueing import quota_usage, quotas, single
+from tenure.model.request import JobRequest, PlainRequests, payloads_of
+from tenure.queueing import quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
-from tenure.queueing.ledger import ALL, Ledger
 from tenure.queueing.outcomes import ENQUEUED
 from tenure.queueing.registry import Registered
-from tenure.queueing.together import put_waiting
+from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Row
-from tenure.storage.keyspace import Counter, Due
-from tenure.storage.segments import SegmentedTransaction
+from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
+from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event_middle, seal_state
 
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
 
-Keyed = tuple[int, bytes, bytes]
-"""Index in the call, digest of the key, digest of the payload."""
+_NO_EXTRAS = (None, None, None)
+_WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
+
+
+class Keyed(NamedTuple):
+    """A job of the call that has an idempotency key."""
+
+    place: int
+    """Its index in the call."""
+    key: bytes
+    """The digest of its key."""
+    payload: bytes
+    """The digest of its payload."""
 
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    if len(requests) == 1 and core.straight is not None:
-        added = single.enqueue(core, name, requests[0])
-        if not isinstance(added, single.Unusual):
-            return [added]
-    now, run = planned(core, name, requests)
-    return core.write(run, now, answer=ENQUEUED)
+    now, plan = planned(core, name, requests)
+    return core.write(plan, now, answer=ENQUEUED)
 
 
 def planned(
     core: Core, name: QueueName, requests: Sequence[JobRequest]
-) -> tuple[int, Callable[[Ledger], list[Enqueued]]]:
-    """The time, and what a transaction has to do: by itself, or together with a marker (`writes`)."""
+) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
+    """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
     ids = core.ids.take(now, len(requests))
+    alike = isinstance(requests, PlainRequests)
+    _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    payloads = payloads_of(requests)
-    sizes = list(map(len, payloads))
-    size = JOB_OVERHEAD * len(requests) + sum(sizes)
-    plain = max(sizes, default=0) <= records.PART_BYTES and all_plain(requests)
-    if not plain:
-        for index, (payload, _, at_ms, _, key, _, _, _) in enumerate(requests):
-            if key is not None:
+    if not alike:
+        for index, request in enumerate(requests):
+            if request.key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
-                keyed.append((index, keyspace.digest(key.encode()), keyspace.digest(payload)))
-            if at_ms is not None:
-                moments[index] = core.time.from_calendar(at_ms, now)
-    if size > core.engine.traits.atomic_bytes:
-        raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
+                keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
+            if request.at_ms is not None:
+                moments[index] = core.time.from_calendar(request.at_ms, now)
 
-    def run(ledger: Ledger) -> list[Enqueued]:
-        queue = ledger.queue(name)
-        first_jobs = _find_duplicates(ledger, queue, requests, ids, keyed) if keyed else {}
-        _check_room(ledger, queue, len(requests) - len(first_jobs))
-        if queue.meter:
-            _meter(ledger, queue, requests, first_jobs)
-        if plain:
-            _write_plain(ledger, queue, payloads, ids)
-        else:
-            _write(ledger, queue, requests, ids, moments, first_jobs)
+    def plan(unit: UnitOfWork) -> list[Enqueued]:
+        queue = unit.queue(name)
+        duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
+        if queue.bounded:
+            _admit(unit, queue, payloads_of(requests), duplicates)
+        if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
+            _put_rows(unit, queue, requests, ids, moments, duplicates)
+        added = len(ids) - len(duplicates)
+        if added:
+            counters, adds = queue.counters, unit.tx.adds
+            adds[counters[_WAITING_COUNT]] = added
+            adds[counters[_ENQUEUED_COUNT]] = added
         if keyed:
-            hold_keys(ledger, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in first_jobs])
-        if not first_jobs:
-            return list(map(Enqueued, map(bytes.hex, ids)))
+            hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
+        if not duplicates:
+            return [Enqueued(job.hex()) for job in ids]
         return [
-            Enqueued(first_jobs[index].hex(), True) if index in first_jobs else Enqueued(job.hex())
+            Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
             for index, job in enumerate(ids)
         ]
 
-    return now, run
+    return now, plan
 
 
-def _write_plain(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes]) -> None:
-    """As `_write`, of jobs that differ in nothing but their payload: what they share is made once."""
-    tx, now, max_attempts = ledger.tx, ledger.now, queue.policy.max_attempts
-    head = queue.enqueued[0]
-    tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0) + records.NO_TEXT
-    for begin, end, ref, _ in ledger.room(len(ids)):
-        jobs, bodies = (ids, payloads) if end - begin == len(ids) else (ids[begin:end], payloads[begin:end])
-        ledger.put_events([head + job + tail for job in jobs])
-        if not isinstance(tx, SegmentedTransaction) or not put_waiting(tx, queue, now, jobs, bodies, ref):
-            _write_rows(ledger, queue, bodies, jobs, ref)
-    count = len(ids)
-    ledger.count(queue.number, Counter.WAITING, count)
-    ledger.count(queue.number, Counter.ENQUEUED, count)
-    ledger.woken[queue.name] = count
-    ledger.in_use(queue.number, (0,))
+def _put_together(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
+    """Plain jobs, as few records as the engine can make of them. False: it makes none, and nothing was written."""
+    now, max_attempts = unit.now, queue.policy.max_attempts
+    if max(map(len, payloads)) > records.PART_BYTES:
+        return False
+    middle = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0)[: -records.REF_BYTES]
+    for begin in range(0, len(ids), records.EVENTS_A_ROW):
+        jobs, bodies = ids[begin : begin + records.EVENTS_A_ROW], payloads[begin : begin + records.EVENTS_A_ROW]
+        ref = unit.begin_events(len(jobs))
+        if not unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref):
+            if not begin:
+                return False
+            plain = PlainRequests(list(bodies))
+            _put_rows(unit, queue, plain, jobs, {}, {})
+            continue
+        unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
+    unit.woken[queue.name] = len(ids)
+    unit.in_use(queue.number, 0)
+    return True
 
 
-def _write_rows(ledger: Ledger, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes], ref: int) -> None:
-    """Of plain jobs, each its own; the event of the first stands at `ref`, and the others' behind it."""
-    tx, now = ledger.tx, ledger.now
-    alike = records.pack_state(
-        1, _WAITING, 0, 0, 0, 0, queue.policy.max_attempts, 0, 0, now, 0, 0, 0, NO_ID
-    )[: records.STATE_ALIKE]  # fmt: skip
-    place = keyspace.ready_from(queue.number, 0, now)
-    rows = [queue.prefix + job for job in ids]
-    states = records.alike_states(alike, NO_ID, range(ref, ref + len(ids)))
-    tx.put_many(keyspace.JOBS, list(zip(rows, records.encode_plain_jobs(now, payloads), strict=True)))
-    tx.put_many(keyspace.STATE, list(zip(rows, states, strict=True)))
-    tx.put_many(keyspace.READY, [(place + job, b"") for job in ids])
-
-
-def _write(
-    ledger: Ledger,
+def _put_rows(
+    unit: UnitOfWork,
     queue: Registered,
     requests: Sequence[JobRequest],
     ids: Sequence[bytes],
     moments: dict[int, int],
-    skip: dict[int, bytes],
+    duplicates: dict[int, bytes],
 ) -> None:
-    now, number, default_attempts = ledger.now, queue.number, queue.policy.max_attempts
-    jobs: list[Row] = []
-    states: list[Row] = []
-    ready: list[Row] = []
-    events: list[bytes] = []
-    parts: list[Row] = []
-    due: list[Row] = []
-    latest = now
-    of_queue, seal_state, encode_job, ready_key = (
-        keyspace.of_queue, records.seal_state, records.encode_job, keyspace.ready,
-    )  # fmt: skip
-    shape, head, tail = None, b"", b""
-    wanted = [index for index in range(len(requests)) if index not in skip] if skip else range(len(requests))
-    for begin, end, ref, _ in ledger.room(len(wanted)):
-        for index in wanted[begin:end]:
-            payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers = requests[index]
-            job = ids[index]
-            visible = now + delay_ms if at_ms is None else max(now, moments[index])
+    """The rows and the event of each job that is not there yet."""
+    now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
+    heads, default_attempts, tiers = queue.enqueued, queue.policy.max_attempts, queue.tiers
+    latest, used, shape, tail, since = now, -1, None, b"", b""
+    for index, (request, job) in enumerate(zip(requests, ids, strict=True)):
+        if index in duplicates:
+            continue
+        priority, attempts = request.priority, request.max_attempts or default_attempts
+        visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
+        if shape != (visible, attempts):
+            shape = (visible, attempts)
+            tail = NO_ID + pack_event_middle(0, 0, attempts, visible, 0) + NO_TEXT
+            since = keyspace.commit(visible)
             if visible > latest:
                 latest = visible
-            max_attempts = attempts or default_attempts
-            row, further = encode_job(
-                now, payload, key.encode() if key else b"", records.encode_headers(headers) if headers else b""
-            )
-            flags = due_at = 0
-            at = of_queue(number, job)
-            if further:
-                flags |= records.HAS_PARTS
-                parts.extend((keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1))
-            if key:
-                flags |= records.HAS_KEY
-            if ttl_ms is not None:
-                due_at = now + ttl_ms
-                due.append((keyspace.due(Due.TTL, due_at, number, job), b""))
-            jobs.append((at, row))
-            states.append((
-                at,
-                seal_state(
-                    1, _WAITING, priority, 0, flags, 0, max_attempts, 0, 0, visible, 0, due_at, ref, NO_ID
-                ),
-            ))  # fmt: skip
-            ready.append((ready_key(number, priority, visible, job), b""))
-            if shape != (priority, visible, max_attempts):
-                shape = (priority, visible, max_attempts)
-                head = queue.enqueued[priority]
-                tail = NO_ID + records.pack_event_middle(0, 0, max_attempts, visible, 0) + records.NO_TEXT
-            events.append(head + job + tail)
-            ref += 1
-        ledger.put_events(events)
-        events.clear()
-    if not jobs:
-        return
-    tx = ledger.tx
-    tx.put_many(keyspace.JOBS, jobs)
-    tx.put_many(keyspace.STATE, states)
-    tx.put_many(keyspace.READY, ready)
+        if priority != used:
+            used = priority
+            unit.in_use(queue.number, priority)
+        ref = add_event(heads[priority] + job + tail)
+        row = prefix + job
+        flags = due_at = 0
+        if (request.key, request.ttl_ms, request.headers) == _NO_EXTRAS and len(request.payload) <= PART_BYTES:
+            body = encode_plain_job(now, request.payload)
+        else:
+            body, flags, due_at = _put_extras(unit, queue, job, request)
+        writes += (
+            (JOBS, row, body),
+            (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
+            (READY, tiers[9 - priority] + since + job, b""),
+        )  # fmt: skip
+    unit.woken[queue.name] = ALL if latest > now else len(ids)
+
+
+def _put_extras(unit: UnitOfWork, queue: Registered, job: bytes, request: JobRequest) -> tuple[bytes, int, int]:
+    """Write what few jobs have: further parts, and when it is removed. Returns its row, its flags and that time."""
+    writes, flags, due_at = unit.tx.writes, 0, 0
+    key = request.key.encode() if request.key else b""
+    headers = records.encode_headers(request.headers) if request.headers else b""
+    body, parts = records.encode_job(unit.now, request.payload, key, headers)
+    if key:
+        flags |= records.HAS_KEY
     if parts:
-        tx.put_many(keyspace.PAYLOAD, parts)
-    if due:
-        tx.put_many(keyspace.DUE, due)
-    ledger.count(number, Counter.WAITING, len(jobs))
-    ledger.count(number, Counter.ENQUEUED, len(jobs))
-    ledger.woken[queue.name] = ALL if latest > now else len(jobs)
-    ledger.in_use(number, {request[3] for request in requests})
+        flags |= records.HAS_PARTS
+        for part, value in enumerate(parts, 1):
+            writes.append((keyspace.PAYLOAD, keyspace.payload_part(queue.number, job, part), value))
+    if request.ttl_ms is not None:
+        due_at = unit.now + request.ttl_ms
+        writes.append((keyspace.DUE, keyspace.due(Due.TTL, due_at, queue.number, job), b""))
+    return body, flags, due_at
 
 
-def _check_room(ledger: Ledger, queue: Registered, more: int) -> None:
-    limit = queue.policy.max_waiting
-    if limit is None or not more:
+def _check_size(core: Core, requests: Sequence[JobRequest]) -> None:
+    """Raise TooLarge if they do not fit one transaction."""
+    most = core.engine.traits.atomic_bytes
+    if len(requests) * (JOB_OVERHEAD + MAX_PAYLOAD) <= most:
         return
-    waiting = records.decode_count(ledger.tx.get(keyspace.COUNTERS, keyspace.counter(queue.number, Counter.WAITING)))
-    if waiting + more > limit:
-        raise QueueFull(str(queue.name), waiting, limit)
+    size = JOB_OVERHEAD * len(requests) + sum(map(len, payloads_of(requests)))
+    if size > most:
+        raise TooLarge("the batch", size, most)
 
 
-def _meter(ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], skip: dict[int, bytes]) -> None:
-    """Of a tenant with a quota."""
-    weight = sum([len(request.payload) for index, request in enumerate(requests) if index not in skip])
-    jobs = len(requests) - len(skip)
-    quotas.admit(ledger, queue, jobs, weight)
-    quota_usage.moved(ledger, queue.meter, jobs, weight)
+def _admit(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes], duplicates: dict[int, bytes]) -> None:
+    """Raise QueueFull, QuotaExceeded or RateLimited if the queue or its tenant may not take these jobs."""
+    limit, meter = queue.policy.max_waiting, queue.meter
+    more = len(payloads) - len(duplicates)
+    if limit is not None and more:
+        waiting = records.decode_count(unit.tx.get(keyspace.COUNTERS, queue.counters[Counter.WAITING]))
+        if waiting + more > limit:
+            raise QueueFull(str(queue.name), waiting, limit)
+    if meter:
+        size = sum([len(payload) for index, payload in enumerate(payloads) if index not in duplicates])
+        quotas.admit(unit, queue, more, size)
+        quota_usage.moved(unit, meter, more, size)
 
 
 # ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _find_duplicates(
-    ledger: Ledger, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
+    unit: UnitOfWork, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
 ) -> dict[int, bytes]:
     """Which of the call's jobs are there already, and as what; raises KeyConflict, listing all, for those that are other jobs."""
-    held = holders(ledger, queue, [key for _, key, _ in keyed])
+    held = holders(unit, queue, [key for _, key, _ in keyed])
     duplicates: dict[int, bytes] = {}
     conflicts: list[tuple[int, str]] = []
     for index, key, payload in keyed:
@@ -230,20 +216,20 @@ def _find_duplicates(
     return duplicates
 
 
-def holders(ledger: Ledger, queue: Registered, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+def holders(unit: UnitOfWork, queue: Registered, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
     """Who holds these keys now: the job, and the digest of its payload."""
-    rows = ledger.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
+    rows = unit.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
     found: dict[bytes, tuple[bytes, bytes]] = {}
     lapsed: list[tuple[bytes, records.DedupRecord]] = []
     for key, raw in zip(keys, rows, strict=True):
         if raw is not None:
             record = records.decode_dedup(raw)
-            if record.until_ms > ledger.now:
+            if record.until_ms > unit.now:
                 found[key] = (record.job, record.payload_digest)
             else:
                 lapsed.append((key, record))
     # Past its window a key is still held by a job that has not ended.
-    states = ledger.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
+    states = unit.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
     for (key, record), raw in zip(lapsed, states, strict=True):
         if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
             found[key] = (record.job, record.payload_digest)
@@ -258,17 +244,17 @@ class Holding(NamedTuple):
     payload: bytes
 
 
-def hold_keys(ledger: Ledger, queue: Registered, keys: Iterable[Holding]) -> None:
-    until = ledger.now + queue.dedup_ms
+def hold_keys(unit: UnitOfWork, queue: Registered, keys: Iterable[Holding]) -> None:
+    until = unit.now + queue.dedup_ms
     for key, job, payload in keys:
         at = keyspace.of_queue(queue.number, key)
-        ledger.tx.put(keyspace.DEDUP, at, records.encode_dedup(job, payload, until))
-        ledger.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
+        unit.tx.put(keyspace.DEDUP, at, records.encode_dedup(job, payload, until))
+        unit.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
 
 
-def free_keys(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> list[Holding]:
+def free_keys(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes]) -> list[Holding]:
     """The keys of jobs that wait again, as far as no other job has them; of two with one key the first takes it."""
-    tx = ledger.tx
+    tx = unit.tx
     wanted: dict[bytes, Holding] = {}
     for job, raw in zip(
         jobs, tx.get_many(keyspace.JOBS, [keyspace.of_queue(queue.number, job) for job in jobs]), strict=True
@@ -278,5 +264,5 @@ def free_keys(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> list[
             payload = keyspace.digest(whole_payload(tx, queue.number, job, record))
             key = keyspace.digest(record.key)
             wanted.setdefault(key, Holding(key, job, payload))
-    held = holders(ledger, queue, list(wanted))
+    held = holders(unit, queue, list(wanted))
     return [holding for key, holding in wanted.items() if held.get(key, (holding.job,))[0] == holding.job]

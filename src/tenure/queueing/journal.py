@@ -16,8 +16,8 @@ from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.model.snapshot import JournalSlice
 from tenure.queueing.core import JOURNAL_KEPT_MS, JOURNAL_LINE, Core
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.outcomes import YES_OR_NO
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.records import EventRecord, JournalRow
@@ -138,9 +138,9 @@ def name_store(core: Core) -> None:
         return
     made = records.encode_struct(records.StoreRecord(uuid.uuid4().hex))
 
-    def run(ledger: Ledger) -> None:
-        if not store_id(ledger.tx):  # another process was not quicker
-            ledger.tx.put(keyspace.META, _STORE, made)
+    def run(unit: UnitOfWork) -> None:
+        if not store_id(unit.tx):  # another process was not quicker
+            unit.tx.put(keyspace.META, _STORE, made)
 
     core.write(run)
 
@@ -267,13 +267,13 @@ def trim(core: Core) -> tuple[int, bool]:
     if cut is None:
         return 0, False
 
-    def run(ledger: Ledger) -> tuple[int, bool]:
-        found = _cut(ledger.tx, now - core.journal_kept_ms)
+    def run(unit: UnitOfWork) -> tuple[int, bool]:
+        found = _cut(unit.tx, now - core.journal_kept_ms)
         if found is None:
             return 0, False
         first, end = found
         stop = min(end, first + _TRIM)
-        ledger.tx.delete_range(keyspace.JOURNAL, keyspace.commit(first), keyspace.commit(stop))
+        unit.tx.delete_range(keyspace.JOURNAL, keyspace.commit(first), keyspace.commit(stop))
         return stop - first, stop < end
 
     return core.write(run)
@@ -306,25 +306,25 @@ def consumers(reader: Reader) -> list[tuple[str, records.ConsumerRecord]]:
 def _register(core: Core, consumer: str, start: tuple[int, int] | None) -> None:
     """Remember how far a consumer has read: nothing from there on is trimmed."""
 
-    def run(ledger: Ledger) -> None:
-        oldest, _ = bounds(ledger.tx)
+    def run(unit: UnitOfWork) -> None:
+        oldest, _ = bounds(unit.tx)
         commit = oldest if start is None else start[0]
         if commit < oldest:
             raise JournalTrimmed(cursor(oldest, 0))
         at = _CONSUMER + consumer.encode()
-        raw = ledger.tx.get(keyspace.META, at)
+        raw = unit.tx.get(keyspace.META, at)
         if raw is None or records.decode_struct(records.ConsumerRecord, raw, "a consumer's row").commit != commit:
-            ledger.tx.put(keyspace.META, at, records.encode_struct(records.ConsumerRecord(commit, ledger.now)))
+            unit.tx.put(keyspace.META, at, records.encode_struct(records.ConsumerRecord(commit, unit.now)))
 
     core.write(run)
 
 
 def forget_consumer(core: Core, consumer: str) -> bool:
-    def run(ledger: Ledger) -> bool:
+    def run(unit: UnitOfWork) -> bool:
         at = _CONSUMER + consumer.encode()
-        if ledger.tx.get(keyspace.META, at) is None:
+        if unit.tx.get(keyspace.META, at) is None:
             return False
-        ledger.tx.delete(keyspace.META, at)
+        unit.tx.delete(keyspace.META, at)
         return True
 
     return core.write(run, answer=YES_OR_NO)

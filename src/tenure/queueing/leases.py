@@ -79,11 +79,13 @@ def close_jobs(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord, c
 
 def end_lease(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord) -> None:
     at = keyspace.of_queue(queue, lease)
-    tx.delete(keyspace.LEASES, at)
-    tx.delete(keyspace.LEASE_JOBS, at)
     if record.lost:
         tx.delete_range(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease))
-    tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue, lease))
+    tx.writes += (
+        (keyspace.LEASES, at, None),
+        (keyspace.LEASE_JOBS, at, None),
+        (keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue, lease), None),
+    )
 
 
 def whole_payload(reader: Reader, queue: int, job: bytes, record: JobRecord) -> bytes:

@@ -6,8 +6,8 @@ workers of all processes together. Queues without limits read nothing of this.
 
 from __future__ import annotations
 
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.registry import Registered
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Counter, Limit
@@ -29,11 +29,11 @@ def opens_at(reader: Reader, queue: Registered) -> int | None:
     return 0 if queue.rate is None else queue.rate.free_at_ms(_full_at(reader, queue))
 
 
-def take(ledger: Ledger, queue: Registered, count: int) -> None:
+def take(unit: UnitOfWork, queue: Registered, count: int) -> None:
     """A claim takes so many. Once a transaction: it reads what it writes."""
     if queue.rate is not None:
-        full = queue.rate.take(_full_at(ledger.tx, queue), ledger.now, count)
-        ledger.tx.put(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number), records.encode_bucket(full))
+        full = queue.rate.take(_full_at(unit.tx, queue), unit.now, count)
+        unit.tx.put(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number), records.encode_bucket(full))
 
 
 def _slots(reader: Reader, queue: Registered) -> int:

@@ -22,14 +22,15 @@ from tenure.model.lease import Settle, alike
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, all_plain, payloads_of
 from tenure.queueing.core import Core
-from tenure.queueing.ledger import Ledger
-from tenure.queueing.single import REQUEST_MEMORY_MS, Kept
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Due
 from tenure.storage.records import RequestRecord
 
 T = TypeVar("T")
+#: How long a request's outcome is kept. A caller that asks again later than this may act twice.
+REQUEST_MEMORY_MS = 600_000
 
 
 # ── answers as bytes ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,29 +104,24 @@ def asked_to_settle(name: QueueName, items: Sequence[Settle]) -> bytes:
     return asked("settle", name, same.verb, same.lease, b"".join(same.jobs), same.tokens)
 
 
-def kept(request: bytes, asked_for: bytes) -> Kept:
-    """For a verb of one transaction."""
-    return Kept(keyspace.digest(request), asked_for)
-
-
 # ── the core that remembers ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class OnceCore(Core):
+class RememberingCore(Core):
     """A core whose transactions are those of one request: each is done once, and remembered."""
 
     def __init__(self, core: Core, request: bytes, arguments: bytes) -> None:
         # Everything is the other core's: nothing is made here, and its `tail` is never ours to move.
         self.engine, self.clock, self.time, self.ids = core.engine, core.clock, core.time, core.ids
         self.registry, self.waiters, self.tiers, self.only_writer = (
-            core.registry, core.waiters, core.tiers, core.only_writer,
+            core.registry, core.waiters, core.priorities, core.only_writer,
         )  # fmt: skip
         self.straight = None  # no verb goes past `write`
         self._core, self._request, self._arguments = core, request, arguments
 
     def write(
         self,
-        fn: Callable[[Ledger], T],
+        fn: Callable[[UnitOfWork], T],
         now_ms: int | None = None,
         *,
         answer: Answer[T] | None = None,
@@ -135,12 +131,12 @@ class OnceCore(Core):
             raise NotImplementedError("a verb that cannot be remembered cannot be asked for once")
         key = keyspace.digest(self._request + step)
 
-        def run(ledger: Ledger) -> T:
-            seen = read_outcome(ledger.tx, key)
+        def run(unit: UnitOfWork) -> T:
+            seen = read_outcome(unit.tx, key)
             if seen is not None:
                 return self._again(seen, answer)
-            result = fn(ledger)
-            self._keep(ledger, key, False, answer.encode(result))
+            result = fn(unit)
+            self._keep(unit, key, False, answer.encode(result))
             return result
 
         try:
@@ -148,11 +144,11 @@ class OnceCore(Core):
         except ANSWERS as exc:
             error = exc
 
-        def fail(ledger: Ledger) -> tuple[T] | None:
-            seen = read_outcome(ledger.tx, key)
+        def fail(unit: UnitOfWork) -> tuple[T] | None:
+            seen = read_outcome(unit.tx, key)
             if seen is not None:
                 return (self._again(seen, answer),)
-            self._keep(ledger, key, True, _encode(packed(error)))
+            self._keep(unit, key, True, _encode(packed(error)))
             return None
 
         other = self._core.write(fail)
@@ -171,10 +167,10 @@ class OnceCore(Core):
             raise Corrupt(f"a request's outcome cannot be read: {exc}") from exc
         raise unpacked(failure)
 
-    def _keep(self, ledger: Ledger, key: bytes, failed: bool, answer: bytes) -> None:
-        until = ledger.now + REQUEST_MEMORY_MS
+    def _keep(self, unit: UnitOfWork, key: bytes, failed: bool, answer: bytes) -> None:
+        until = unit.now + REQUEST_MEMORY_MS
         row, parts = records.encode_request(until, self._arguments, failed, answer)
-        tx = ledger.tx
+        tx = unit.tx
         tx.put(keyspace.REQUESTS, keyspace.request(key, 0), row)
         if parts:
             tx.put_many(keyspace.REQUESTS, [(keyspace.request(key, part), v) for part, v in enumerate(parts, 1)])

@@ -10,8 +10,8 @@ from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 from tenure.queueing.core import Core
-from tenure.queueing.ledger import ALL, Ledger
 from tenure.queueing.outcomes import NOTHING
+from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace
 from tenure.storage.keyspace import Limit
 
@@ -21,34 +21,34 @@ _encode = msgspec.msgpack.Encoder().encode
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
     """Give queues their policies in one transaction; those that are not there are made."""
 
-    def run(ledger: Ledger) -> None:
-        found = {name: core.registry.find(ledger.tx, name) for name in policies}
+    def run(unit: UnitOfWork) -> None:
+        found = {name: core.registry.find(unit.tx, name) for name in policies}
         missing = [name for name, queue in found.items() if queue is None]
         if missing:
-            found.update(zip(missing, ledger.make_queues(missing), strict=True))
+            found.update(zip(missing, unit.make_queues(missing), strict=True))
         for name, policy in policies.items():
             queue = found[name]
             if queue is not None and queue.policy != policy:
-                ledger.save_queue(queue.record(policy=policy))
-                ledger.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
+                unit.save_queue(queue.record(policy=policy))
+                unit.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
                 if queue.rate is not None and queue.rate != policy.rate:
                     # Kept by another measure, what was taken of it says nothing: it starts full.
-                    ledger.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
+                    unit.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
                 if queue.limited:
-                    ledger.woken[name] = ALL
+                    unit.woken[name] = ALL
 
     core.write(run, answer=NOTHING)
 
 
 def set_paused(core: Core, name: QueueName, paused: bool) -> None:
-    def run(ledger: Ledger) -> None:
-        queue = ledger.queue(name)
+    def run(unit: UnitOfWork) -> None:
+        queue = unit.queue(name)
         if queue.paused == paused:
             return
-        ledger.save_queue(queue.record(paused=paused))
-        ledger.event(Change.QUEUE_PAUSED if paused else Change.QUEUE_RESUMED, queue.number)
+        unit.save_queue(queue.record(paused=paused))
+        unit.event(Change.QUEUE_PAUSED if paused else Change.QUEUE_RESUMED, queue.number)
         if not paused:
-            ledger.woken[name] = ALL
+            unit.woken[name] = ALL
 
     core.write(run, answer=NOTHING)
 

@@ -6,20 +6,16 @@ queue after opening, never stored, and never forgotten while the store is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from tenure.queueing.registry import Registered
 from tenure.storage import keyspace
 from tenure.storage.engine import Reader
 
 
-class Tiers:
+class Priorities:
     def __init__(self, *, known: bool) -> None:
         self._known = known
         self._used: dict[int, set[int]] = {}
         self._prefixes: dict[int, tuple[bytes, ...]] = {}
-        #: As `of`, by the queue's number, where nothing has to be read for it.
-        self.known: Callable[[int], tuple[bytes, ...] | None] = self._prefixes.get
 
     def of(self, reader: Reader, queue: Registered) -> tuple[bytes, ...]:
         """Where ready rows of this queue may be, highest priority first."""
@@ -35,13 +31,17 @@ class Tiers:
             prefixes = self._use(queue.number, found)
         return prefixes
 
-    def add(self, queue: int, priorities: Iterable[int]) -> None:
+    def add(self, queue: int, priority: int) -> None:
         used = self._used.get(queue)
-        if used is not None and not used.issuperset(priorities):
-            self._use(queue, used.union(priorities))
+        if used is not None and priority not in used:
+            self._use(queue, used | {priority})
 
     def _use(self, queue: int, priorities: set[int]) -> tuple[bytes, ...]:
         self._used[queue] = priorities
         prefixes = tuple(keyspace.ready_prefix(queue, priority) for priority in sorted(priorities, reverse=True))
         self._prefixes[queue] = prefixes
         return prefixes
+
+    def forget(self) -> None:
+        self._prefixes.clear()
+        self._used.clear()

@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure.errors import Corrupt
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.registry import Registered
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, get_each
 from tenure.storage.keyspace import Usage
 
 
-def moved(ledger: Ledger, meter: int, jobs: int, weight: int) -> None:
+def moved(unit: UnitOfWork, meter: int, jobs: int, weight: int) -> None:
     """So many jobs more (or fewer) wait, of so many bytes."""
     if jobs:
-        ledger.tx.add(keyspace.counter(meter, Usage.JOBS), jobs)
+        unit.tx.add(keyspace.counter(meter, Usage.JOBS), jobs)
     if weight:
-        ledger.tx.add(keyspace.counter(meter, Usage.BYTES), weight)
+        unit.tx.add(keyspace.counter(meter, Usage.BYTES), weight)
 
 
-def back(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> None:
+def back(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes]) -> None:
     """These jobs wait again."""
     if queue.meter:
-        moved(ledger, queue.meter, len(jobs), weigh(ledger.tx, queue.number, jobs))
+        moved(unit, queue.meter, len(jobs), weigh(unit.tx, queue.number, jobs))
 
 
-def gone(ledger: Ledger, queue: int, job: bytes) -> None:
+def gone(unit: UnitOfWork, queue: int, job: bytes) -> None:
     """This job, which waited, is about to be removed."""
-    meter = ledger.meter_of(queue)
+    meter = unit.meter_of(queue)
     if meter:
-        moved(ledger, meter, -1, -weigh(ledger.tx, queue, [job]))
+        moved(unit, meter, -1, -weigh(unit.tx, queue, [job]))
 
 
 def weigh(reader: Reader, queue: int, jobs: Sequence[bytes]) -> int:

@@ -13,9 +13,9 @@ from tenure.model.rate import Rate
 from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.journal import bounds, rows_from
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.outcomes import NUMBER
 from tenure.queueing.registry import NEXT_QUEUE, Registered
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, get_each, iterate_keys
 from tenure.storage.keyspace import Limit, Usage
@@ -46,9 +46,9 @@ def meters_in_use(reader: Reader) -> list[int]:
 # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def admit(ledger: Ledger, queue: Registered, jobs: int, weight: int) -> None:
+def admit(unit: UnitOfWork, queue: Registered, jobs: int, weight: int) -> None:
     """May these be added? Raises QuotaExceeded, RateLimited; if not, they count as enqueued by the rate."""
-    tenant, tx = queue.name.tenant, ledger.tx
+    tenant, tx = queue.name.tenant, unit.tx
     record = read(tx, tenant)
     if record is None or not jobs:
         return
@@ -60,33 +60,33 @@ def admit(ledger: Ledger, queue: Registered, jobs: int, weight: int) -> None:
         raise QuotaExceeded(tenant, "bytes of waiting jobs", used, quota.max_bytes)
     rate = quota.rate_of("rate")
     if rate is not None:
-        _spend(ledger, record.number, Limit.TENANT_RATE, rate, jobs, tenant)
+        _spend(unit, record.number, Limit.TENANT_RATE, rate, jobs, tenant)
 
 
 def draw(core: Core, tenant: str, requests: int) -> int:
     """How many of so many requests a tenant may make now, at least one; they count as made. Raises RateLimited."""
 
-    def run(ledger: Ledger) -> int:
-        record = read(ledger.tx, tenant)
+    def run(unit: UnitOfWork) -> int:
+        record = read(unit.tx, tenant)
         rate = None if record is None else record.quota.rate_of("requests")
         if record is None or rate is None:
             return requests
-        free = rate.free(_full_at(ledger.tx, record.number, Limit.TENANT_REQUESTS), ledger.now)
+        free = rate.free(_full_at(unit.tx, record.number, Limit.TENANT_REQUESTS), unit.now)
         granted = min(requests, max(free, 1))
-        _spend(ledger, record.number, Limit.TENANT_REQUESTS, rate, granted, tenant)
+        _spend(unit, record.number, Limit.TENANT_REQUESTS, rate, granted, tenant)
         return granted
 
     return core.write(run, answer=NUMBER)
 
 
-def _spend(ledger: Ledger, meter: int, kind: Limit, rate: Rate, count: int, tenant: str) -> None:
-    full_at = _full_at(ledger.tx, meter, kind)
+def _spend(unit: UnitOfWork, meter: int, kind: Limit, rate: Rate, count: int, tenant: str) -> None:
+    full_at = _full_at(unit.tx, meter, kind)
     # A batch larger than the bucket goes when the bucket is full, and is paid off afterwards.
     needed = min(count, rate.capacity)
-    if rate.free(full_at, ledger.now) < needed:
-        raise RateLimited(tenant, (rate.free_at_ms(full_at, needed) - ledger.now) / 1000)
-    full = records.encode_bucket(rate.take(full_at, ledger.now, count))
-    ledger.tx.put(keyspace.LIMITS, keyspace.limit(kind, meter), full)
+    if rate.free(full_at, unit.now) < needed:
+        raise RateLimited(tenant, (rate.free_at_ms(full_at, needed) - unit.now) / 1000)
+    full = records.encode_bucket(rate.take(full_at, unit.now, count))
+    unit.tx.put(keyspace.LIMITS, keyspace.limit(kind, meter), full)
 
 
 def _full_at(reader: Reader, meter: int, kind: Limit) -> int:
@@ -118,22 +118,22 @@ def set_quota(core: Core, tenant: str, quota: Quota) -> None:
     for attempt in range(_TRIES):
         step = b"try %d" % attempt
         if quota.empty or core.read(lambda reader: read(reader, tenant)) is not None:
-            done = core.write(lambda ledger: _change(core, ledger, tenant, quota), answer=NUMBER, step=step)
+            done = core.write(lambda unit: _change(core, unit, tenant, quota), answer=NUMBER, step=step)
         else:
             with core.engine.snapshot(_SPACES) as moment:
                 count = _Count(core, moment, tenant)
 
-                def begin(ledger: Ledger, count: _Count = count, last: bool = attempt == _TRIES - 1) -> int:
-                    return _begin(core, ledger, tenant, quota, count, last)
+                def begin(unit: UnitOfWork, count: _Count = count, last: bool = attempt == _TRIES - 1) -> int:
+                    return _begin(core, unit, tenant, quota, count, last)
 
                 done = core.write(begin, answer=NUMBER, step=step)
         if done:
             return
 
 
-def _change(core: Core, ledger: Ledger, tenant: str, quota: Quota) -> int:
+def _change(core: Core, unit: UnitOfWork, tenant: str, quota: Quota) -> int:
     """Of a tenant that has one, or has none and gets none. 0: it has none by now, and needs counting first."""
-    tx = ledger.tx
+    tx = unit.tx
     record = read(tx, tenant)
     if record is None:
         return int(quota.empty)
@@ -144,14 +144,14 @@ def _change(core: Core, ledger: Ledger, tenant: str, quota: Quota) -> int:
         tx.delete(keyspace.META, keyspace.quota_row(tenant))
         for counter in Usage:
             tx.delete(keyspace.COUNTERS, keyspace.counter(record.number, counter))
-        _meter_queues(core, ledger, tenant, 0)
+        _meter_queues(core, unit, tenant, 0)
     else:
         tx.put(keyspace.META, keyspace.quota_row(tenant), records.encode_struct(QuotaRecord(record.number, quota)))
     return 1
 
 
-def _begin(core: Core, ledger: Ledger, tenant: str, quota: Quota, count: _Count, last: bool) -> int:
-    tx = ledger.tx
+def _begin(core: Core, unit: UnitOfWork, tenant: str, quota: Quota, count: _Count, last: bool) -> int:
+    tx = unit.tx
     if read(tx, tenant) is not None or not (count.behind(tx) <= _CATCH_UP or last):
         return 0  # another was first, or too much has happened since it was counted
     jobs, weight = count.until_now(tx)
@@ -161,13 +161,13 @@ def _begin(core: Core, ledger: Ledger, tenant: str, quota: Quota, count: _Count,
     tx.put(keyspace.META, keyspace.quota_row(tenant), records.encode_struct(QuotaRecord(number, quota)))
     tx.put(keyspace.COUNTERS, keyspace.counter(number, Usage.JOBS), records.encode_count(jobs))
     tx.put(keyspace.COUNTERS, keyspace.counter(number, Usage.BYTES), records.encode_count(weight))
-    _meter_queues(core, ledger, tenant, number)
+    _meter_queues(core, unit, tenant, number)
     return 1
 
 
-def _meter_queues(core: Core, ledger: Ledger, tenant: str, meter: int) -> None:
-    for queue in core.registry.all(ledger.tx, tenant):
-        ledger.save_queue(queue.record(meter=meter))
+def _meter_queues(core: Core, unit: UnitOfWork, tenant: str, meter: int) -> None:
+    for queue in core.registry.all(unit.tx, tenant):
+        unit.save_queue(queue.record(meter=meter))
 
 
 class _Count:

@@ -6,7 +6,6 @@ once stays true until this process changes it; elsewhere the row is read in ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -42,7 +41,8 @@ class Registered(NamedTuple):
     enqueued: tuple[bytes, ...]
     claimed: tuple[bytes, ...]
     done: tuple[bytes, ...]
-    #: Whether claims must look at its limits (`limits`).
+    #: Whether enqueues must look at what is waiting (`max_waiting`, a quota), and claims at what is leased (`limits`).
+    bounded: bool
     limited: bool
     rate: Rate | None
     #: The number its tenant's usage is counted under, if the tenant has a quota; else 0 (`meters`).
@@ -73,6 +73,7 @@ def registered(raw: bytes) -> Registered:
         _heads(record.number, Change.ENQUEUED, State.WAITING),
         _heads(record.number, Change.CLAIMED, State.LEASED),
         _heads(record.number, Change.DONE, State.GONE),
+        policy.max_waiting is not None or record.meter != 0,
         policy.max_leased is not None or policy.rate is not None or record.meter != 0,
         policy.rate if isinstance(policy.rate, Rate) else None,
         record.meter,
@@ -83,16 +84,10 @@ def _heads(queue: int, change: Change, state: State) -> tuple[bytes, ...]:
     return tuple(records.pack_event_head(change, state, priority, 0, queue) for priority in range(10))
 
 
-def _unknown(name: QueueName) -> None:
-    return None
-
-
 class Registry:
     def __init__(self, *, cached: bool) -> None:
         self._cached = cached
         self._known: dict[QueueName, Registered] = {}
-        #: The queue, if its row is known without reading (and so only where this process is the only writer).
-        self.known: Callable[[QueueName], Registered | None] = self._known.get if cached else _unknown
         self._by_number: dict[int, QueueName] = {}
 
     def find(self, reader: Reader, name: QueueName) -> Registered | None:
@@ -129,3 +124,7 @@ class Registry:
         """Remember a row as committed."""
         self._known[found.name] = found
         self._by_number[found.number] = found.name
+
+    def forget(self) -> None:
+        self._known.clear()
+        self._by_number.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenure.model.lifecycle import Change, State
 from tenure.queueing import quota_usage
 from tenure.queueing.leases import close_jobs, read_lease
-from tenure.queueing.ledger import Ledger
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
 from tenure.storage.keyspace import Counter, Due
@@ -55,9 +55,9 @@ def due_row(queue: int, job: bytes, state: StateRecord) -> bytes | None:
     return keyspace.due(kind, state.due_at_ms, queue, job)
 
 
-def remove(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
     """Remove a job that nobody holds, with its event, index rows and counters."""
-    tx = ledger.tx
+    tx = unit.tx
     index = index_row(queue, job, state)
     if index is not None:
         tx.delete(*index)
@@ -65,24 +65,24 @@ def remove(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: C
     if due is not None:
         tx.delete(keyspace.DUE, due)
     if state.state == State.WAITING:
-        quota_usage.gone(ledger, queue, job)
+        quota_usage.gone(unit, queue, job)
     delete_rows(tx, queue, job, state.flags)
-    _tell(ledger, queue, job, state, change)
+    _tell(unit, queue, job, state, change)
 
 
-def remove_leased(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+def remove_leased(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
     """Remove a job under its holder, who is not asked: its next verb finds the job gone."""
-    tx = ledger.tx
+    tx = unit.tx
     record = read_lease(tx, queue, state.lease)
     if record is not None:
         close_jobs(tx, queue, state.lease, record, 1, lost=job)
     delete_rows(tx, queue, job, state.flags)
-    _tell(ledger, queue, job, state, change)
+    _tell(unit, queue, job, state, change)
 
 
-def _tell(ledger: Ledger, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
-    ledger.count(queue, COUNTED[State(state.state)], -1)
-    ledger.count(queue, Counter.REMOVED, 1)
+def _tell(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+    unit.count(queue, COUNTED[State(state.state)], -1)
+    unit.count(queue, Counter.REMOVED, 1)
     gone = state._replace(state=int(State.GONE))
-    ledger.event(change, queue, job, gone, lease=state.lease, previous=state.last_event)
-    ledger.ended.append(job)
+    unit.event(change, queue, job, gone, lease=state.lease, previous=state.last_event)
+    unit.ended.append(job)

@@ -19,10 +19,10 @@ from tenure.queueing.core import Core
 from tenure.queueing.enqueue import JOB_OVERHEAD, holders
 from tenure.queueing.job_notes import put_parts, write_notes
 from tenure.queueing.leases import whole_payload
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.outcomes import Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import COUNTED, due_row, index_row
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
 from tenure.storage.records import PART_BYTES, Notes, StateRecord
@@ -37,48 +37,48 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
     size = sum([JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
     if size > core.engine.traits.atomic_bytes:
         raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
-    return core.write(lambda ledger: _restore(ledger, ledger.queue(name), images), answer=_RESTORED)
+    return core.write(lambda unit: _restore(unit, unit.queue(name), images), answer=_RESTORED)
 
 
-def _restore(ledger: Ledger, queue: Registered, images: Sequence[JobImage]) -> Restored:
+def _restore(unit: UnitOfWork, queue: Registered, images: Sequence[JobImage]) -> Restored:
     unique = {image.id: image for image in images}
     keys = [keyspace.of_queue(queue.number, job) for job in unique]
-    states = ledger.tx.get_many(keyspace.STATE, keys)
+    states = unit.tx.get_many(keyspace.STATE, keys)
     there: list[str] = []
     refused: dict[str, str] = {}
     new: list[JobImage] = []
     for image, raw in zip(unique.values(), states, strict=True):
         if raw is None:
             new.append(image)
-        elif _same(ledger, queue, image, records.decode_state(raw, image.id)):
+        elif _same(unit, queue, image, records.decode_state(raw, image.id)):
             there.append(image.id.hex())
         else:
             refused[image.id.hex()] = "a job with this id is there already, and differs"
-    keyed = _keys(ledger, queue, new, refused)
+    keyed = _keys(unit, queue, new, refused)
     for image in new:
         if image.id.hex() not in refused:
-            _put(ledger, queue, image)
+            _put(unit, queue, image)
     for image, digest in keyed:
-        _hold(ledger, queue, image, digest)
+        _hold(unit, queue, image, digest)
     added = [image.id.hex() for image in new if image.id.hex() not in refused]
-    ledger.count(queue.number, Counter.ENQUEUED, len(added))
+    unit.count(queue.number, Counter.ENQUEUED, len(added))
     return Restored(added=added, there=there, refused=refused)
 
 
-def _same(ledger: Ledger, queue: Registered, image: JobImage, state: StateRecord) -> bool:
+def _same(unit: UnitOfWork, queue: Registered, image: JobImage, state: StateRecord) -> bool:
     """Whether a job that is there is the one given: compared by all that a migration's checksum covers."""
     if (State(state.state).name.lower(), state.priority, state.attempt, state.token, state.replays) != (
         image.state, image.priority, image.attempt, image.token, image.replays,
     ):  # fmt: skip
         return False
-    raw = ledger.tx.get(keyspace.JOBS, keyspace.of_queue(queue.number, image.id))
+    raw = unit.tx.get(keyspace.JOBS, keyspace.of_queue(queue.number, image.id))
     if raw is None:
         return False
     record = records.decode_job(raw, image.id)
     return (
         record.created_at_ms == image.created_at_ms
         and records.decode_headers(record.headers, image.id) == image.headers
-        and whole_payload(ledger.tx, queue.number, image.id, record) == image.payload
+        and whole_payload(unit.tx, queue.number, image.id, record) == image.payload
     )
 
 
@@ -86,13 +86,13 @@ def _same(ledger: Ledger, queue: Registered, image: JobImage, state: StateRecord
 
 
 def _keys(
-    ledger: Ledger, queue: Registered, images: Sequence[JobImage], refused: dict[str, str]
+    unit: UnitOfWork, queue: Registered, images: Sequence[JobImage], refused: dict[str, str]
 ) -> list[tuple[JobImage, bytes]]:
     """Which of these are to hold their key, as a digest; those that must and cannot are refused."""
     keyed = [(image, keyspace.digest(image.key.encode())) for image in images if image.key is not None]
     if not keyed:
         return []
-    taken = {key: job for key, (job, _) in holders(ledger, queue, [digest for _, digest in keyed]).items()}
+    taken = {key: job for key, (job, _) in holders(unit, queue, [digest for _, digest in keyed]).items()}
     held = []
     # A job that has not ended must hold its key; one that has may leave it to another.
     for image, digest in sorted(keyed, key=lambda pair: pair[0].state != "waiting"):
@@ -103,23 +103,23 @@ def _keys(
     return held
 
 
-def _hold(ledger: Ledger, queue: Registered, image: JobImage, digest: bytes) -> None:
+def _hold(unit: UnitOfWork, queue: Registered, image: JobImage, digest: bytes) -> None:
     until = image.created_at_ms + queue.dedup_ms
-    if until <= ledger.now:
+    if until <= unit.now:
         if image.state != "waiting":
             return  # its window has passed
-        until = ledger.now + 1
+        until = unit.now + 1
     at = keyspace.of_queue(queue.number, digest)
     payload = keyspace.digest(image.payload)
-    ledger.tx.put(keyspace.DEDUP, at, records.encode_dedup(image.id, payload, until))
-    ledger.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, digest), b"")
+    unit.tx.put(keyspace.DEDUP, at, records.encode_dedup(image.id, payload, until))
+    unit.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, digest), b"")
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _put(ledger: Ledger, queue: Registered, image: JobImage) -> None:
-    tx, number, job = ledger.tx, queue.number, image.id
+def _put(unit: UnitOfWork, queue: Registered, image: JobImage) -> None:
+    tx, number, job = unit.tx, queue.number, image.id
     at = keyspace.of_queue(number, job)
     row, parts = records.encode_job(
         image.created_at_ms,
@@ -130,9 +130,9 @@ def _put(ledger: Ledger, queue: Registered, image: JobImage) -> None:
     tx.put(keyspace.JOBS, at, row)
     for part, value in enumerate(parts, 1):
         tx.put(keyspace.PAYLOAD, keyspace.payload_part(number, job, part), value)
-    flags = (records.HAS_PARTS if parts else 0) | (records.HAS_KEY if image.key else 0) | _note(ledger, number, image)
-    state = _state(ledger, queue, image, flags)
-    ref = ledger.event(
+    flags = (records.HAS_PARTS if parts else 0) | (records.HAS_KEY if image.key else 0) | _note(unit, number, image)
+    state = _state(unit, queue, image, flags)
+    ref = unit.event(
         Change.RESTORED, number, job, state, at_ms=state.visible_at_ms, text=(image.error or "")
     )  # fmt: skip
     tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
@@ -141,31 +141,31 @@ def _put(ledger: Ledger, queue: Registered, image: JobImage) -> None:
         tx.put(*index, b"")
     if due is not None:
         tx.put(keyspace.DUE, due, b"")
-    ledger.count(number, COUNTED[State(state.state)], 1)
+    unit.count(number, COUNTED[State(state.state)], 1)
     if state.state == State.WAITING:
         if queue.meter:
-            quota_usage.moved(ledger, queue.meter, 1, len(image.payload))
-        ledger.ready(queue, state.priority, state.visible_at_ms)
+            quota_usage.moved(unit, queue.meter, 1, len(image.payload))
+        unit.ready(queue, state.priority, state.visible_at_ms)
 
 
-def _note(ledger: Ledger, queue: int, image: JobImage) -> int:
+def _note(unit: UnitOfWork, queue: int, image: JobImage) -> int:
     """Write what its deliveries said; returns the flags to set."""
     result = image.result
     if result is None and image.error is None and image.progress is None and image.progress_note is None:
         return 0
-    parts = 0 if result is None else put_parts(ledger.tx, queue, image.id, result)
+    parts = 0 if result is None else put_parts(unit.tx, queue, image.id, result)
     first = None if result is None else result[:PART_BYTES]
     notes = Notes(image.error, image.progress, image.progress_note, first, len(result or b""))
-    return write_notes(ledger.tx, queue, image.id, notes) | parts
+    return write_notes(unit.tx, queue, image.id, notes) | parts
 
 
-def _state(ledger: Ledger, queue: Registered, image: JobImage, flags: int) -> StateRecord:
+def _state(unit: UnitOfWork, queue: Registered, image: JobImage, flags: int) -> StateRecord:
     state = State[image.state.upper()]
     ended = image.ended_at_ms if state is not State.WAITING else 0
     due = image.due_at_ms if state is not State.DEAD else 0
-    if state is State.DONE and due <= ledger.now:
+    if state is State.DONE and due <= unit.now:
         kept = max(queue.retention_ms, queue.result_retention_ms if image.result is not None else 0) or _KEPT_MS
-        due = ledger.now + kept
+        due = unit.now + kept
     return StateRecord(
         version=records.V1,
         state=int(state),

@@ -7,7 +7,6 @@ call is settled whole or not at all, and all that are, in one transaction.
 from __future__ import annotations
 
 import random
-from collections import Counter as Counted
 from collections.abc import Sequence
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
@@ -16,128 +15,101 @@ from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
-from tenure.queueing import quota_usage, single, together
+from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import delete_extras
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
-from tenure.storage.keyspace import Counter, Due
-from tenure.storage.records import LeaseRecord, Notes, StateFields, StateRecord
-from tenure.storage.segments import SegmentedTransaction
+from tenure.storage.keyspace import JOBS, STATE, Counter, Due
+from tenure.storage.records import NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
+_LEASED_COUNT, _REMOVED_COUNT = int(Counter.LEASED), int(Counter.REMOVED)
 _EXTENDED = Answer[Extended](Extended)
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-    if len(items) == 1 and items[0].verb == "ack" and items[0].result is None:
-        outcome = single.ack(core, name, items[0].proof)
-        if outcome is None:
-            return [None]
     # Jitter is drawn outside the transaction, which may run again.
     rolls: Sequence[float] = ()
-    if type(items) is not AlikeSettles or items.verb in ("nack", "fail"):
+    if type(items) is not AlikeSettles or items.verb == "nack":
         rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
-    return core.write(lambda ledger: _settle(core, ledger, name, items, rolls), answer=OUTCOMES)
+    return core.write(lambda unit: _settle(core, unit, name, items, rolls), answer=OUTCOMES)
 
 
 def _settle(
-    core: Core, ledger: Ledger, name: QueueName, items: Sequence[Settle], rolls: Sequence[float]
+    core: Core, unit: UnitOfWork, name: QueueName, items: Sequence[Settle], rolls: Sequence[float]
 ) -> list[TenureError | None]:
-    queue = core.registry.find(ledger.tx, name)
+    queue = core.registry.find(unit.tx, name)
     if queue is None:
         return [LeaseLost(item.proof.job.hex(), item.proof.token, "there is no such job") for item in items]
     keeps = bool(queue.retention_ms)
-    if len(items) > 1 and not keeps and _end_together(ledger, queue, items):
+    if len(items) > 1 and not keeps and _remove_together(unit, queue, items):
         return [None] * len(items)
-    outcomes, held, leases = _judge(ledger, queue, items)
+    outcomes, held, leases = _judge(unit, queue, items)
     closed: dict[bytes, int] = {}
-    removed: list[tuple[bytes, StateRecord]] = []
     for index, state in held:
         item = items[index]
-        if item.verb == "ack" and item.result is None and not keeps:
-            removed.append((item.proof[0], state))
-            continue
-        closed[item.proof.lease] = closed.get(item.proof.lease, 0) + 1
+        job, lease = item.proof.job, item.proof.lease
+        closed[lease] = closed.get(lease, 0) + 1
         if item.verb == "ack":
-            _keep_done(ledger, queue, item.proof.job, state, item.result)
+            if keeps or item.result is not None:
+                _keep_done(unit, queue, job, state, item.result)
+            else:
+                _remove_done(unit, queue, job, state)
         elif item.verb == "release":
-            give_back(
-                ledger, queue, item.proof.job, state._replace(attempt=state.attempt - 1), Change.RELEASED, state.lease
-            )
+            give_back(unit, queue, job, state._replace(attempt=state.attempt - 1), Change.RELEASED, state.lease)
         else:
-            _failed(ledger, queue, item, state, rolls[index])
-    if removed:
-        _remove_done(ledger, queue, *zip(*removed, strict=True))
-        for lease, count in Counted(state[13] for _, state in removed).items():
-            closed[lease] = closed.get(lease, 0) + count
+            _failed(unit, queue, item, state, rolls[index] if rolls else 0.0)
     for lease, count in closed.items():
-        close_jobs(ledger.tx, queue.number, lease, leases[lease], count)
+        close_jobs(unit.tx, queue.number, lease, leases[lease], count)
     if held:
-        ledger.count(queue.number, Counter.LEASED, -len(held))
-        ledger.freed(queue, len(held))
+        unit.tx.add(queue.counters[_LEASED_COUNT], -len(held))
+        if queue.limited:
+            unit.freed(queue, len(held))
     return outcomes
 
 
-def _end_together(ledger: Ledger, queue: Registered, items: Sequence[Settle]) -> bool:
-    """The commonest batch, judged in one sweep: acks that keep nothing, of jobs that one live lease holds.
-
-    False: it is something else, and nothing was done.
-    """
+def _remove_together(unit: UnitOfWork, queue: Registered, items: Sequence[Settle]) -> bool:
+    """Ack jobs that are stored together and that one live lease holds. False: they are not, and nothing was done."""
     same = alike(items)
-    if same is None or same.verb != "ack":
+    if same is None or same.verb != "ack" or len(items) > records.EVENTS_A_ROW:
         return False
-    tx, lease, count = ledger.tx, same.lease, len(items)
-    if len(set(same.jobs)) != count:
+    if len(set(same.jobs)) != len(items):
         return False
-    record = read_lease(tx, queue.number, lease)
-    if record is None or record.expires_at_ms <= ledger.now:
+    tx, lease, count = unit.tx, same.lease, len(items)
+    segments = tx.held_together(queue.prefix, lease, same.jobs, tuple(same.tokens))
+    record = read_lease(tx, queue.number, lease) if segments else None
+    if record is None or record.expires_at_ms <= unit.now:
         return False
-    if not _end_segments(ledger, queue, same) and not _end_rows(ledger, queue, same):
-        return False
+    unit.begin_events(count)
+    for segment in segments:
+        state = segment.state
+        middle = lease + records.pack_event_middle(state.token, state.attempt, state.max_attempts, 0, 0)
+        previous = segment.events_at(segment.places)
+        unit.add_events_alike(
+            queue.done[state.priority], segment.jobs, middle[: -records.REF_BYTES], previous, records.NO_TEXT
+        )
+        tx.drop_together(segment)
+    unit.ended.extend(same.jobs)
     close_jobs(tx, queue.number, lease, record, count)
-    ledger.count(queue.number, Counter.LEASED, -count)
-    ledger.freed(queue, count)
-    return True
-
-
-def _end_segments(ledger: Ledger, queue: Registered, same: AlikeSettles) -> bool:
-    tx = ledger.tx
-    if not isinstance(tx, SegmentedTransaction) or not ledger.fits(len(same.jobs)):
-        return False
-    segments = together.held(tx, queue, same.lease, same.jobs, tuple(same.tokens))
-    if segments is None:
-        return False
-    together.remove_done(ledger, tx, queue, segments, same.lease)
-    _count_done(ledger, queue, same.jobs)
-    return True
-
-
-def _end_rows(ledger: Ledger, queue: Registered, same: AlikeSettles) -> bool:
-    jobs, count = same.jobs, len(same.jobs)
-    states = records.state_rows(get_each(ledger.tx, keyspace.STATE, [queue.prefix + job for job in jobs]))
-    if states is None:
-        return False
-    _, kinds, _, _, _, _, _, _, held_at, _, _, _, _, held_by = zip(*states, strict=True)
-    if kinds.count(_LEASED) != count or held_by.count(same.lease) != count or held_at != tuple(same.tokens):
-        return False
-    _remove_done(ledger, queue, jobs, states)
+    tx.add(queue.counters[Counter.REMOVED], count)
+    tx.add(queue.counters[Counter.LEASED], -count)
+    unit.freed(queue, count)
     return True
 
 
 def _judge(
-    ledger: Ledger, queue: Registered, items: Sequence[Settle]
+    unit: UnitOfWork, queue: Registered, items: Sequence[Settle]
 ) -> tuple[list[TenureError | None], list[tuple[int, StateRecord]], dict[bytes, LeaseRecord]]:
     """Which of the items hold their job: the outcomes so far, (index, state) of those that do, and their leases."""
-    tx, now = ledger.tx, ledger.now
-    prefix = keyspace.queue_prefix(queue.number)
-    jobs = [item.proof[0] for item in items]
+    tx, now, prefix = unit.tx, unit.now, queue.prefix
+    jobs = [item.proof.job for item in items]
     states = records.decode_states(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]), jobs)
     outcomes: list[TenureError | None] = [None] * len(items)
     held: list[tuple[int, StateRecord]] = []
@@ -149,26 +121,24 @@ def _judge(
         if type(state) is not StateRecord:
             gone = LeaseLost(job.hex(), token, "it is no longer there")
             outcomes[index] = state if isinstance(state, Corrupt) else gone
-            continue
-        if state[1] != _LEASED or state[13] != lease or state[8] != token:
+        elif state.state != _LEASED or state.lease != lease or state.token != token:
             outcomes[index] = _not_held(state, job, lease, token)
-            continue
-        if job in seen:
+        elif job in seen:
             outcomes[index] = AlreadySettled(job.hex(), token)
-            continue
-        if lease not in leases and lease not in dead:
-            record = read_lease(tx, queue.number, lease)
-            if record is None:
-                raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
-            if record.expires_at_ms > now:
-                leases[lease] = record
+        else:
+            if lease not in leases and lease not in dead:
+                record = read_lease(tx, queue.number, lease)
+                if record is None:
+                    raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+                if record.expires_at_ms > now:
+                    leases[lease] = record
+                else:
+                    dead.add(lease)
+            if lease in dead:
+                outcomes[index] = LeaseLost(job.hex(), token, "its lease has expired")
             else:
-                dead.add(lease)
-        if lease in dead:
-            outcomes[index] = LeaseLost(job.hex(), token, "its lease has expired")
-            continue
-        seen.add(job)
-        held.append((index, state))
+                seen.add(job)
+                held.append((index, state))
     return outcomes, held, leases
 
 
@@ -182,60 +152,57 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 # ── ack ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _remove_done(ledger: Ledger, queue: Registered, jobs: Sequence[bytes], states: Sequence[StateFields]) -> None:
+def _remove_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
-    tx, number, prefix = ledger.tx, queue.number, queue.prefix
-    _, _, priorities, _, flags, attempts, max_attempts, _, tokens, _, _, _, last, leases = zip(*states, strict=True)
-    for job, each in zip(jobs, flags, strict=True) if any(flags) else ():
-        if each:
-            delete_extras(tx, number, job, each)
-    ledger.events(queue.done, priorities, jobs, leases, tokens, attempts, max_attempts, 0, last)
-    keys = [prefix + job for job in jobs]
-    tx.delete_many(keyspace.JOBS, keys)
-    tx.delete_many(keyspace.STATE, keys)
-    _count_done(ledger, queue, jobs)
+    tx, row = unit.tx, queue.prefix + job
+    if state.flags:
+        delete_extras(tx, queue.number, job, state.flags)
+    unit.add_event(
+        pack_event(
+            queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,
+            state.last_event, NO_TEXT,
+        )
+    )  # fmt: skip
+    tx.writes += ((JOBS, row, None), (STATE, row, None))
+    tx.add(queue.counters[_REMOVED_COUNT], 1)
+    unit.ended.append(job)
 
 
-def _count_done(ledger: Ledger, queue: Registered, jobs: Sequence[bytes]) -> None:
-    ledger.count(queue.number, Counter.REMOVED, len(jobs))
-    ledger.ended.extend(jobs)
-
-
-def _keep_done(ledger: Ledger, queue: Registered, job: bytes, state: StateRecord, result: bytes | None) -> None:
+def _keep_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord, result: bytes | None) -> None:
     keep_ms = max(queue.retention_ms, 0 if result is None else queue.result_retention_ms)
     if not keep_ms:
-        _remove_done(ledger, queue, (job,), (state,))
+        _remove_done(unit, queue, job, state)
         return
-    tx, now, number = ledger.tx, ledger.now, queue.number
+    tx, now, number = unit.tx, unit.now, queue.number
     done = state._replace(state=int(State.DONE), ended_at_ms=now, due_at_ms=now + keep_ms)
     if result is not None:
         done = done._replace(flags=done.flags | put_result(tx, number, job, done, result))
-    ref = ledger.event(Change.DONE, number, job, done, lease=state.lease, previous=state.last_event)
+    ref = unit.event(Change.DONE, number, job, done, lease=state.lease, previous=state.last_event)
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(done._replace(last_event=ref)))
     tx.put(keyspace.DONE, keyspace.ended(number, now, job), b"")
     tx.put(keyspace.DUE, keyspace.due(Due.RETENTION, now + keep_ms, number, job), b"")
-    ledger.count(number, Counter.DONE, 1)
-    ledger.ended.append(job)
+    unit.count(number, Counter.DONE, 1)
+    unit.ended.append(job)
 
 
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _failed(ledger: Ledger, queue: Registered, item: Settle, state: StateRecord, roll: float) -> None:
+def _failed(unit: UnitOfWork, queue: Registered, item: Settle, state: StateRecord, roll: float) -> None:
     job = item.proof.job
     if item.verb == "fail":
-        kill(ledger, queue, job, state, Reason.FAILED, item.error, state.lease)
+        kill(unit, queue, job, state, Reason.FAILED, item.error, state.lease)
         return
-    verdict = after_failure(queue.policy, state.attempt, state.max_attempts, ledger.now, item.delay_ms, roll)
+    verdict = after_failure(queue.policy, state.attempt, state.max_attempts, unit.now, item.delay_ms, roll)
     if verdict.retry_at_ms is None:
-        kill(ledger, queue, job, state, Reason.MAX_ATTEMPTS, item.error, state.lease)
+        kill(unit, queue, job, state, Reason.MAX_ATTEMPTS, item.error, state.lease)
     else:
         again = state._replace(visible_at_ms=verdict.retry_at_ms)
-        give_back(ledger, queue, job, again, Change.RETRIED, state.lease, item.error)
+        give_back(unit, queue, job, again, Change.RETRIED, state.lease, item.error)
 
 
 def give_back(
-    ledger: Ledger,
+    unit: UnitOfWork,
     queue: Registered,
     job: bytes,
     state: StateRecord,
@@ -247,12 +214,12 @@ def give_back(
 
     The caller counts LEASED down, once for all its jobs.
     """
-    tx, number = ledger.tx, queue.number
+    tx, number = unit.tx, queue.number
     held_by = state.lease
     state = state._replace(state=_WAITING, lease=lease)
     if error is not None:
         state = state._replace(flags=state.flags | write_notes(tx, number, job, Notes(error=error)))
-    ref = ledger.event(
+    ref = unit.event(
         change,
         number,
         job,
@@ -264,39 +231,39 @@ def give_back(
     )
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
-    ledger.count(number, Counter.WAITING, 1)
-    quota_usage.back(ledger, queue, (job,))
-    ledger.ready(queue, state.priority, state.visible_at_ms)
+    unit.count(number, Counter.WAITING, 1)
+    quota_usage.back(unit, queue, (job,))
+    unit.ready(queue, state.priority, state.visible_at_ms)
 
 
 def kill(
-    ledger: Ledger, queue: Registered, job: bytes, state: StateRecord, reason: Reason, error: str | None, lease: bytes
+    unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord, reason: Reason, error: str | None, lease: bytes
 ) -> None:
     """From leased to dead: the one path there. The caller counts LEASED down."""
-    tx, now, number = ledger.tx, ledger.now, queue.number
+    tx, now, number = unit.tx, unit.now, queue.number
     held_by = state.lease
     state = state._replace(state=int(State.DEAD), reason=int(reason), ended_at_ms=now, lease=lease)
     if error is not None:
         state = state._replace(flags=state.flags | write_notes(tx, number, job, Notes(error=error)))
-    ref = ledger.event(Change.DIED, number, job, state, lease=held_by, previous=state.last_event, text=error or "")
+    ref = unit.event(Change.DIED, number, job, state, lease=held_by, previous=state.last_event, text=error or "")
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
     tx.put(keyspace.DEAD, keyspace.ended(number, now, job), b"")
-    ledger.count(number, Counter.DEAD, 1)
-    ledger.ended.append(job)
+    unit.count(number, Counter.DEAD, 1)
+    unit.ended.append(job)
 
 
 # ── extend, progress ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
-    def run(ledger: Ledger) -> Extended:
-        tx = ledger.tx
+    def run(unit: UnitOfWork) -> Extended:
+        tx = unit.tx
         queue = core.registry.find(tx, name)
         record = None if queue is None else read_lease(tx, queue.number, lease)
-        if queue is None or record is None or record.expires_at_ms <= ledger.now:
+        if queue is None or record is None or record.expires_at_ms <= unit.now:
             raise LeaseLost(detail="its lease has ended")
         lost = lost_jobs(tx, queue.number, lease) if record.lost else []
-        until = max(record.expires_at_ms, ledger.now + lease_ms)
+        until = max(record.expires_at_ms, unit.now + lease_ms)
         if until > record.expires_at_ms:
             tx.put(
                 keyspace.LEASES,
@@ -306,27 +273,27 @@ def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended
             tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue.number, lease))
             tx.put(keyspace.DUE, keyspace.due(Due.LEASE, until, queue.number, lease), b"")
             if record.claim != NO_ID:
-                _remember_longer(ledger, queue.number, record, until)
-            ledger.event(Change.EXTENDED, queue.number, lease=lease, at_ms=until)
+                _remember_longer(unit, queue.number, record, until)
+            unit.event(Change.EXTENDED, queue.number, lease=lease, at_ms=until)
         return Extended(until, [job.hex() for job in lost])
 
     return core.write(run, answer=_EXTENDED)
 
 
-def _remember_longer(ledger: Ledger, queue: int, record: LeaseRecord, until: int) -> None:
+def _remember_longer(unit: UnitOfWork, queue: int, record: LeaseRecord, until: int) -> None:
     """The claim's id is remembered from the lease's end on, which has moved."""
     before, after = record.expires_at_ms + CLAIM_MEMORY_MS, until + CLAIM_MEMORY_MS
-    ledger.tx.delete(keyspace.DUE, keyspace.due(Due.CLAIM, before, queue, record.claim))
-    ledger.tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, after, queue, record.claim), b"")
+    unit.tx.delete(keyspace.DUE, keyspace.due(Due.CLAIM, before, queue, record.claim))
+    unit.tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, after, queue, record.claim), b"")
 
 
 def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
-    def run(ledger: Ledger) -> None:
-        tx = ledger.tx
+    def run(unit: UnitOfWork) -> None:
+        tx = unit.tx
         queue = core.registry.find(tx, name)
         if queue is None:
             raise LeaseLost(proof.job.hex(), proof.token)
-        outcomes, held, _ = _judge(ledger, queue, (Settle("ack", proof),))
+        outcomes, held, _ = _judge(unit, queue, (Settle("ack", proof),))
         if outcomes[0] is not None:
             raise outcomes[0]
         state = held[0][1]

@@ -29,7 +29,7 @@ from tenure.model.write import (
 )
 from tenure.queueing import enqueue
 from tenure.queueing.core import Core
-from tenure.queueing.ledger import Ledger
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Due, DueKey
@@ -41,26 +41,26 @@ def begin(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteStat
         raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
     key = keyspace.digest(write_id.encode())
 
-    def run(ledger: Ledger) -> WriteState:
-        found = _read(ledger.tx, key)
+    def run(unit: UnitOfWork) -> WriteState:
+        found = _read(unit.tx, key)
         if found is not None:
-            return _state(ledger.tx, key, found)
-        return put_new(ledger, write_id, manifest, keep_ms)
+            return _state(unit.tx, key, found)
+        return put_new(unit, write_id, manifest, keep_ms)
 
     return core.write(run)
 
 
-def put_new(ledger: Ledger, write_id: str, manifest: bytes, keep_ms: int, loaded: int | None = None) -> WriteState:
+def put_new(unit: UnitOfWork, write_id: str, manifest: bytes, keep_ms: int, loaded: int | None = None) -> WriteState:
     """The marker of a write that was not there before; with `loaded`, of one that is finished with that many jobs."""
-    key, until = keyspace.digest(write_id.encode()), ledger.now + keep_ms
+    key, until = keyspace.digest(write_id.encode()), unit.now + keep_ms
     starts = range(0, max(1, len(manifest)), records.PART_BYTES)
     for number, at in enumerate(starts, 1):
         part = records.seal(b"\x01" + manifest[at : at + records.PART_BYTES])
-        ledger.tx.put(keyspace.META, keyspace.write_row(key, number), part)
+        unit.tx.put(keyspace.META, keyspace.write_row(key, number), part)
     jobs, finished = loaded or 0, loaded is not None
-    record = WriteRecord(write_id, len(starts), ledger.now, until, keep_ms, 0, jobs, 0, finished)
-    _save(ledger, key, record)
-    ledger.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, until, 0, key), b"")
+    record = WriteRecord(write_id, len(starts), unit.now, until, keep_ms, 0, jobs, 0, finished)
+    _save(unit, key, record)
+    unit.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, until, 0, key), b"")
     return WriteState(id=write_id, manifest=manifest, chunk=0, jobs=jobs, duplicates=0, finished=finished)
 
 
@@ -90,18 +90,18 @@ def publish(
     wanted = [requests[index] for index in accepted] if refused else requests
     now, add = enqueue.planned(core, name, wanted)
 
-    def run(ledger: Ledger) -> Published:
-        record = _known(ledger.tx, key, write_id)
+    def run(unit: UnitOfWork) -> Published:
+        record = _known(unit.tx, key, write_id)
         if chunk < record.chunk or record.finished:
-            return Published(False, 0, 0, _refusals(ledger.tx, key, chunk))
+            return Published(False, 0, 0, _refusals(unit.tx, key, chunk))
         if chunk > record.chunk:
             raise InvalidArgument(f"chunk {chunk} of write {write_id!r} comes before chunk {record.chunk}")
-        added = add(ledger) if wanted else []
+        added = add(unit) if wanted else []
         duplicates = sum([job.duplicate for job in added])
         fresh = len(added) - duplicates
         if refused:
             row = RefusalsRecord([(refusal.index, refusal.existing) for refusal in refused])
-            ledger.tx.put(keyspace.META, keyspace.refusals_row(key, chunk), records.encode_struct(row))
+            unit.tx.put(keyspace.META, keyspace.refusals_row(key, chunk), records.encode_struct(row))
         counted = replace(
             record,
             chunk=chunk + 1,
@@ -109,7 +109,7 @@ def publish(
             duplicates=record.duplicates + duplicates,
             refused=record.refused + len(refused),
         )
-        _save(ledger, key, counted)
+        _save(unit, key, counted)
         return Published(True, fresh, duplicates, list(refused))
 
     try:
@@ -122,36 +122,36 @@ def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
     """`forget`: an earlier write which this one makes superfluous to remember, since its caller is past it."""
     key = keyspace.digest(write_id.encode())
 
-    def run(ledger: Ledger) -> WriteState:
-        record = _known(ledger.tx, key, write_id)
-        shown = _state(ledger.tx, key, record)
+    def run(unit: UnitOfWork) -> WriteState:
+        record = _known(unit.tx, key, write_id)
+        shown = _state(unit.tx, key, record)
         if record.finished:
             return shown
-        until = ledger.now + record.keep_ms
-        _move_due(ledger, key, record.until_ms, until)
-        _save(ledger, key, replace(record, finished=True, until_ms=until))
+        until = unit.now + record.keep_ms
+        _move_due(unit, key, record.until_ms, until)
+        _save(unit, key, replace(record, finished=True, until_ms=until))
         if forget is not None:
             old = keyspace.digest(forget.encode())
-            superfluous = _read(ledger.tx, old)
+            superfluous = _read(unit.tx, old)
             if superfluous is not None and superfluous.finished:
-                _delete(ledger, old, superfluous.until_ms)
+                _delete(unit, old, superfluous.until_ms)
         return replace(shown, finished=True)
 
     return core.write(run)
 
 
-def forget_due(ledger: Ledger, row: DueKey) -> int:
+def forget_due(unit: UnitOfWork, row: DueKey) -> int:
     """The sweeper's part. An unfinished write of which a part is published is kept longer: a repeat must not double that."""
-    record = _read(ledger.tx, row.reference)
+    record = _read(unit.tx, row.reference)
     if record is None or record.until_ms != row.time_ms:
-        ledger.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, row.time_ms, row.queue, row.reference))
+        unit.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, row.time_ms, row.queue, row.reference))
         return 0
-    if not record.finished and record.chunk and ledger.now < record.begun_at_ms + UNFINISHED_MS:
-        until = ledger.now + record.keep_ms
-        _move_due(ledger, row.reference, row.time_ms, until)
-        _save(ledger, row.reference, replace(record, until_ms=until))
+    if not record.finished and record.chunk and unit.now < record.begun_at_ms + UNFINISHED_MS:
+        until = unit.now + record.keep_ms
+        _move_due(unit, row.reference, row.time_ms, until)
+        _save(unit, row.reference, replace(record, until_ms=until))
         return 0
-    _delete(ledger, row.reference, row.time_ms)
+    _delete(unit, row.reference, row.time_ms)
     return 1
 
 
@@ -193,18 +193,18 @@ def _state(reader: Reader, key: bytes, record: WriteRecord) -> WriteState:
     )  # fmt: skip
 
 
-def _save(ledger: Ledger, key: bytes, record: WriteRecord) -> None:
-    ledger.tx.put(keyspace.META, keyspace.write_row(key, 0), records.encode_struct(record))
+def _save(unit: UnitOfWork, key: bytes, record: WriteRecord) -> None:
+    unit.tx.put(keyspace.META, keyspace.write_row(key, 0), records.encode_struct(record))
 
 
-def _move_due(ledger: Ledger, key: bytes, before_ms: int, after_ms: int) -> None:
+def _move_due(unit: UnitOfWork, key: bytes, before_ms: int, after_ms: int) -> None:
     if before_ms == after_ms:
         return
-    ledger.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, before_ms, 0, key))
-    ledger.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, after_ms, 0, key), b"")
+    unit.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, before_ms, 0, key))
+    unit.tx.put(keyspace.DUE, keyspace.due(Due.WRITE, after_ms, 0, key), b"")
 
 
-def _delete(ledger: Ledger, key: bytes, until_ms: int) -> None:
-    ledger.tx.delete_range(keyspace.META, *keyspace.write_range(key))
-    ledger.tx.delete_range(keyspace.META, *keyspace.refusals_range(key))
-    ledger.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, until_ms, 0, key))
+def _delete(unit: UnitOfWork, key: bytes, until_ms: int) -> None:
+    unit.tx.delete_range(keyspace.META, *keyspace.write_range(key))
+    unit.tx.delete_range(keyspace.META, *keyspace.refusals_range(key))
+    unit.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, until_ms, 0, key))

@@ -17,10 +17,10 @@ from tenure.queueing import staged_writes
 from tenure.queueing.core import Core
 from tenure.queueing.journal import trim
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import remove
 from tenure.queueing.settle import give_back, kill
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Counter, Due, DueKey
@@ -43,7 +43,7 @@ def sweep(core: Core) -> Swept:
     done: dict[str, int] = {}
     more = False
     for kind in kinds:
-        counted, left = core.write(lambda ledger, kind=kind: _sweep_kind(core, ledger, kind))  # type: ignore[misc]
+        counted, left = core.write(lambda unit, kind=kind: _sweep_kind(core, unit, kind))  # type: ignore[misc]
         more = more or left
         for name, count in counted.items():
             done[name] = done.get(name, 0) + count
@@ -51,8 +51,9 @@ def sweep(core: Core) -> Swept:
     return Swept(**done, events_trimmed=trimmed, more=more or left)
 
 
-def expired_leases(reader: Reader, now_ms: int) -> list[DueKey]:
-    return _due(reader, Due.LEASE, now_ms, BATCH)
+def expire_some(core: Core, unit: UnitOfWork) -> bool:
+    """A claim's share of the repair: take over leases that have run out. Says whether there were any."""
+    return expire(core, unit, _due(unit.tx, Due.LEASE, unit.now, BATCH))["leases"] > 0
 
 
 def _due(reader: Reader, kind: Due, now_ms: int, limit: int) -> list[DueKey]:
@@ -60,13 +61,13 @@ def _due(reader: Reader, kind: Due, now_ms: int, limit: int) -> list[DueKey]:
     return [keyspace.split_due(key) for key in keys]
 
 
-def _sweep_kind(core: Core, ledger: Ledger, kind: Due) -> tuple[dict[str, int], bool]:
+def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due) -> tuple[dict[str, int], bool]:
     """What was done to rows of one kind, and whether it is worth coming back at once."""
     if kind is Due.REQUEST:
-        return _forget_requests(ledger)
-    rows = _due(ledger.tx, kind, ledger.now, BATCH)
+        return _forget_requests(unit)
+    rows = _due(unit.tx, kind, unit.now, BATCH)
     if kind is Due.LEASE:
-        counted = expire(core, ledger, rows)
+        counted = expire(core, unit, rows)
         return counted, counted["leases"] > 0 and (counted["leases"] < len(rows) or len(rows) == BATCH)
     name, handle = _HANDLERS[kind]
     counted_rows = handled = 0
@@ -74,11 +75,11 @@ def _sweep_kind(core: Core, ledger: Ledger, kind: Due) -> tuple[dict[str, int], 
     for row in rows:
         if (row.queue, row.reference) in seen:
             # A key that was taken anew has two rows; one of them has been acted upon.
-            ledger.tx.delete(keyspace.DUE, keyspace.due(kind, row.time_ms, row.queue, row.reference))
+            unit.tx.delete(keyspace.DUE, keyspace.due(kind, row.time_ms, row.queue, row.reference))
             continue
         seen.add((row.queue, row.reference))
         try:
-            counted_rows += handle(ledger, row)
+            counted_rows += handle(unit, row)
             handled += 1
         except Corrupt:
             # Left for `check` to find: one damaged row must not hold up the rest.
@@ -101,7 +102,7 @@ class _Expired(NamedTuple):
     asked: bytes | None
 
 
-def expire(core: Core, ledger: Ledger, rows: list[DueKey]) -> dict[str, int]:
+def expire(core: Core, unit: UnitOfWork, rows: list[DueKey]) -> dict[str, int]:
     """Take over leases that have run out: their open jobs go back, or die if that was their last attempt."""
     expired: list[_Expired] = []
     stale = jobs = back = dead = 0
@@ -110,25 +111,25 @@ def expire(core: Core, ledger: Ledger, rows: list[DueKey]) -> dict[str, int]:
         if jobs >= _JOBS:
             break
         try:
-            found = _read_expired(core, ledger, row)
+            found = _read_expired(core, unit, row)
         except Corrupt:
             continue
         if found is None:
-            ledger.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
+            unit.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
             stale += 1
         else:
             expired.append(found)
             jobs += len(found.jobs)
     for found in expired:
-        given = _expire_one(ledger, found)
+        given = _expire_one(unit, found)
         back += given
         dead += len(found.jobs) - given
     return {"leases": stale + len(expired), "jobs_back": back, "jobs_dead": dead}
 
 
-def _read_expired(core: Core, ledger: Ledger, row: DueKey) -> _Expired | None:
+def _read_expired(core: Core, unit: UnitOfWork, row: DueKey) -> _Expired | None:
     """None: the row is left over. Raises Corrupt if the lease cannot be read, or holds nothing but damaged jobs."""
-    tx, lease = ledger.tx, row.reference
+    tx, lease = unit.tx, row.reference
     queue = core.registry.by_number(tx, row.queue)
     record = None if queue is None else read_lease(tx, row.queue, lease)
     if queue is None or record is None or record.expires_at_ms != row.time_ms:
@@ -140,19 +141,19 @@ def _read_expired(core: Core, ledger: Ledger, row: DueKey) -> _Expired | None:
     return _Expired(row, queue, record, held, damaged, None if claim is None else records.decode_claim(claim).asked)
 
 
-def _expire_one(ledger: Ledger, found: _Expired) -> int:
+def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
     """Returns how many of its jobs went back; the others died."""
-    tx, row, queue, record = ledger.tx, found.row, found.queue, found.record
+    tx, row, queue, record = unit.tx, found.row, found.queue, found.record
     back = 0
     for job, state in found.jobs:
         roll = random.random()
-        verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, ledger.now, roll)
+        verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, unit.now, roll)
         if verdict.retry_at_ms is None:
             error = f"the lease expired (worker {record.worker_name or 'unnamed'})"
-            kill(ledger, queue, job, state, Reason.MAX_ATTEMPTS, error, NO_ID)
+            kill(unit, queue, job, state, Reason.MAX_ATTEMPTS, error, NO_ID)
         else:
             again = state._replace(visible_at_ms=verdict.retry_at_ms)
-            give_back(ledger, queue, job, again, Change.EXPIRED, NO_ID)
+            give_back(unit, queue, job, again, Change.EXPIRED, NO_ID)
             back += 1
     if found.damaged:
         close_jobs(tx, row.queue, row.reference, record, len(found.jobs))
@@ -161,61 +162,61 @@ def _expire_one(ledger: Ledger, found: _Expired) -> int:
     if found.asked is not None and found.jobs:
         at = keyspace.of_queue(row.queue, record.claim)
         tx.put(keyspace.CLAIMS, at, records.encode_claim(row.reference, found.asked, expired=True))
-    ledger.count(row.queue, Counter.LEASED, -len(found.jobs))
-    ledger.freed(queue, len(found.jobs))
+    unit.count(row.queue, Counter.LEASED, -len(found.jobs))
+    unit.freed(queue, len(found.jobs))
     return back
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def retire_due(ledger: Ledger, limit: int) -> int:
+def retire_due(unit: UnitOfWork, limit: int) -> int:
     """Remove up to `limit` done jobs whose retention has passed: `cleanup`'s share of the sweep."""
-    return sum([_retire(ledger, row) for row in _due(ledger.tx, Due.RETENTION, ledger.now, limit)])
+    return sum([_retire(unit, row) for row in _due(unit.tx, Due.RETENTION, unit.now, limit)])
 
 
-def _past_ttl(ledger: Ledger, row: DueKey) -> int:
-    return _remove_if(ledger, row, State.WAITING, Change.TTL_PASSED)
+def _past_ttl(unit: UnitOfWork, row: DueKey) -> int:
+    return _remove_if(unit, row, State.WAITING, Change.TTL_PASSED)
 
 
-def _retire(ledger: Ledger, row: DueKey) -> int:
-    return _remove_if(ledger, row, State.DONE, Change.RETIRED)
+def _retire(unit: UnitOfWork, row: DueKey) -> int:
+    return _remove_if(unit, row, State.DONE, Change.RETIRED)
 
 
-def _remove_if(ledger: Ledger, row: DueKey, expected: State, change: Change) -> int:
+def _remove_if(unit: UnitOfWork, row: DueKey, expected: State, change: Change) -> int:
     """Remove the job if it is still what the row was written for; else the row is left over, and goes."""
-    raw = ledger.tx.get(keyspace.STATE, keyspace.of_queue(row.queue, row.reference))
+    raw = unit.tx.get(keyspace.STATE, keyspace.of_queue(row.queue, row.reference))
     state = None if raw is None else records.decode_state(raw, row.reference)
     if state is None or state.state != expected or state.due_at_ms != row.time_ms:
-        ledger.tx.delete(keyspace.DUE, keyspace.due(Due(row.kind), row.time_ms, row.queue, row.reference))
+        unit.tx.delete(keyspace.DUE, keyspace.due(Due(row.kind), row.time_ms, row.queue, row.reference))
         return 0
-    remove(ledger, row.queue, row.reference, state, change)
+    remove(unit, row.queue, row.reference, state, change)
     return 1
 
 
 # ── keys and claims ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _forget_key(ledger: Ledger, row: DueKey) -> int:
+def _forget_key(unit: UnitOfWork, row: DueKey) -> int:
     """A key's window has passed: forget it, unless its job has not ended, or another job has taken it since."""
-    tx, at = ledger.tx, keyspace.of_queue(row.queue, row.reference)
+    tx, at = unit.tx, keyspace.of_queue(row.queue, row.reference)
     raw = tx.get(keyspace.DEDUP, at)
     record = None if raw is None else records.decode_dedup(raw)
     raw = None if record is None else tx.get(keyspace.STATE, keyspace.of_queue(row.queue, record.job))
     alive = record is not None and raw is not None and records.decode_state(raw, record.job).state not in TERMINAL
     tx.delete(keyspace.DUE, keyspace.due(Due.DEDUP, row.time_ms, row.queue, row.reference))
-    if record is None or record.until_ms > ledger.now:
+    if record is None or record.until_ms > unit.now:
         return 0
     if alive:
-        later = ledger.now + _LOOK_AGAIN_MS
+        later = unit.now + _LOOK_AGAIN_MS
         tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, later, row.queue, row.reference), b"")
         return 0
     tx.delete(keyspace.DEDUP, at)
     return 1
 
 
-def _forget_claim(ledger: Ledger, row: DueKey) -> int:
-    tx, at = ledger.tx, keyspace.of_queue(row.queue, row.reference)
+def _forget_claim(unit: UnitOfWork, row: DueKey) -> int:
+    tx, at = unit.tx, keyspace.of_queue(row.queue, row.reference)
     raw = tx.get(keyspace.CLAIMS, at)
     lease = None if raw is None else read_lease(tx, row.queue, records.decode_claim(raw).lease)
     tx.delete(keyspace.DUE, keyspace.due(Due.CLAIM, row.time_ms, row.queue, row.reference))
@@ -229,12 +230,12 @@ def _forget_claim(ledger: Ledger, row: DueKey) -> int:
     return 1
 
 
-def _forget_requests(ledger: Ledger) -> tuple[dict[str, int], bool]:
+def _forget_requests(unit: UnitOfWork) -> tuple[dict[str, int], bool]:
     """Outcomes whose time has passed: told whole by their due rows, so nothing is read of them."""
-    rows = _due(ledger.tx, Due.REQUEST, ledger.now, _REQUESTS)
+    rows = _due(unit.tx, Due.REQUEST, unit.now, _REQUESTS)
     keys = [keyspace.request(row.reference, part) for row in rows for part in range(row.queue + 1)]
-    ledger.tx.delete_many(keyspace.REQUESTS, keys)
-    ledger.tx.delete_many(keyspace.DUE, [keyspace.due(*row) for row in rows])
+    unit.tx.delete_many(keyspace.REQUESTS, keys)
+    unit.tx.delete_many(keyspace.DUE, [keyspace.due(*row) for row in rows])
     return {"requests_forgotten": len(rows)}, len(rows) == _REQUESTS
 
 

@@ -28,7 +28,7 @@ from tenure.server.auth import Authenticator
 from tenure.server.decompression import inflated
 from tenure.server.request_log import Facts, facts_of, plain_headers
 from tenure.server.request_quota import Meter
-from tenure.storage.group_commit import Syncer
+from tenure.storage.group_commit import GroupCommit
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -171,7 +171,7 @@ class Door:
             return None
         return host.reply(begun, answer)
 
-    async def _durable(self, begun: Begun, syncer: Syncer) -> object:
+    async def _durable(self, begun: Begun, syncer: GroupCommit) -> object:
         """Do it here, and wait for the disk without a thread: whatever is done meanwhile shares the next sync."""
 
         def work() -> object:
@@ -189,7 +189,7 @@ class Door:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
                     loop.call_soon_threadsafe(_answer_to, durable)
 
-            syncer.then(commit, told)
+            syncer.call_when_durable(commit, told)
             await durable
             syncer.wait(commit)  # at once: it is, or this says why it is not
         if isinstance(answer, TenureError):

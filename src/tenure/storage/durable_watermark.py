@@ -26,7 +26,7 @@ WORD = 8  # the ninth word: `written` << 16 | check
 _CRC = Struct("<I")
 
 
-class Marks:
+class DurableWatermark:
     def __init__(self, path: Path, boot_id: str) -> None:
         self._boot = blake2b(boot_id.encode(), digest_size=8).digest()
         self._slot = 0
@@ -91,7 +91,7 @@ class Marks:
 
     def note_written(self, written: int) -> None:
         """As `note`, of what was written alone: one store, so that it cannot be torn."""
-        self.words[WORD] = written << 16 | written * 40_503 + 12_345 & 0xFFFF
+        self.words[WORD] = written << 16 | _check(written)
 
     def close(self) -> None:
         self.words.release()
@@ -99,4 +99,5 @@ class Marks:
 
 
 def _check(written: int) -> int:
+    """Sixteen bits that a torn or zeroed word does not have by chance (a Fibonacci hash). Stored: do not change."""
     return written * 40_503 + 12_345 & 0xFFFF

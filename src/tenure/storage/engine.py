@@ -13,6 +13,7 @@ What an engine promises:
 2. `transact` returns once the transaction is as durable as `traits.durability` says, and not before.
 3. `fn` may run more than once; it must take ids and the time from outside. If it raises, nothing is written.
    It never calls `transact` itself. An engine of scope `process` runs it once, and stops if its commit fails.
+   What `fn` collects is a plain value (`transaction.Changes`), and one function of the engine applies it.
 4. A transaction never reads what it wrote. The memory engine refuses to let it; other engines need not notice.
 5. `append` keys are dense and in commit order: n+1 follows n, across restarts. (The last row of such a space is never
    deleted: the numbers go on from it.)
@@ -31,9 +32,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from tenure.errors import Corrupt
+from tenure.storage.group_commit import GroupCommit
+from tenure.storage.keyspace import Space
+from tenure.storage.transaction import Changes, Transaction
 
 T = TypeVar("T")
-Space = int
 Row = tuple[bytes, bytes]
 Durability = Literal["disk", "os", "memory"]
 DURABILITIES: tuple[Durability, ...] = ("memory", "os", "disk")  # weakest first
@@ -79,90 +82,6 @@ class Reader(Protocol):
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
         """As `scan`, the keys only: for spaces that are indexes."""
-
-
-class Transaction(Reader, Protocol):
-    """Looks and writes; nothing it writes is seen, by itself or by others, before it commits."""
-
-    def put(self, space: Space, key: bytes, value: bytes) -> None: ...
-
-    def put_many(self, space: Space, rows: Sequence[Row]) -> None: ...
-
-    def delete(self, space: Space, key: bytes) -> None: ...
-
-    def delete_many(self, space: Space, keys: Sequence[bytes]) -> None: ...
-
-    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        """Not for jobs, state and leases, of which an engine may keep copies by key."""
-
-    def add(self, key: bytes, delta: int) -> None:
-        """Add to a row of `counters` (`records.encode_count`). Counters below zero are damage, and said so by `check`."""
-
-    def guard(self, space: Space, key: bytes) -> None:
-        """Conflict with anyone who writes this key, without reading it (nothing, with one writer)."""
-
-    def next_append(self, space: Space) -> int:
-        """The number the next `append` to this space will get."""
-
-    def append(self, space: Space, value: bytes) -> int:
-        """Write at the next number of the space (a big-endian u64 key); returns it."""
-
-
-class Straight(Protocol):
-    """One small commit at a time, with the fewest calls: for an engine whose only writer is this process.
-
-    Everything is done while holding `lock`; then, outside it, `wait`. Nothing is read after `commit`.
-    """
-
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """The writer's own."""
-
-    def begin(self) -> int:
-        """The number of the journal's next row. Raises if the engine is closed or has stopped."""
-
-    def get(self, space: Space, key: bytes) -> bytes | None: ...
-
-    def first(self, space: Space, prefix: bytes, end: bytes) -> bytes | None:
-        """The first key of a front (`keyspace.FRONTS`) that is less than `end`."""
-
-    def commit(
-        self,
-        puts: Sequence[tuple[Space, bytes, bytes]],
-        deletes: Sequence[tuple[Space, bytes]],
-        adds: Sequence[tuple[bytes, int]],
-        journal: bytes,
-    ) -> int:
-        """Rows, counters and the journal's next row; returns what to `wait` for."""
-
-    # The three commonest commits, row by row: as `commit`, in fewer steps.
-
-    def enqueued(
-        self, tier: bytes, row: bytes, job: bytes, state: bytes, ready: bytes, one: bytes, two: bytes, journal: bytes
-    ) -> int:
-        """New rows of jobs, state and ready (which begins with `tier`); both counters go up."""
-
-    def claimed(
-        self,
-        tier: bytes,
-        row: bytes,
-        state: bytes,
-        ready: bytes,
-        held: bytes,
-        lease: bytes,
-        lease_jobs: bytes,
-        due: bytes,
-        down: bytes,
-        up: bytes,
-        journal: bytes,
-    ) -> int:
-        """The state changes, the ready row (which `first` found) goes, the rows of a lease come."""
-
-    def acked(self, row: bytes, held: bytes, due: bytes, down: bytes, up: bytes, journal: bytes) -> int:
-        """All rows of the job and of the lease go."""
-
-    def wait(self, version: int) -> None:
-        """Return once that commit is as durable as the engine promises."""
 
 
 class Extent(NamedTuple):
@@ -248,19 +167,33 @@ class Engine(Protocol):
         """The folder it lives in; None if it has none."""
 
     @property
-    def straight(self) -> Straight | None:
-        """The short way for one small commit; None where others write too."""
-
-    @property
     def loader(self) -> Loader | None:
         """Takes in files as they are; None where an engine cannot."""
+
+    @property
+    def group_commit(self) -> GroupCommit | None:
+        """What makes commits durable together, for callers that must not wait in a verb; None: a verb does not wait."""
 
     @property
     def alone(self) -> bool:
         """Whether no other process had it open when this one opened it (so that the calendar may be taken anew)."""
 
+    @property
+    def generation(self) -> int:
+        """Changes whenever the engine had to forget what it keeps in memory beside the database.
+
+        That happens after an exception between the write and the end of a commit (Ctrl-C): whoever keeps something of the
+        store in memory forgets it as well. Read it inside a transaction.
+        """
+
+    #: Makes a transaction of a reader and the number of its first journal row. A layer above the engine may set it.
+    begin: Callable[[Reader, int], Transaction]
+
     def transact(self, fn: Callable[[Transaction], T]) -> T:
-        """Run `fn`, commit what it wrote, wait until it is durable; give back what it returned."""
+        """Run `fn`, commit the changes it collected, wait until they are durable; return what `fn` returned.
+
+        `fn` must not call the engine. It may be interrupted by an exception anywhere: then nothing is written.
+        """
 
     def read(self, fn: Callable[[Reader], T]) -> T:
         """Run `fn` on one moment. For short looks: it may hold up writers."""
@@ -331,8 +264,14 @@ def every(reader: Reader, space: Space, begin: bytes, end: bytes, step: int) -> 
         yield begin
 
 
+#: So few rows are quicker read one by one.
+_FEW = 2
+
+
 def get_each(reader: Reader, space: Space, keys: Sequence[bytes]) -> list[bytes | Corrupt | None]:
     """As `get_many`, but a damaged row is an answer for itself alone."""
+    if len(keys) <= _FEW:
+        return [_get_or_damage(reader, space, key) for key in keys]
     try:
         return list(reader.get_many(space, keys))
     except Corrupt:
@@ -344,3 +283,26 @@ def _get_or_damage(reader: Reader, space: Space, key: bytes) -> bytes | Corrupt 
         return reader.get(space, key)
     except Corrupt as exc:
         return exc
+
+
+__all__ = [
+    "DURABILITIES",
+    "Changes",
+    "Durability",
+    "Engine",
+    "Extent",
+    "Loader",
+    "Reader",
+    "Row",
+    "Snapshot",
+    "Space",
+    "Steps",
+    "Table",
+    "Traits",
+    "Transaction",
+    "Walk",
+    "every",
+    "get_each",
+    "iterate",
+    "iterate_keys",
+]

@@ -1,10 +1,13 @@
-"""Durability for many at once: one sync serves every commit that was applied before it began.
+"""Durability for many commits at once: one sync serves every commit that was applied before it began.
 
-At `disk`, a committer waits for a sync that covers it: the first to arrive leads one, those who come meanwhile wait
-for the next, which one of them leads; after a crowd was served, it first waits a moment for them to come back. At `os`, nobody waits, and a background thread syncs every interval.
+At `disk`, a committer waits for a sync that covers its commit. The first to come leads one; those who come meanwhile
+sleep at its gate, and one of them leads the next. At `os`, nobody waits: a background thread syncs every interval.
+
+Nothing here is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing behind: locks are held
+by `with`, and whoever wakes looks again at how far the disk has come.
 
 A thread that has more to do than to wait (an event loop) runs its verbs `deferring`, and is told when they are durable
-(`then`): all that it did meanwhile is in the next sync.
+(`call_when_durable`): all that it did meanwhile is in the next sync.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from queue import SimpleQueue
+from threading import get_ident
 from time import perf_counter, sleep
 from typing import TypeVar
 
@@ -21,11 +24,12 @@ from tenure.errors import TenureError, Unavailable
 
 T = TypeVar("T")
 
-#: When a sync has served as many, the next gives them time to come back: seconds at most, and between two looks.
+#: When a sync has served as many commits, the next gives their callers time to come back: seconds at most, and between
+#: two looks.
 _CROWD = 4
 _PATIENCE = 0.002
-_MOMENT = 0.00005
-#: Work on large commits, since the last sync, that is worth doing while the next one runs: to what a sync takes.
+_PAUSE = 0.00005
+#: Work on commits since the last sync that is worth doing while the next one runs, as a share of what a sync takes.
 _WORTH_OVERLAPPING = 0.5
 
 
@@ -34,27 +38,18 @@ class _Deferred(threading.local):
     newest: int | None = None
 
 
-class _Waiter:
-    """Sleeps until its commit is durable, has failed, or it is to lead; woken, it wakes the next.
+class _Sync:
+    """One sync. Its gate is locked while it runs: those who come meanwhile sleep there, and pass one after another."""
 
-    Each has a lock of its own, and they wake one another in a row: all at once they would only queue up for the interpreter.
-    """
+    __slots__ = ("gate", "leader")
 
-    __slots__ = ("lock", "next", "version")
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-        self.next: _Waiter | None = None
-        self.lock = threading.Lock()
-        self.lock.acquire()
-
-    def pass_on(self) -> None:
-        following, self.next = self.next, None
-        if following is not None:
-            following.lock.release()
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        #: The thread that leads it; 0 before it began.
+        self.leader = 0
 
 
-class Syncer:
+class GroupCommit:
     def __init__(self, sync: Callable[[], None], *, grouped: bool, interval: float) -> None:
         self.grouped = grouped
         self.syncs = 0
@@ -62,17 +57,17 @@ class Syncer:
         #: The newest commit that was written; set under the writer's lock.
         self.applied_to = 0
         self._durable = 0
-        self._leading = False
+        #: Commits that the last sync covered, and how long it took.
         self._crowd = 0
         self._took = 0.0
-        #: Seconds of work on commits that are not small, since the last sync; added to under the writer's lock.
+        #: Seconds of work on commits since the last sync; added to under the writer's lock.
         self.worked = 0.0
         self._failed: TenureError | None = None
+        self._current = _Sync()
         self._lock = threading.Lock()
-        self._waiting: list[_Waiter] = []
         self._deferred = _Deferred()
-        self._after: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
-        self._teller: threading.Thread | None = None
+        self._callbacks: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
+        self._caller: threading.Thread | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         if not grouped:
@@ -85,7 +80,7 @@ class Syncer:
         return version if self.grouped else 0
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
-        """Run without waiting for any sync. Also returns the commit that has to be durable before anybody is told; 0: none."""
+        """Run without waiting for any sync. Also returns the commit that must be durable before anyone is told; 0: none."""
         self._deferred.newest = 0
         try:
             result = run()
@@ -93,106 +88,64 @@ class Syncer:
         finally:
             self._deferred.newest = None
 
-    def then(self, version: int, told: Callable[[], None]) -> None:
-        """Have it called, by a thread of ours, once that commit is durable or cannot be: `wait` returns or raises then."""
-        self._after.put((version, told))
-        if self._teller is None:
+    def call_when_durable(self, version: int, callback: Callable[[], None]) -> None:
+        """Call back, from a thread of ours, once that commit is durable or cannot be: `wait` returns or raises then."""
+        self._callbacks.put((version, callback))
+        if self._caller is None:
             with self._lock:
-                if self._teller is None:
-                    self._teller = threading.Thread(target=self._tell, name="tenure-durable", daemon=True)
-                    self._teller.start()
+                if self._caller is None:
+                    self._caller = threading.Thread(target=self._call, name="tenure-durable", daemon=True)
+                    self._caller.start()
 
-    def _tell(self) -> None:
-        while (waiting := self._after.get()) is not None:
-            version, told = waiting
+    def _call(self) -> None:
+        while (waiting := self._callbacks.get()) is not None:
+            version, callback = waiting
             with suppress(TenureError):
                 self.wait(version)
-            told()
+            callback()
 
     def wait(self, version: int) -> None:
-        """Return once that commit is durable."""
+        """Return once that commit is durable. Raises Unavailable if a sync failed before it was."""
         if self._deferred.newest is not None:
             self._deferred.newest = max(self._deferred.newest, version)
             return
-        with self._lock:
-            if self._durable >= version:
-                return
+        while self._durable < version:
             if self._failed is not None:
-                self._refuse()
-            waiting = None
-            if self._leading:
-                waiting = _Waiter(version)
-                self._waiting.append(waiting)
-            self._leading = True
-        if waiting is not None:
-            self._sleep(waiting)
-            if self._durable >= version:
-                return
-            if self._failed is not None:
-                self._refuse()
-        self._lead()
+                raise Unavailable(f"the commit is not known to be durable: {self._failed}")
+            current = self._current
+            if current.gate.locked() and current.leader == get_ident():
+                current.gate.release()  # this thread left it locked: a tracing function raised as it was to be released
+            with current.gate:
+                # Of those who slept here while another led, each finds that this sync is over, and looks again.
+                if current is self._current and self._durable < version and self._failed is None:
+                    self._lead(current)
 
-    def _sleep(self, waiting: _Waiter) -> None:
-        """Until it is durable, has failed, or this one is to lead."""
-        try:
-            waiting.lock.acquire()
-        except BaseException:  # interrupted: nobody may wait for this one
-            with self._lock:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
-                    raise
-            waiting.pass_on()  # the row goes through here, whether or not it has come this far
-            if self._durable < waiting.version and self._failed is None:
-                self._hand_over(0)
-            raise
-        waiting.pass_on()
-
-    def _lead(self) -> None:
+    def _lead(self, current: _Sync) -> None:
+        """Sync, and let the next one begin. Requires: the gate of `current` is held."""
+        current.leader = get_ident()
         if self._crowd >= _CROWD:
             self._gather()
-        target = self.applied_to  # everything up to here was written before this sync begins
-        reached = 0
+        before, target = self._durable, self.applied_to  # all commits up to here were written before this sync begins
         began = perf_counter()
         try:
             self._sync()
-            reached = target
-            self._took = perf_counter() - began
         except TenureError as exc:
             self._failed = exc
             raise
-        finally:
-            self._hand_over(reached)
+        took = perf_counter() - began
+        busy, self.worked = self.worked > took * _WORTH_OVERLAPPING, 0.0
+        # Where commits are much work, the next sync does not wait for them: they are made while the disk is busy.
+        self._crowd, self._took = 0 if busy else target - before, took
+        self.syncs += 1
+        self._durable = max(self._durable, target)
+        self._current = _Sync()
 
     def _gather(self) -> None:
-        """Of many who were just served, most will be back at once: worth no more than the last sync took."""
+        """Of many callers who were just served, most will be back at once: worth no more than the last sync took."""
         enough = self._durable + self._crowd
         until = perf_counter() + min(self._took, _PATIENCE)
         while self.applied_to < enough and perf_counter() < until:
-            sleep(_MOMENT)
-
-    def _hand_over(self, reached: int) -> None:
-        """A sync has ended: wake those it served, and one that it did not, to lead the next."""
-        with self._lock:
-            self.syncs += 1
-            self._durable = durable = max(self._durable, reached)
-            everyone = self._failed is not None
-            served = [waiter for waiter in self._waiting if everyone or waiter.version <= durable]
-            self._waiting = [] if everyone else [waiter for waiter in self._waiting if waiter.version > durable]
-            at_work, self.worked = self.worked, 0.0
-            beside = at_work > self._took * _WORTH_OVERLAPPING
-            self._crowd = 0 if beside else len(served)
-            self._leading = bool(self._waiting)
-            if self._waiting:
-                # Last: what the others commit as they wake is in its sync. Unless that is so much work that it is done
-                # while the disk is busy: then the next sync does not wait for it.
-                served.insert(0 if beside else len(served), self._waiting.pop(0))
-            for waiter, following in pairwise(served):
-                waiter.next = following
-        if served:
-            served[0].lock.release()
-
-    def _refuse(self) -> None:
-        raise Unavailable(f"the commit is not known to be durable: {self._failed}")
+            sleep(_PAUSE)
 
     def _run(self, interval: float) -> None:
         synced = 0
@@ -208,7 +161,8 @@ class Syncer:
             synced = target
 
     def stop(self) -> None:
+        """End the threads. Requires: no more commits come."""
         self._stopping.set()
-        self._after.put(None)
+        self._callbacks.put(None)
         if self._thread is not None:
             self._thread.join()

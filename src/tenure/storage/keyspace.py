@@ -35,7 +35,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
-from tenure.storage.engine import Space
+Space = int
+"""A part of the keyspace: a column family, a named database or a prefix, as the engine has it."""
 
 META: Space = 0
 QUEUES: Space = 1
@@ -153,6 +154,12 @@ def tenant_range(tenant: str) -> tuple[bytes, bytes]:
 
 def queue_prefix(queue: int) -> bytes:
     return _QUEUE.pack(queue)
+
+
+def queue_of(key: bytes) -> int:
+    """The number of the queue that a key starts with."""
+    number: int = _QUEUE.unpack_from(key)[0]
+    return number
 
 
 def queue_range(queue: int) -> tuple[bytes, bytes]:

@@ -9,9 +9,9 @@ from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import delete_extras, delete_rows, due_row, index_row
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate, iterate_keys
 from tenure.storage.keyspace import Due
@@ -46,8 +46,8 @@ def read_state(reader: Reader, queue: int, job: bytes) -> StateRecord | None:
         return None
 
 
-def rebuild_state(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    tx, queue, job = ledger.tx, fault.queue, fault.job
+def rebuild_state(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    tx, queue, job = unit.tx, fault.queue, fault.job
     at = keyspace.of_queue(queue, job)
     if read_state(tx, queue, job) is not None:
         return "nothing to do any more: its state is there"
@@ -58,20 +58,20 @@ def rebuild_state(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) 
         delete_extras(tx, queue, job, records.HAS_PARTS | records.HAS_NOTES)
         if found is None or found[0].state == State.GONE:
             return "removed what was left of it"
-        ledger.event(Change.REPAIRED, queue, job, previous=found[1])
+        unit.event(Change.REPAIRED, queue, job, previous=found[1])
         return "removed the job: its state and payload are lost"
     registered = core.registry.by_number(tx, queue)
     state = (
-        _from_journal(tx, queue, job, *found, flags) if found is not None else _from_nothing(ledger, registered, flags)
+        _from_journal(tx, queue, job, *found, flags) if found is not None else _from_nothing(unit, registered, flags)
     )
     if state.state == State.LEASED and not _still_leased(tx, queue, job, state):
-        state = state._replace(state=int(State.WAITING), visible_at_ms=ledger.now, lease=NO_ID)
+        state = state._replace(state=int(State.WAITING), visible_at_ms=unit.now, lease=NO_ID)
     if state.state == State.WAITING and found is not None and found[0].state != State.WAITING:
-        state = state._replace(visible_at_ms=ledger.now)
-    state = state._replace(due_at_ms=_due_at(ledger, registered, queue, job, state))
-    _write(ledger, queue, job, at, state, found[1] if found is not None else 0)
+        state = state._replace(visible_at_ms=unit.now)
+    state = state._replace(due_at_ms=_due_at(unit, registered, queue, job, state))
+    _write(unit, queue, job, at, state, found[1] if found is not None else 0)
     if registered is not None and state.state == State.WAITING:
-        ledger.ready(registered, state.priority, state.visible_at_ms)
+        unit.ready(registered, state.priority, state.visible_at_ms)
     return f"made its state again {'from the journal' if found is not None else 'as waiting: the journal does not tell more'}"
 
 
@@ -124,11 +124,11 @@ def _visible_before(reader: Reader, ref: int) -> int:
     return 0
 
 
-def _from_nothing(ledger: Ledger, registered: Registered | None, flags: int) -> StateRecord:
+def _from_nothing(unit: UnitOfWork, registered: Registered | None, flags: int) -> StateRecord:
     attempts = registered.policy.max_attempts if registered is not None else 5
     # Never below a token that was handed out: one no delivery can have reached.
-    token = ledger.now << 16
-    return StateRecord(V1, int(State.WAITING), 0, 0, flags, 0, attempts, 0, token, ledger.now, 0, 0, 0, NO_ID)
+    token = unit.now << 16
+    return StateRecord(V1, int(State.WAITING), 0, 0, flags, 0, attempts, 0, token, unit.now, 0, 0, 0, NO_ID)
 
 
 def _still_leased(reader: Reader, queue: int, job: bytes, state: StateRecord) -> bool:
@@ -143,7 +143,7 @@ def _still_leased(reader: Reader, queue: int, job: bytes, state: StateRecord) ->
         return False
 
 
-def _due_at(ledger: Ledger, registered: Registered | None, queue: int, job: bytes, state: StateRecord) -> int:
+def _due_at(unit: UnitOfWork, registered: Registered | None, queue: int, job: bytes, state: StateRecord) -> int:
     """Its ttl or retention, by the due row that is there; a done job without one is kept as long as its policy says."""
     if state.state == State.DONE:
         kind = Due.RETENTION
@@ -151,26 +151,26 @@ def _due_at(ledger: Ledger, registered: Registered | None, queue: int, job: byte
         kind = Due.TTL
     else:
         return 0
-    for keys in iterate_keys(ledger.tx, keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_end(kind)):
+    for keys in iterate_keys(unit.tx, keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_end(kind)):
         for key in keys:
             due = keyspace.split_due(key)
             if due.queue == queue and due.reference == job:
                 return due.time_ms
     if kind is Due.TTL or registered is None:
         return 0
-    return ledger.now + max(registered.retention_ms, registered.result_retention_ms, 1)
+    return unit.now + max(registered.retention_ms, registered.result_retention_ms, 1)
 
 
-def _write(ledger: Ledger, queue: int, job: bytes, at: bytes, state: StateRecord, previous: int) -> None:
+def _write(unit: UnitOfWork, queue: int, job: bytes, at: bytes, state: StateRecord, previous: int) -> None:
     waiting = state.state == State.WAITING
-    ref = ledger.event(
+    ref = unit.event(
         Change.REPAIRED, queue, job, state, lease=state.lease, at_ms=state.visible_at_ms if waiting else 0,
         previous=previous,
     )  # fmt: skip
-    ledger.tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
+    unit.tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
     index = index_row(queue, job, state)
     if index is not None:
-        ledger.tx.put(*index, b"")
+        unit.tx.put(*index, b"")
     due = due_row(queue, job, state)
     if due is not None:
-        ledger.tx.put(keyspace.DUE, due, b"")
+        unit.tx.put(keyspace.DUE, due, b"")

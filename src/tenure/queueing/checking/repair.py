@@ -22,14 +22,13 @@ from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
-from tenure.queueing.ledger import Ledger
 from tenure.queueing.registry import NEXT_QUEUE
 from tenure.queueing.removal import due_row, index_row, remove, remove_leased
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate, iterate_keys
 from tenure.storage.keyspace import Counter, Due
 from tenure.storage.records import StateRecord
-from tenure.storage.segments import SegmentedTransaction
 
 
 def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
@@ -39,7 +38,7 @@ def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
     done: dict[Fault, str] = {}
     # Queues first, then rows, then jobs: each step finds what it builds on in place.
     for fault in sorted((fault for fault in faults if fault.mend), key=lambda fault: _ORDER.index(fault.mend)):
-        said = core.write(lambda ledger, f=fault: MENDERS[f.mend](core, ledger, f, events))  # type: ignore[misc]
+        said = core.write(lambda unit, f=fault: MENDERS[f.mend](core, unit, f, events))  # type: ignore[misc]
         if said:
             done[fault] = said
     return done
@@ -48,17 +47,17 @@ def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _delete_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _delete_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     if fault.job and fault.space in (keyspace.READY, keyspace.DONE, keyspace.DEAD):
-        state = read_state(ledger.tx, fault.queue, fault.job)
+        state = read_state(unit.tx, fault.queue, fault.job)
         if state is not None and _index_key(fault, state) == fault.key:
             return "nothing to do any more: the job is in that state now"
-    ledger.tx.delete(fault.space, fault.key)
+    unit.tx.delete(fault.space, fault.key)
     return f"deleted the row from {keyspace.NAMES[fault.space]}"
 
 
-def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    tx = ledger.tx
+def _put_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    tx = unit.tx
     if fault.job:
         state = read_state(tx, fault.queue, fault.job)
         if state is None or fault.key not in (due_row(fault.queue, fault.job, state), _index_key(fault, state)):
@@ -76,20 +75,19 @@ def _put_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> st
     queue = core.registry.by_number(tx, fault.queue)
     if fault.space == keyspace.READY and queue is not None:
         ready = keyspace.split_ready(fault.key)
-        ledger.ready(queue, ready.priority, ready.visible_at_ms)
+        unit.ready(queue, ready.priority, ready.visible_at_ms)
     return f"put the row back into {keyspace.NAMES[fault.space]}"
 
 
-def _break_up(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _break_up(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     """What can be read of a segment becomes rows, which the next look sets right one by one."""
-    if not isinstance(ledger.tx, SegmentedTransaction):
+    if not unit.tx.break_up(fault.key):
         return ""
-    ledger.tx.break_up(fault.key)
     return "took the jobs apart: their states are made again from the journal"
 
 
-def _forget_request(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    tx, request = ledger.tx, fault.key[:16]
+def _forget_request(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    tx, request = unit.tx, fault.key[:16]
     keys = tx.keys(keyspace.REQUESTS, keyspace.request(request, 0), keyspace.request(request, 0xFFFF), 1 << 16)
     due: list[bytes] = []
     for rows in iterate_keys(tx, keyspace.DUE, keyspace.due_prefix(Due.REQUEST), keyspace.due_end(Due.REQUEST)):
@@ -104,46 +102,46 @@ def _index_key(fault: Fault, state: StateRecord) -> bytes | None:
     return None if index is None else index[1]
 
 
-def _hold_key(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    queue = core.registry.by_number(ledger.tx, fault.queue)
-    state = read_state(ledger.tx, fault.queue, fault.job)
+def _hold_key(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    queue = core.registry.by_number(unit.tx, fault.queue)
+    state = read_state(unit.tx, fault.queue, fault.job)
     if queue is None or state is None or state.state in TERMINAL:
         return "nothing to do any more: the job has ended"
-    keys = free_keys(ledger, queue, [fault.job])
-    hold_keys(ledger, queue, keys)
+    keys = free_keys(unit, queue, [fault.job])
+    hold_keys(unit, queue, keys)
     return "gave it its key back" if keys else ""
 
 
-def _drop_notes(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    state = read_state(ledger.tx, fault.queue, fault.job)
+def _drop_notes(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    state = read_state(unit.tx, fault.queue, fault.job)
     if state is None:
         return "nothing to do any more: the job is gone"
     at = keyspace.of_queue(fault.queue, fault.job)
-    ledger.tx.delete(keyspace.NOTES, at)
+    unit.tx.delete(keyspace.NOTES, at)
     if state.flags & records.HAS_RESULT_PARTS:
-        ledger.tx.delete_range(
+        unit.tx.delete_range(
             keyspace.PAYLOAD, *keyspace.payload_range(fault.queue, fault.job, keyspace.RESULT_PARTS, 0x7FFF)
         )
     flags = state.flags & ~(records.HAS_NOTES | records.HAS_RESULT_PARTS)
-    ledger.tx.put(keyspace.STATE, at, records.encode_state(state._replace(flags=flags)))
+    unit.tx.put(keyspace.STATE, at, records.encode_state(state._replace(flags=flags)))
     return "removed what was noted of it: its last error, progress and result are lost"
 
 
 # ── the store's own rows ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _queue_row(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _queue_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     """The journal tells a queue's name and number; its policy starts again from the default, if it says no more."""
     name = QueueName(*keyspace.split_queue_row(fault.key)) if fault.key else None
-    found = _queue_in_journal(ledger.tx, name, fault.queue)
+    found = _queue_in_journal(unit.tx, name, fault.queue)
     if found is None:
         return ""
     name, number, policy = found
-    if ledger.tx.get(keyspace.QUEUES, keyspace.queue_row(*name)) is not None and not fault.key:
+    if unit.tx.get(keyspace.QUEUES, keyspace.queue_row(*name)) is not None and not fault.key:
         return "came right with another repair"
-    quota = quotas.read(ledger.tx, name.tenant)
+    quota = quotas.read(unit.tx, name.tenant)
     meter = 0 if quota is None else quota.number
-    ledger.save_queue(records.QueueRecord(number, *name, policy or Policy(), meter=meter))
+    unit.save_queue(records.QueueRecord(number, *name, policy or Policy(), meter=meter))
     return f"made queue {name} again, {'with the policy the journal tells' if policy else 'with the default policy'}"
 
 
@@ -169,64 +167,64 @@ def _queue_in_journal(
     return None if found is None else (found, number, policy)
 
 
-def _clock(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    core.time.save(ledger.tx)
+def _clock(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    core.time.save(unit.tx)
     return "wrote the store's clock again"
 
 
-def _next_queue(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    taken = [queue.number for queue in core.registry.all(ledger.tx)] + quotas.meters_in_use(ledger.tx)
+def _next_queue(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    taken = [queue.number for queue in core.registry.all(unit.tx)] + quotas.meters_in_use(unit.tx)
     number = max(taken, default=0) + 1
-    ledger.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
+    unit.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
     return f"set the next queue's number to {number}"
 
 
-def _set_meter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    queue = core.registry.by_number(ledger.tx, fault.queue)
-    quota = None if queue is None else quotas.read(ledger.tx, queue.name.tenant)
+def _set_meter(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    queue = core.registry.by_number(unit.tx, fault.queue)
+    quota = None if queue is None else quotas.read(unit.tx, queue.name.tenant)
     meter = 0 if quota is None else quota.number
     if queue is None or queue.meter == meter:
         return "nothing to do any more"
-    ledger.save_queue(queue.record(meter=meter))
+    unit.save_queue(queue.record(meter=meter))
     return f"its tenant's usage is counted under {meter} from now on"
 
 
-def _drop_quota(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _drop_quota(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     tenant = keyspace.split_quota_row(fault.key)
-    ledger.tx.delete(keyspace.META, fault.key)
-    for queue in core.registry.all(ledger.tx, tenant):
+    unit.tx.delete(keyspace.META, fault.key)
+    for queue in core.registry.all(unit.tx, tenant):
         if queue.meter:
-            ledger.save_queue(queue.record(meter=0))
+            unit.save_queue(queue.record(meter=0))
     return f"lifted the quota of tenant {tenant}, which is lost: set it again"
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _remove_job(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _remove_job(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     """Its payload is lost, and with it the job."""
-    tx, queue, job = ledger.tx, fault.queue, fault.job
+    tx, queue, job = unit.tx, fault.queue, fault.job
     state = read_state(tx, queue, job)
     if state is None:
         tx.delete(keyspace.JOBS, fault.key)
         return "removed what was left of it"
     # Whatever its flags say, nothing of it may stay.
     state = state._replace(flags=state.flags | records.HAS_PARTS | records.HAS_NOTES)
-    (remove_leased if state.state == State.LEASED else remove)(ledger, queue, job, state, Change.REPAIRED)
+    (remove_leased if state.state == State.LEASED else remove)(unit, queue, job, state, Change.REPAIRED)
     return "removed the job: its payload is lost"
 
 
-def _gone(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _gone(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     """The journal knows a job of which nothing is left: say there that it is gone."""
-    if ledger.tx.get(keyspace.STATE, keyspace.of_queue(fault.queue, fault.job)) is not None:
+    if unit.tx.get(keyspace.STATE, keyspace.of_queue(fault.queue, fault.job)) is not None:
         return "nothing to do any more: the job is there"
-    ledger.event(Change.REPAIRED, fault.queue, fault.job, previous=fault.number)
+    unit.event(Change.REPAIRED, fault.queue, fault.job, previous=fault.number)
     return "noted in the journal that the job is lost"
 
 
-def _give_back(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _give_back(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     """A lease that cannot be relied on ends, and every job that names it waits again. `key` is the lease."""
-    tx, queue, lease = ledger.tx, fault.queue, fault.key
+    tx, queue, lease = unit.tx, fault.queue, fault.key
     registered = core.registry.by_number(tx, queue)
     jobs = []
     for rows in iterate(tx, keyspace.STATE, *keyspace.queue_range(queue)):
@@ -245,41 +243,41 @@ def _give_back(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> 
     tx.delete(keyspace.LEASE_JOBS, keyspace.of_queue(queue, lease))
     tx.delete_range(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease))
     for job, state in jobs:
-        back = state._replace(state=int(State.WAITING), visible_at_ms=ledger.now, lease=NO_ID)
-        ref = ledger.event(Change.REPAIRED, queue, job, back, lease=lease, at_ms=ledger.now, previous=state.last_event)
+        back = state._replace(state=int(State.WAITING), visible_at_ms=unit.now, lease=NO_ID)
+        ref = unit.event(Change.REPAIRED, queue, job, back, lease=lease, at_ms=unit.now, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(back._replace(last_event=ref)))
-        tx.put(keyspace.READY, keyspace.ready(queue, back.priority, ledger.now, job), b"")
+        tx.put(keyspace.READY, keyspace.ready(queue, back.priority, unit.now, job), b"")
         if registered is not None:
-            ledger.ready(registered, back.priority, ledger.now)
-    ledger.count(queue, Counter.LEASED, -len(jobs))
-    ledger.count(queue, Counter.WAITING, len(jobs))
+            unit.ready(registered, back.priority, unit.now)
+    unit.count(queue, Counter.LEASED, -len(jobs))
+    unit.count(queue, Counter.WAITING, len(jobs))
     return f"ended the lease, and gave {len(jobs)} jobs back"
 
 
-def _lease_lost(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    record = read_lease(ledger.tx, fault.queue, fault.key)
+def _lease_lost(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    record = read_lease(unit.tx, fault.queue, fault.key)
     if record is None:
         return "nothing to do any more: the lease has ended"
     at = keyspace.of_queue(fault.queue, fault.key)
-    ledger.tx.put(keyspace.LEASES, at, records.encode_lease(record._replace(lost=fault.number)))
+    unit.tx.put(keyspace.LEASES, at, records.encode_lease(record._replace(lost=fault.number)))
     return f"set its number of cancelled jobs to {fault.number}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _add_counter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
+def _add_counter(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     # The difference holds whatever was counted since the check looked.
-    ledger.tx.add(fault.key, fault.number)
+    unit.tx.add(fault.key, fault.number)
     return f"corrected the counter by {fault.number:+d}"
 
 
-def _set_counter(core: Core, ledger: Ledger, fault: Fault, events: LastEvents) -> str:
-    ledger.tx.put(fault.space, fault.key, records.encode_count(max(0, fault.number)))
+def _set_counter(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    unit.tx.put(fault.space, fault.key, records.encode_count(max(0, fault.number)))
     return f"set the counter to {max(0, fault.number)}, by a recount"
 
 
-Mender = Callable[[Core, Ledger, Fault, LastEvents], str]
+Mender = Callable[[Core, UnitOfWork, Fault, LastEvents], str]
 MENDERS: dict[str, Mender] = {
     "set_counter": _set_counter,
     "clock": _clock,

@@ -7,17 +7,19 @@ comes to rely on what some engines cannot do.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from types import TracebackType
 from typing import TypeVar
 
 from sortedcontainers import SortedDict
 
 from tenure.errors import Corrupt, InvalidArgument, StoreClosed
-from tenure.storage.engine import Extent, Row, Snapshot, Space, Steps, Traits
-from tenure.storage.keyspace import COUNTERS, LAST, NAMES, commit, split_commit
+from tenure.storage.engine import Changes, Extent, Reader, Row, Snapshot, Space, Steps, Traits, Transaction
+from tenure.storage.keyspace import COUNTERS, JOURNAL, LAST, NAMES, commit, split_commit
 from tenure.storage.records import decode_count, encode_count
+from tenure.storage.writer_lock import WriterLock
 
 T = TypeVar("T")
 
@@ -52,87 +54,31 @@ class _Tables:
         return [key for key, _ in zip(found, range(limit), strict=False)]
 
 
-class _Transaction(_Tables):
-    def __init__(self, tables: Sequence[SortedDict]) -> None:
-        super().__init__(tables)
-        self._writes: dict[tuple[Space, bytes], bytes | None] = {}
-        self._ranges: list[tuple[Space, bytes, bytes]] = []
-        self._adds: dict[bytes, int] = {}
-        self._appended: dict[Space, list[bytes]] = {}
+class _StrictReader(_Tables):
+    """Refuses to read what its transaction has written."""
+
+    changes: Changes
 
     def _refuse(self, space: Space, begin: bytes, end: bytes | None = None) -> None:
-        stop = begin + b"\0" if end is None else end
-        written = any(s == space and begin <= k < stop for s, k in self._written())
-        if written or any(s == space and begin < e and b < stop for s, b, e in self._ranges):
+        changes, stop = self.changes, begin + b"\0" if end is None else end
+        if (
+            any(s == space and begin <= k < stop for s, k, _ in changes.writes)
+            or any(s == space and begin < e and b < stop for s, b, e in changes.ranges)
+            or (space == COUNTERS and any(begin <= key < stop for key in changes.adds))
+        ):
             raise ReadOwnWrite(f"this transaction wrote to {NAMES[space]} where it now reads")
 
-    def _written(self) -> Iterator[tuple[Space, bytes]]:
-        yield from self._writes
-        for key in self._adds:
-            yield COUNTERS, key
-
     def get(self, space: Space, key: bytes) -> bytes | None:
-        if self._writes or self._adds or self._ranges:
+        if self.changes:
             self._refuse(space, key)
         return super().get(space, key)
 
     def keys(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
-        if self._writes or self._adds or self._ranges:
+        if self.changes:
             self._refuse(space, begin, end)
         return super().keys(space, begin, end, limit, reverse=reverse)
-
-    def put(self, space: Space, key: bytes, value: bytes) -> None:
-        self._writes[space, key] = value
-
-    def put_many(self, space: Space, rows: Iterable[Row]) -> None:
-        for key, value in rows:
-            self._writes[space, key] = value
-
-    def delete(self, space: Space, key: bytes) -> None:
-        self._writes[space, key] = None
-
-    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self._writes[space, key] = None
-
-    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        self._ranges.append((space, begin, end))
-
-    def add(self, key: bytes, delta: int) -> None:
-        self._adds[key] = self._adds.get(key, 0) + delta
-
-    def guard(self, space: Space, key: bytes) -> None:
-        pass
-
-    def next_append(self, space: Space) -> int:
-        table = self._tables[space]
-        return (split_commit(table.peekitem(-1)[0]) if table else 0) + 1 + len(self._appended.get(space, ()))
-
-    def append(self, space: Space, value: bytes) -> int:
-        number = self.next_append(space)
-        self._appended.setdefault(space, []).append(value)
-        return number
-
-    def apply(self) -> bool:
-        for space, values in self._appended.items():
-            first = self.next_append(space) - len(values)
-            for offset, appended in enumerate(values):
-                self._tables[space][commit(first + offset)] = appended
-        for space, begin, end in self._ranges:
-            table = self._tables[space]
-            for key in list(table.irange(begin, end, inclusive=(True, False))):
-                del table[key]
-        for (space, key), value in self._writes.items():
-            if value is None:
-                self._tables[space].pop(key, None)
-            else:
-                self._tables[space][key] = value
-        table = self._tables[COUNTERS]
-        for key, delta in self._adds.items():
-            table[key] = encode_count(decode_count(table.get(key)) + delta)
-        return bool(self._writes or self._ranges or self._adds or self._appended)
 
 
 class _Snapshot(_Tables):
@@ -173,34 +119,93 @@ class MemoryEngine:
     alone = True
     home = None
     remarks: tuple[str, ...] = ()
-    straight = None
     loader = None
+    group_commit = None
 
     def __init__(self) -> None:
         self.retried: Callable[[str], None] = lambda why: None
         self._tables = [SortedDict() for _ in NAMES]
-        self._lock = threading.Lock()
+        self._writer = WriterLock()
         self._version = 0
         self._owner = os.getpid()
         self._closed = False
+        self.generation = 0
+        self.begin: Callable[[Reader, int], Transaction] = Transaction
+        #: Changes that are being applied: an exception (Ctrl-C) may leave some of them undone, and then the next to take
+        #: the writer's lock applies them again, which comes to the same.
+        self._applying: Changes | None = None
+        self._counts: dict[bytes, bytes] = {}
 
-    def transact(self, fn: Callable[[_Transaction], T]) -> T:
-        with self._lock:
-            self._usable()
-            transaction = _Transaction(self._tables)
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        with self._held():
+            reader = _StrictReader(self._tables)
+            transaction = self.begin(reader, self._next_commit())
+            reader.changes = transaction
             result = fn(transaction)
-            if transaction.apply():
-                self._version += 1
+            reader.changes = Changes()  # what a layer above the engine still adds may follow from what was written
+            transaction.finish()
+            if transaction:
+                self._counts = self._counted(transaction)
+                self._applying = transaction
+                self._apply(transaction)
             return result
 
+    def _next_commit(self) -> int:
+        journal = self._tables[JOURNAL]
+        return (split_commit(journal.peekitem(-1)[0]) if journal else 0) + 1
+
+    def _counted(self, changes: Changes) -> dict[bytes, bytes]:
+        """The counters as they will be: computed before anything is written, so that applying twice adds once."""
+        table = self._tables[COUNTERS]
+        return {key: encode_count(decode_count(table.get(key)) + delta) for key, delta in changes.adds.items()}
+
+    def _apply(self, changes: Changes) -> None:
+        """Requires: the writer's lock is held. Doing it again changes nothing."""
+        tables = self._tables
+        assert isinstance(changes, Transaction)
+        for offset, row in enumerate(changes.journal):
+            tables[JOURNAL][commit(changes.next_commit + offset)] = row
+        for space, begin, end in changes.ranges:
+            for key in list(tables[space].irange(begin, end, inclusive=(True, False))):
+                tables[space].pop(key, None)
+        for space, key, value in changes.writes:
+            if value is None:
+                tables[space].pop(key, None)
+            else:
+                tables[space][key] = value
+        for key, value in self._counts.items():
+            tables[COUNTERS][key] = value
+        for remember in changes.on_written:
+            remember()
+        self._version += 1
+        self._applying = None
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The writer's lock. Raises StoreClosed."""
+        if self._writer.lock.locked():
+            self._writer.take_back()
+        with self._writer.lock:
+            self._writer.holder = get_ident()
+            if self._closed or os.getpid() != self._owner:
+                self._refuse()
+            if self._applying is not None:
+                self._mend(self._applying)
+            yield
+
+    def _mend(self, changes: Changes) -> None:
+        """A commit was interrupted while it was applied: apply it again, to sorted tables made anew."""
+        for space, table in enumerate(self._tables):
+            self._tables[space] = SortedDict(dict(dict.items(table)))
+        self.generation += 1
+        self._apply(changes)
+
     def read(self, fn: Callable[[_Tables], T]) -> T:
-        with self._lock:
-            self._usable()
+        with self._held():
             return fn(_Tables(self._tables))
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        with self._lock:
-            self._usable()
+        with self._held():
             return _Snapshot([SortedDict(table) for table in self._tables])
 
     def version(self) -> int:
@@ -221,8 +226,7 @@ class MemoryEngine:
     def close(self) -> None:
         self._closed = True
 
-    def _usable(self) -> None:
+    def _refuse(self) -> None:
         if self._closed:
             raise StoreClosed("this store was closed")
-        if os.getpid() != self._owner:
-            raise StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
+        raise StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32
-from tenure.storage.records.framing import PART_BYTES, V1, damaged, seal, unseal
+from tenure.storage.records.framing import PART_BYTES, V1, damaged, pack_crc, seal, unseal
 from tenure.storage.records.jobs import split_parts
 
 _COUNT = Struct(">Q")
+_pack_count = _COUNT.pack
 _REQUEST = Struct(">BQ16sHB")
 
 
@@ -83,8 +84,8 @@ COUNT_BYTES = 12  # a u64 and its CRC: engines that add atomically keep the same
 
 
 def encode_count(value: int) -> bytes:
-    body = _COUNT.pack(value & COUNT_MASK)
-    return body + crc32(body).to_bytes(4, "big")
+    body = _pack_count(value & COUNT_MASK)
+    return body + pack_crc(crc32(body))
 
 
 def decode_count(value: bytes | None) -> int:

@@ -7,7 +7,10 @@ from struct import Struct
 import msgspec
 
 from tenure.errors import Corrupt
-from tenure.storage.checksum import crc32_held
+from tenure.storage.checksum import LONG, crc32, crc32_held
+
+#: For encoders that add the CRC themselves, where a call more is felt.
+pack_crc = Struct(">I").pack
 
 V1 = 1
 V1_BYTE = b"\x01"
@@ -17,7 +20,7 @@ PART_BYTES = 64 * 1024
 
 
 def seal(body: bytes) -> bytes:
-    return body + crc32_held(body).to_bytes(4, "big")
+    return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
 def unseal(what: str, value: bytes) -> bytes:
@@ -35,8 +38,6 @@ def damaged(what: str, value: bytes) -> Corrupt:
     return Corrupt(f"{what} is damaged: its checksum does not fit its {len(value)} bytes")
 
 
-#: For those who seal by hand, where a call more is felt.
-pack_crc = Struct(">I").pack
 unpack_crc = Struct(">I").unpack_from
 new_tuple = tuple.__new__  # what `_make` does, without a Python frame a record
 encode_msgpack = msgspec.msgpack.Encoder().encode

@@ -136,12 +136,12 @@ def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes])
 
 
 def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> JobRecord | Corrupt:
-    if value is None or isinstance(value, Corrupt):
-        return Corrupt("its payload is missing" if value is None else value.detail, job.hex())
-    try:
-        return decode_job(value, job)
-    except Corrupt as exc:
-        return exc
+    if type(value) is bytes:
+        try:
+            return new_tuple(JobRecord, job_fields(value, job))
+        except Corrupt as exc:
+            return exc
+    return Corrupt(value.detail if isinstance(value, Corrupt) else "its payload is missing", job.hex())
 
 
 def split_parts(data: bytes, start: int) -> list[bytes]:

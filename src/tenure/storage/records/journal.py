@@ -8,14 +8,16 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from tenure.errors import Corrupt
-from tenure.storage.checksum import crc32_held
-from tenure.storage.records.framing import V1, damaged, unseal
+from tenure.storage.checksum import LONG, crc32, crc32_held
+from tenure.storage.records.framing import V1, damaged, pack_crc, unseal
 
 _JOURNAL = Struct(">BBHQQ")  # version, reserved, events, first event's number, time
 _EVENT = Struct(">BBBBI16s16sQIIQQII")
+_pack_journal = _JOURNAL.pack
 EVENT_BYTES = _EVENT.size
 EVENTS_A_ROW = 1000
 REF_BITS = 10
+REF_BYTES = 8
 
 #: The pieces of an event, for those who write many at once: head + job + lease + middle + text reference.
 pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queue
@@ -67,13 +69,14 @@ class JournalRow(NamedTuple):
 
 
 def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tail: bytes) -> bytes:
-    return encode_journal_row(len(events), first_number, time_ms, b"".join(events) + tail)
+    body = b"".join((_pack_journal(V1, 0, len(events), first_number, time_ms), *events, tail))
+    return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
 def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes) -> bytes:
     """As `encode_journal`, of events that are one piece of bytes already."""
-    body = _JOURNAL.pack(V1, 0, events, first_number, time_ms) + rest
-    return body + crc32_held(body).to_bytes(4, "big")
+    body = _pack_journal(V1, 0, events, first_number, time_ms) + rest
+    return body + pack_crc(crc32_held(body))
 
 
 def decode_journal_header(value: bytes) -> JournalHeader:

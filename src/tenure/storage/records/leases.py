@@ -71,6 +71,8 @@ _pack_token = Struct(">Q").pack
 
 
 def encode_lease_jobs(jobs: Sequence[bytes], tokens: Sequence[int]) -> bytes:
+    if len(jobs) == 1:
+        return seal(V1_BYTE + jobs[0] + _pack_token(tokens[0]))
     if jobs and tokens.count(tokens[0]) == len(tokens):
         token = _pack_token(tokens[0])  # as in most claims: then no step of Python is made for each
         return seal(b"".join((V1_BYTE, token.join(jobs), token)))

@@ -54,7 +54,7 @@ _unpack_state = _STATE.unpack_from
 def seal_state(*fields: object) -> bytes:
     """The bytes of a state given field by field, in the order of `StateRecord`."""
     body = _pack_state(*fields)
-    return body + crc32(body).to_bytes(4, "big")
+    return body + pack_crc(crc32(body))
 
 
 def encode_state(record: StateRecord) -> bytes:
@@ -106,19 +106,18 @@ def decode_states(
     values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]
 ) -> list[StateRecord | Corrupt | None]:
     """As `decode_state`, of many: damage is an answer for the job it befell."""
-    rows = state_rows(values)
+    rows = state_rows(values) if len(values) > 1 else None
     if rows is None:
         return list(map(_decode_or_damage, values, jobs))
     return list(map(new_tuple, repeat(StateRecord), rows))
 
 
 def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> StateRecord | Corrupt | None:
-    if value is None or isinstance(value, Corrupt):
-        return None if value is None else Corrupt(value.detail, job.hex())
-    try:
-        return decode_state(value, job)
-    except Corrupt as exc:
-        return exc
+    if type(value) is bytes:
+        if len(value) == STATE_BYTES and value[0] == V1 and unpack_crc(value, _STATE_BODY)[0] == crc32(value[:-4]):
+            return new_tuple(StateRecord, _unpack_state(value))
+        return Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
+    return Corrupt(value.detail, job.hex()) if isinstance(value, Corrupt) else None
 
 
 # ── states that differ in their last event only ──────────────────────────────────────────────────────────────────────

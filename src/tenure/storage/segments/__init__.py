@@ -11,16 +11,18 @@ Segments never overlap: ids are given out in blocks, in ascending order, by the 
 from __future__ import annotations
 
 from tenure.storage.segments.engine import SegmentedEngine, has_segments
-from tenure.storage.segments.reader import Kept
 from tenure.storage.segments.snapshot import SegmentedSnapshot, SegmentedWalk
-from tenure.storage.segments.transaction import Habits, SegmentedTransaction
+from tenure.storage.segments.stored import SegmentShare, StoredSegment
+from tenure.storage.segments.transaction import SegmentedTransaction, SegmentMemory, SegmentUse
 
 __all__ = [
-    "Habits",
-    "Kept",
+    "SegmentMemory",
+    "SegmentShare",
+    "SegmentUse",
     "SegmentedEngine",
     "SegmentedSnapshot",
     "SegmentedTransaction",
     "SegmentedWalk",
+    "StoredSegment",
     "has_segments",
 ]

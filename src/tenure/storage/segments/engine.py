@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tenure.storage.engine import Engine, Loader, Reader, Snapshot, Space, Straight, Traits, Transaction
+from tenure.storage.engine import Engine, Loader, Reader, Snapshot, Space, Traits, Transaction
+from tenure.storage.group_commit import GroupCommit
 from tenure.storage.keyspace import LAST, SEGMENT_READY, SEGMENT_STATE, SEGMENTS
-from tenure.storage.segments.reader import MADE, RecentBodies, SegmentedReader
+from tenure.storage.segments.reader import MADE, SegmentedReader
 from tenure.storage.segments.snapshot import SegmentedSnapshot
-from tenure.storage.segments.transaction import Habits, SegmentedTransaction
+from tenure.storage.segments.transaction import SegmentedTransaction, SegmentMemory
 
 T = TypeVar("T")
 _OWN = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
@@ -22,14 +23,29 @@ class SegmentedEngine:
     def __init__(self, inner: Engine) -> None:
         self.inner = inner
         self.remarks = inner.remarks
-        #: Whether there may be segments. Once there are, it stays so: looking for one in vain is cheap.
-        self.there = inner.read(has_segments)
-        self._recent = RecentBodies()
-        self._habits = Habits()
+        self._segments = SegmentMemory(there=inner.read(has_segments))
+        #: The inner engine's generation that the memory above belongs to.
+        self._of_generation = inner.generation
+        # The inner engine makes our transactions: each is one object, not one around another.
+        inner.begin = self._begin
+        self.transact = inner.transact
 
     @property
     def traits(self) -> Traits:
         return self.inner.traits
+
+    @property
+    def begin(self) -> Callable[[Reader, int], Transaction]:
+        return self.inner.begin
+
+    @begin.setter
+    def begin(self, begin: Callable[[Reader, int], Transaction]) -> None:
+        self.inner.begin = begin
+
+    @property
+    def there(self) -> bool:
+        """Whether there may be segments."""
+        return self._segments.there
 
     @property
     def retried(self) -> Callable[[str], None]:
@@ -44,37 +60,49 @@ class SegmentedEngine:
         return self.inner.home
 
     @property
-    def straight(self) -> Straight | None:
-        """The rows that are stored, and no others: whoever misses one goes the other way."""
-        return self.inner.straight
-
-    @property
     def loader(self) -> Loader | None:
         """It takes in new jobs only, which no segment holds."""
         return self.inner.loader
 
     @property
+    def group_commit(self) -> GroupCommit | None:
+        return self.inner.group_commit
+
+    @property
     def alone(self) -> bool:
         return self.inner.alone
 
-    def transact(self, fn: Callable[[Transaction], T]) -> T:
-        def run(tx: Transaction) -> T:
-            transaction = SegmentedTransaction(tx, self.there, self._recent, self._habits)
-            result = fn(transaction)
-            if transaction.finish():
-                self.there = True
-            return result
+    @property
+    def generation(self) -> int:
+        return self.inner.generation
 
-        return self.inner.transact(run)
+    def _begin(self, reader: Reader, next_commit: int) -> Transaction:
+        """Requires: the writer's lock is held."""
+        if self.inner.generation != self._of_generation:
+            self._forget()
+        return SegmentedTransaction(reader, next_commit, self._segments)
+
+    def _forget(self) -> None:
+        """A commit was interrupted: what is remembered of segments may not be what is stored."""
+        self._segments.there = True  # looking for a segment in vain is cheap
+        self._segments.recent.clear()
+        self._of_generation = self.inner.generation
 
     def read(self, fn: Callable[[Reader], T]) -> T:
-        return self.inner.read(lambda reader: fn(SegmentedReader(reader, self.there, self._recent)))
+        def run(reader: Reader) -> T:
+            if self.inner.generation != self._of_generation:
+                self._forget()
+            return fn(SegmentedReader(reader, self._segments.there, self._segments.recent))
+
+        return self.inner.read(run)
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
         if spaces is not None and not MADE.isdisjoint(spaces):
             spaces = tuple({*spaces, *_OWN})
         inner = self.inner.snapshot(spaces)
-        return SegmentedSnapshot(inner, self.there)  # asked after the moment was taken: then it is known of all in it
+        return SegmentedSnapshot(
+            inner, self._segments.there
+        )  # asked after the moment was taken: then it is known of all in it
 
     def version(self) -> int:
         return self.inner.version()
@@ -93,10 +121,6 @@ class SegmentedEngine:
 
     def close(self) -> None:
         self.inner.close()
-
-    def __getattr__(self, name: str) -> Any:
-        """What an engine has besides: a syncer to wait for, and what tests look at."""
-        return getattr(self.inner, name)
 
 
 def has_segments(reader: Reader) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from tenure.errors import Corrupt
-from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.storage.engine import Reader, Row, Space
-from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, ready_from
+from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
 from tenure.storage.records import (
     NewSegment,
     Segment,
@@ -18,8 +16,8 @@ from tenure.storage.records import (
     decode_segment_mark,
     decode_segment_state,
     encode_segment_mark,
-    segment_state_rows,
 )
+from tenure.storage.segments.stored import StoredSegment
 
 #: Spaces whose rows may stand for a job of a segment.
 MADE = frozenset({JOBS, STATE, READY})
@@ -52,111 +50,39 @@ class RecentBodies:
             self._old, self._young = self._young, {}
         self._young[key] = body
 
+    def put_many(self, bodies: Sequence[tuple[bytes, NewSegment]]) -> None:
+        for key, body in bodies:
+            self.put(key, body)
+
     def delete(self, key: bytes) -> None:
         self._young.pop(key, None)
         self._old.pop(key, None)
 
-
-class Kept:
-    """A segment as it is stored now. `places` are where its jobs are that are still in it."""
-
-    __slots__ = ("body", "key", "places", "prefix", "state")
-
-    def __init__(self, key: bytes, state: SegmentStateRecord, body: NewSegment) -> None:
-        self.key, self.prefix = key, key[:4]
-        self.state, self.body = state, body
-        self.places: Sequence[int] = range(state.first, body.count)
-        if state.gone != NO_ID:
-            gone = int.from_bytes(state.gone, "big")
-            self.places = [place for place in self.places if not gone >> place & 1]
-
-    @property
-    def jobs(self) -> list[bytes]:
-        return self.jobs_at(self.places)
-
-    def jobs_at(self, places: Sequence[int]) -> list[bytes]:
-        jobs = self.body.jobs
-        return jobs[places.start : places.stop] if isinstance(places, range) else [jobs[place] for place in places]
-
-    def payloads_at(self, places: Sequence[int]) -> list[bytes]:
-        payloads = self.body.payloads(places[0], places[-1] + 1)
-        return payloads if len(payloads) == len(places) else [payloads[place - places[0]] for place in places]
-
-    def events_at(self, places: Sequence[int]) -> Sequence[int]:
-        """The last event of each."""
-        base = self.state.last_event
-        if isinstance(places, range):
-            return range(base + places.start, base + places.stop)
-        return [base + place for place in places]
-
-    @property
-    def count(self) -> int:
-        return len(self.places)
-
-    def place(self, job: bytes) -> int:
-        """Where a job is; -1 if it is not in it."""
-        place = self.body.place(job)
-        return place if place in self.places else -1
-
-    @property
-    def ready_place(self) -> bytes:
-        """How the keys of its jobs in `ready` begin: the job follows."""
-        return ready_from(int.from_bytes(self.prefix, "big"), self.state.priority, self.state.visible_at_ms)
-
-    @property
-    def mark(self) -> bytes:
-        """Its key in `segment_ready`: that of its first job in `ready`."""
-        return self.ready_place + self.state.first_job
-
-    def keys(self, space: Space, places: Sequence[int]) -> list[bytes]:
-        before = self.ready_place if space == READY else self.prefix
-        return [before + job for job in self.jobs_at(places)]
-
-    def value(self, space: Space, place: int) -> bytes:
-        return self.values(space, range(place, place + 1))[0]
-
-    def values(self, space: Space, places: Sequence[int]) -> list[bytes]:
-        if not places or space == READY:
-            return [b""] * len(places)
-        first, end = places[0], places[-1] + 1
-        made = segment_state_rows(self.state, first, end) if space == STATE else self.body.job_rows(first, end)
-        return made if len(made) == len(places) else [made[place - first] for place in places]
-
-    def rows_at(self, space: Space, places: Sequence[int]) -> list[Row]:
-        return list(zip(self.keys(space, places), self.values(space, places), strict=True))
-
-    def rows(self, space: Space, begin: bytes, end: bytes) -> list[Row]:
-        """Its rows between two keys."""
-        return self.rows_at(space, self.between(begin, end, before=self.ready_place if space == READY else None))
-
-    def between(
-        self, begin: bytes, end: bytes, places: Sequence[int] | None = None, before: bytes | None = None
-    ) -> Sequence[int]:
-        """Which of its places lie between two keys, that begin with the queue, or with `before`."""
-        places = self.places if places is None else places
-        before = self.prefix if before is None else before
-        first, last = before + self.body.job(places[0]), before + self.body.job(places[-1])
-        if begin <= first and last < end:
-            return places
-        keys = [before + job for job in self.jobs_at(places)]
-        return places[bisect_left(keys, begin) : bisect_left(keys, end)]
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
 
 
 class SegmentedReader:
-    """`storage.engine.Reader` on another one. Of a row that is stored nothing is asked twice."""
+    """`storage.engine.Reader` on another one. Segments are consulted only when the inner reader misses."""
 
-    #: Keys that a transaction has seen to be stored: their jobs are in no segment.
-    _alone: set[bytes] | None = None
     #: The last segment that was asked for: its jobs are mostly asked for together.
-    _last: Kept | None = None
+    _last: StoredSegment | None = None
 
-    def __init__(self, inner: Reader, there: bool, recent: RecentBodies | None = None) -> None:
+    def __init__(
+        self,
+        inner: Reader,
+        there: bool,
+        recent: RecentBodies | None = None,
+        stored: set[bytes] | None = None,
+    ) -> None:
+        """`stored` collects the keys that were found as rows: their jobs are in no segment."""
         self.inner = inner
         #: Whether there may be segments at all: without, nothing is looked for.
         self.there = there
         self._recent = recent
-        self._known: dict[bytes, Kept] = {}
+        self._known: dict[bytes, StoredSegment] = {}
         self._fetched: dict[bytes, bytes | None] = {}
+        self._alone = stored
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,7 +155,7 @@ class SegmentedReader:
 
     # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def segment(self, key: bytes) -> Kept | None:
+    def segment(self, key: bytes) -> StoredSegment | None:
         """The segment of that name (queue and last job)."""
         kept = self._known.get(key)
         if kept is None:
@@ -237,7 +163,7 @@ class SegmentedReader:
             kept = None if raw is None else self._read(key, raw)
         return kept
 
-    def holding(self, at: bytes) -> tuple[Kept, int] | None:
+    def holding(self, at: bytes) -> tuple[StoredSegment, int] | None:
         """The segment that a job (queue and id) is in, and its place there."""
         job, kept = at[4:], self._last
         if kept is not None and kept.prefix == at[:4] and (place := kept.place(job)) >= 0:
@@ -249,10 +175,10 @@ class SegmentedReader:
                 return (kept, place) if place >= 0 else None
         return None
 
-    def _read(self, key: bytes, raw: bytes) -> Kept:
+    def _read(self, key: bytes, raw: bytes) -> StoredSegment:
         state = _decoded(key, raw)
-        body = (None if self._recent is None else self._recent.get(key)) or self._stored_body(key)
-        kept = Kept(key, state, body)
+        body = (None if self._recent is None else self._recent.get(key)) or self.stored_body(key)
+        kept = StoredSegment(key, state, body)
         if body.job(body.count - 1) != key[4:] or not kept.places or body.job(kept.places[0]) != state.first_job:
             raise Corrupt("a segment's jobs and its state do not fit", key=key)
         if len(self._known) >= _REMEMBERED:
@@ -266,7 +192,7 @@ class SegmentedReader:
         with suppress(Corrupt):  # then each is looked for by itself
             self._fetched = dict(zip(keys, self.inner.get_many(SEGMENTS, keys), strict=True))
 
-    def _stored_body(self, key: bytes) -> NewSegment:
+    def stored_body(self, key: bytes) -> NewSegment:
         value = self._fetched.pop(key, None) or self.inner.get(SEGMENTS, key)
         if value is None:
             raise Corrupt("the jobs of a segment are missing", key=key)
@@ -284,16 +210,14 @@ class SegmentedReader:
             return None
         return kept.value(space, place)
 
-    def _waits_at(self, kept: Kept, key: bytes) -> bool:
+    def _waits_at(self, kept: StoredSegment, key: bytes) -> bool:
         if kept.state.state != WAITING or key[:-16] != kept.ready_place:
             return False
         return self.inner.get(SEGMENT_READY, kept.mark) == encode_segment_mark(kept.key[4:])
 
     def _made_rows(self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
         rows: list[Row] = []
-        segments = (
-            self.marked(begin, end, limit, reverse) if space == READY else self._lying(begin, end, limit, reverse)
-        )
+        segments = self.marked(begin, end, limit, reverse) if space == READY else self.lying(begin, end, limit, reverse)
         for kept in segments:
             if isinstance(kept, Corrupt):
                 raise kept
@@ -307,7 +231,7 @@ class SegmentedReader:
                 break
         return rows[:limit]
 
-    def _lying(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> Iterator[Kept | Corrupt]:
+    def lying(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> Iterator[StoredSegment | Corrupt]:
         """Segments with a job between two keys of `jobs` or `state`, in order; damage in the place of what is damaged."""
         if reverse:
             over = self.inner.scan(SEGMENT_STATE, end, LAST, 1)
@@ -327,13 +251,13 @@ class SegmentedReader:
                 return
             begin = found[-1][0] + b"\0"
 
-    def _read_or_damage(self, key: bytes, raw: bytes) -> Kept | Corrupt:
+    def _read_or_damage(self, key: bytes, raw: bytes) -> StoredSegment | Corrupt:
         try:
             return self._known.get(key) or self._read(key, raw)
         except Corrupt as exc:
             return exc
 
-    def marked(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> Iterator[Kept | bytes]:
+    def marked(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> Iterator[StoredSegment | bytes]:
         """Segments with a job between two keys of `ready`, in order. A mark that leads nowhere is given as it is."""
         if reverse:
             yield from map(self._of_mark, self.inner.scan(SEGMENT_READY, b"", end, limit + 1, reverse=True))
@@ -341,7 +265,7 @@ class SegmentedReader:
         if len(begin) > 5:  # in the midst of a range: a segment may have begun before
             for row in self.inner.scan(SEGMENT_READY, begin[:5], begin, 1, reverse=True):
                 kept = self._of_mark(row)
-                if isinstance(kept, Kept):
+                if isinstance(kept, StoredSegment):
                     yield kept
         while True:
             found = self.inner.scan(SEGMENT_READY, begin, end, min(limit, _AHEAD))
@@ -350,7 +274,7 @@ class SegmentedReader:
                 return
             begin = found[-1][0] + b"\0"
 
-    def _of_mark(self, row: Row) -> Kept | bytes:
+    def _of_mark(self, row: Row) -> StoredSegment | bytes:
         mark, value = row
         try:
             kept = self.segment(mark[:4] + decode_segment_mark(value))

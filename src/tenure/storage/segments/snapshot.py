@@ -9,7 +9,8 @@ from types import TracebackType
 from tenure.errors import Corrupt
 from tenure.storage.engine import Extent, Row, Snapshot, Space, Steps, Walk
 from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_STATE, SEGMENTS, STATE
-from tenure.storage.segments.reader import MADE, Kept, SegmentedReader
+from tenure.storage.segments.reader import MADE, SegmentedReader
+from tenure.storage.segments.stored import StoredSegment
 
 
 class SegmentedSnapshot(SegmentedReader):
@@ -30,10 +31,10 @@ class SegmentedSnapshot(SegmentedReader):
         if not self.there or space not in MADE:
             return rows, damage
         made: list[Row] = []
-        for kept in self.marked(begin, LAST, limit) if space == READY else self._lying(begin, LAST, limit, False):
+        for kept in self.marked(begin, LAST, limit) if space == READY else self.lying(begin, LAST, limit, False):
             if isinstance(kept, bytes):
                 made.append((kept, b""))
-            elif isinstance(kept, Kept):
+            elif isinstance(kept, StoredSegment):
                 made += kept.rows(space, begin, LAST)
             if len(made) >= limit:
                 break
@@ -43,7 +44,7 @@ class SegmentedSnapshot(SegmentedReader):
         stop = sorted([*(key for key, _ in merged), *(found.key or b"" for found in damage)])[:limit][-1]
         return [row for row in merged if row[0] <= stop], [found for found in damage if (found.key or b"") <= stop]
 
-    def segments(self, begin: bytes, limit: int) -> list[tuple[bytes, Kept | Corrupt]]:
+    def segments(self, begin: bytes, limit: int) -> list[tuple[bytes, StoredSegment | Corrupt]]:
         """The next segments from a key on, as such, or what is wrong with them."""
         return [
             (key, self._read_or_damage(key, raw)) for key, raw in self.inner.scan(SEGMENT_STATE, begin, LAST, limit)
@@ -57,8 +58,8 @@ class SegmentedSnapshot(SegmentedReader):
 
     def _widened(self, extent: Extent) -> Extent:
         """As many jobs for each segment as its first one has."""
-        for kept in self._lying(extent.first, LAST, 1, False):
-            if isinstance(kept, Kept):
+        for kept in self.lying(extent.first, LAST, 1, False):
+            if isinstance(kept, StoredSegment):
                 return Extent(kept.prefix + kept.state.first_job, extent.last, extent.rows * kept.count)
         return extent
 
@@ -77,7 +78,7 @@ class SegmentedSnapshot(SegmentedReader):
         self.inner.close()
 
 
-Piece = list[Row] | tuple[Kept, Sequence[int]]
+Piece = list[Row] | tuple[StoredSegment, Sequence[int]]
 """Rows as they are stored, or the places of a segment that stand for some."""
 
 
@@ -86,12 +87,12 @@ class SegmentedWalk:
 
     def __init__(self, reader: SegmentedReader, stored: Walk, space: Space, begin: bytes, end: bytes) -> None:
         self._stored, self.space, self._begin, self._end = stored, space, begin, end
-        self._segments: Iterator[Kept | Corrupt] | None = reader._lying(begin, end, 1 << 20, False)
+        self._segments: Iterator[StoredSegment | Corrupt] | None = reader.lying(begin, end, 1 << 20, False)
         #: Stored rows that were taken and not yet given, and whether there are more.
         self._rows: list[Row] = []
         self._more = True
         #: The next segment, and which of its places are not yet given.
-        self._next: tuple[Kept, Sequence[int]] | None = None
+        self._next: tuple[StoredSegment, Sequence[int]] | None = None
 
     def take(self, limit: int) -> list[Row]:
         rows: list[Row] = []

@@ -1,9 +1,9 @@
 """Writing where some rows stand for jobs of a segment.
 
-Whoever writes such a row takes its job out of the segment: the other rows it stands for are written when the transaction
-ends, except for those it wrote itself. If it claims one while the others still wait, they are all written out: whoever
-takes a few will be back for the next. Nothing of a segment is written before the end, so that a transaction may still
-look at it, and never reads what it wrote.
+A verb writes rows, as everywhere. When its transaction ends, each job whose row was written is taken out of its segment:
+the other rows that the segment stands for are written as well. If a claim takes a few jobs of a segment that still waits,
+all of them become rows, since the next claim will take the next few. Nothing of a segment is written before the end, so
+that a transaction never reads what it wrote.
 """
 
 from __future__ import annotations
@@ -12,19 +12,26 @@ from collections.abc import Sequence
 
 from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
-from tenure.storage.engine import Row, Space, Transaction
-from tenure.storage.keyspace import JOBS, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
+from tenure.model.lifecycle import State
+from tenure.storage.engine import Reader, Space, Transaction
+from tenure.storage.keyspace import JOBS, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, queue_of, ready_from
 from tenure.storage.records import (
     NewSegment,
     SegmentStateRecord,
     encode_segment_mark,
     encode_segment_state,
 )
-from tenure.storage.segments.reader import MADE, WAITING, Kept, RecentBodies, SegmentedReader
+from tenure.storage.segments.reader import MADE, WAITING, RecentBodies, SegmentedReader
+from tenure.storage.segments.stored import SegmentShare, StoredSegment
+from tenure.storage.transaction import Write
+
+_LEASED = int(State.LEASED)
+#: Segments that one claim or ack handles as such; more become rows.
+_SEGMENTS_AT_ONCE = 64
 
 
-class Habits:
-    """Which queues take their jobs apart: there, making segments of them only costs. Never stored."""
+class SegmentUse:
+    """Which queues take their jobs one by one: there, segments only cost. Kept in memory, never stored."""
 
     #: So many batches in a row are written as rows, before it is tried again.
     RESTS = 64
@@ -53,44 +60,54 @@ class Habits:
             self._scores[prefix] = score - 4 if score >= 4 else -self.RESTS
 
 
+class SegmentMemory:
+    """What is kept in memory of a store's segments. Requires, for every use: the writer's lock is held."""
+
+    __slots__ = ("recent", "there", "use")
+
+    def __init__(self, *, there: bool) -> None:
+        #: Whether there may be segments. Once there are, it stays so: looking for one in vain is cheap.
+        self.there = there
+        self.recent = RecentBodies()
+        self.use = SegmentUse()
+
+
 class _Work:
-    """What a transaction does to segments, put off until it ends."""
+    """What a transaction does to segments, written when it ends."""
+
+    __slots__ = ("apart", "bodies", "broken", "queues", "whole", "writes")
 
     def __init__(self) -> None:
-        #: Segments of which jobs are taken out, and of which places rows were written.
-        self.apart: dict[bytes, tuple[Kept, dict[Space, set[int]]]] = {}
-        #: Of those, the ones that are written out whole; and queues whose jobs do not stay together.
+        #: Segments that lose jobs, and the places of which rows were written, by space.
+        self.apart: dict[bytes, tuple[StoredSegment, dict[Space, set[int]]]] = {}
+        #: Of those, the ones that become rows altogether; and queues whose jobs do not stay together.
         self.whole: set[bytes] = set()
         self.queues: set[bytes] = set()
-        #: Damaged ones, of which only what can be read is written out, and the jobs whose rows were written instead.
+        #: Damaged ones, of which only what can be read becomes rows, and the jobs whose rows were written instead.
         self.broken: dict[bytes, set[bytes]] = {}
         self.bodies: list[tuple[bytes, NewSegment]] = []
-        self.puts: list[tuple[Space, bytes, bytes]] = []
-        self.deletes: list[tuple[Space, bytes]] = []
+        self.writes: list[Write] = []
 
 
-class SegmentedTransaction(SegmentedReader):
-    """`storage.engine.Transaction` on another one."""
+class SegmentedTransaction(Transaction):
+    """`storage.transaction.Transaction` whose jobs may be kept together."""
 
-    #: Jobs in a segment: fewer are no cheaper than their rows, more are read in vain by who takes a few; and a claim of a
+    __slots__ = ("_memory", "_segments", "_stored", "_there", "_work")
+
+    #: Jobs in a segment: fewer are no cheaper than their rows, more are read in vain by a claim of a few; a claim of a
     #: hundred, as large as most are, takes it whole. There is a bit for 128. And their bytes.
     LEAST = 8
     MOST = 100
     MOST_BYTES = 64 * 1024
 
-    inner: Transaction
-
-    def __init__(self, inner: Transaction, there: bool, recent: RecentBodies, habits: Habits) -> None:
-        # A single job's transaction is short: what most do not need is made by those that do.
-        self.inner = inner
-        self.there = there
-        self._recent: RecentBodies = recent
-        self._habits = habits
-        self._known = {}
-        self._fetched = {}
-        self._alone: set[bytes] = set()
-        self.add, self.append, self.next_append = inner.add, inner.append, inner.next_append
+    def __init__(self, reader: Reader, next_commit: int, memory: SegmentMemory) -> None:
+        self._memory, self._there = memory, memory.there
         self._work: _Work | None = None
+        if memory.there:
+            #: Keys seen to be stored as rows: their jobs are in no segment.
+            self._stored: set[bytes] = set()
+            self._segments = reader = SegmentedReader(reader, True, memory.recent, self._stored)
+        super().__init__(reader, next_commit)
 
     @property
     def _todo(self) -> _Work:
@@ -98,213 +115,253 @@ class SegmentedTransaction(SegmentedReader):
             self._work = _Work()
         return self._work
 
-    # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def put(self, space: Space, key: bytes, value: bytes) -> None:
-        if self.there and space in MADE:
-            self._touch(space, (key,), put=True)
-        self.inner.put(space, key, value)
-
-    def put_many(self, space: Space, rows: Sequence[Row]) -> None:
-        if self.there and space in MADE:
-            self._touch(space, [key for key, _ in rows], put=True)
-        self.inner.put_many(space, rows)
-
-    def delete(self, space: Space, key: bytes) -> None:
-        if self.there and space in MADE:
-            if space == READY and self.inner.get(SEGMENT_READY, key) is not None:
-                self._todo.deletes.append((SEGMENT_READY, key))
-            if not self._touch(space, (key,)):
-                return
-        self.inner.delete(space, key)
-
-    def delete_many(self, space: Space, keys: Sequence[bytes]) -> None:
-        if self.there and space in MADE:
-            keys = self._touch(space, keys)
-        self.inner.delete_many(space, keys)
-
-    def guard(self, space: Space, key: bytes) -> None:
-        self.inner.guard(space, key)
-
     def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
         if space in MADE:
             raise ValueError("rows that may stand for a job of a segment are deleted one by one")
-        self.inner.delete_range(space, begin, end)
+        super().delete_range(space, begin, end)
 
-    def _touch(self, space: Space, keys: Sequence[bytes], *, put: bool = False) -> Sequence[bytes]:
-        """These rows are being written: take their jobs out of the segments they are in. Returns those that are stored."""
-        jobs = [key[:4] + key[-16:] for key in keys] if space == READY else keys
-        if self._alone.issuperset(jobs) or (len(keys) > 1 and self.vacant(min(jobs), max(jobs))):
-            return keys
-        stored = []
-        for key, job in zip(keys, jobs, strict=True):
-            found = None if job in self._alone else self._holding_or_broken(job)
-            if found is None:
-                stored.append(key)
-                continue
-            kept, place = found
-            _, written = self._todo.apart.setdefault(kept.key, (kept, {each: set() for each in MADE}))
-            waiting = kept.state.state == WAITING
-            if space != READY or (waiting and key[:-16] == kept.ready_place):
-                written[space].add(place)
-            else:
-                stored.append(key)  # another row of it, not one that the segment stands for
-            if space == STATE and put == waiting:
-                # Claimed by a few, or settled one by one: rows are quicker at both.
-                self._todo.queues.add(kept.prefix)
-                if waiting:
-                    self._todo.whole.add(kept.key)
-        return stored
+    # ── jobs that were enqueued together ─────────────────────────────────────────────────────────────────────────────
 
-    def _holding_or_broken(self, job: bytes) -> tuple[Kept, int] | None:
-        try:
-            return self.holding(job)
-        except Corrupt as exc:
-            if exc.key is not None:
-                self._todo.broken.setdefault(exc.key, set()).add(job)
-            return None
-
-    def vacant(self, first: bytes, last: bytes) -> bool:
-        """Whether no segment lies anywhere between these jobs."""
-        return not any(True for _ in self._lying(first, last + b"\0", 1, False))
-
-    # ── segments as such ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def worthwhile(self, prefix: bytes) -> bool:
-        """Whether jobs of this queue tend to stay together. Asked for each batch."""
-        return self._habits.worthwhile(prefix)
-
-    def put_segment(
+    def put_together(
         self,
         prefix: bytes,
         jobs: Sequence[bytes],
         payloads: Sequence[bytes],
         now_ms: int,
         max_attempts: int,
-        place: bytes,
         last_event: int,
-    ) -> None:
-        """New jobs that wait from now on; `last_event` is the first's, and the others' follow it."""
-        key = prefix + jobs[-1]
-        state = encode_segment_state(WAITING, 0, 0, max_attempts, 0, now_ms, last_event, 0, jobs[0], NO_ID, NO_ID)
-        self._todo.bodies.append((key, NewSegment(now_ms, jobs, payloads)))
-        self._todo.puts += (
-            (SEGMENT_STATE, key, state),
-            (SEGMENT_READY, place + jobs[0], encode_segment_mark(jobs[-1])),
-        )
+    ) -> bool:
+        each = min(self.MOST, self.MOST_BYTES // (max(map(len, payloads)) + 1))
+        if each < self.LEAST or len(jobs) < self.LEAST or not self._memory.use.worthwhile(prefix):
+            return False
+        if self._there and not self._vacant(prefix + jobs[0], prefix + jobs[-1]):
+            return False
+        place = ready_from(queue_of(prefix), 0, now_ms)
+        todo = self._todo
+        for begin in range(0, len(jobs), each):
+            part = jobs[begin : begin + each]
+            key = prefix + part[-1]
+            state = encode_segment_state(
+                WAITING, 0, 0, max_attempts, 0, now_ms, last_event + begin, 0, part[0], NO_ID, NO_ID
+            )
+            todo.bodies.append((key, NewSegment(now_ms, part, payloads[begin : begin + each])))
+            todo.writes += (
+                (SEGMENT_STATE, key, state),
+                (SEGMENT_READY, place + part[0], encode_segment_mark(part[-1])),
+            )
+        return True
 
-    def lease_segment(
-        self, kept: Kept, count: int, payloads: Sequence[bytes], leased: int, lease: bytes, last_event: int
-    ) -> None:
-        """Its first `count` jobs are held by a lease from now on; `payloads` are theirs, in case they become a segment of their own."""
-        state, places = kept.state, kept.places
-        given = state._replace(state=leased, attempt=state.attempt + 1, token=state.token + 1, lease=lease)
-        self._todo.deletes.append((SEGMENT_READY, kept.mark))
-        if count == kept.count and isinstance(places, range):
-            self._recent.put(kept.key, kept.body)  # it will be settled soon, and was perhaps made long ago
-            self._put_state(kept.key, kept, given._replace(last_event=last_event - places[0]), places)
+    def first_together(self, tiers: Sequence[bytes], until: bytes, limit: int) -> Sequence[SegmentShare]:
+        if not self._there or limit < self.LEAST:
+            return ()
+        segments = self._segments
+        shares: list[SegmentShare] = []
+        left = limit
+        for tier in tiers:
+            end = tier + until
+            row = segments.inner.keys(READY, tier, end, 1)
+            for segment in segments.marked(tier, end, left // self.MOST + 2):
+                if isinstance(segment, bytes) or not segment.body.whole:
+                    return ()  # damaged: reading rows passes it over
+                take = min(segment.count, left)
+                if row and row[0] < segment.ready_place + segment.body.jobs[segment.places[take - 1]]:
+                    return ()
+                if take < segment.count and take < self.LEAST:
+                    return ()
+                shares.append(SegmentShare(segment, take))
+                left -= take
+                if not left:
+                    return shares
+                if len(shares) >= _SEGMENTS_AT_ONCE:
+                    return ()
+            if row:
+                return ()  # the rest of the claim comes from rows
+        return shares
+
+    def lease_together(self, share: SegmentShare, lease: bytes, last_event: int) -> None:
+        segment, count = share
+        state, places, todo = segment.state, segment.places, self._todo
+        leased = state._replace(state=_LEASED, attempt=state.attempt + 1, token=state.token + 1, lease=lease)
+        todo.writes.append((SEGMENT_READY, segment.mark, None))
+        if count == segment.count and isinstance(places, range):
+            # It will be settled soon, and was perhaps made long ago.
+            self.on_written.append(lambda: self._memory.recent.put(segment.key, segment.body))
+            self._put_state(segment.key, segment, leased._replace(last_event=last_event - places[0]), places)
             return
         # Copied: events of the jobs of a segment stand side by side, and the rest has had other ones.
-        jobs = kept.jobs_at(places[:count])
-        at = kept.prefix + jobs[-1]
-        body = NewSegment(kept.body.created_at_ms, jobs, payloads)
-        taken = Kept(at, given._replace(last_event=last_event, first=0, first_job=jobs[0], gone=NO_ID), body)
-        left = places[count:]
+        taken, left = places[:count], places[count:]
+        jobs = segment.jobs_at(taken)
+        at = segment.prefix + jobs[-1]
+        body = NewSegment(segment.body.created_at_ms, jobs, segment.payloads_at(taken))
+        copy = StoredSegment(at, leased._replace(last_event=last_event, first=0, first_job=jobs[0], gone=NO_ID), body)
         if left:
-            self._put_state(kept.key, kept, state, left)
-            mark = kept.ready_place + kept.body.jobs[left[0]]
-            self._todo.puts.append((SEGMENT_READY, mark, encode_segment_mark(kept.key[4:])))
-        elif at != kept.key:
-            self._todo.deletes += ((SEGMENTS, kept.key), (SEGMENT_STATE, kept.key))
-        self._todo.bodies.append((at, body))
-        self._put_state(at, taken, taken.state, taken.places)
+            self._put_state(segment.key, segment, state, left)
+            self._put_mark(segment, left)
+        elif at != segment.key:
+            todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
+        todo.bodies.append((at, body))
+        self._put_state(at, copy, copy.state, copy.places)
 
-    def _put_state(self, key: bytes, kept: Kept, state: SegmentStateRecord, places: Sequence[int]) -> None:
+    def held_together(
+        self, prefix: bytes, lease: bytes, jobs: Sequence[bytes], tokens: Sequence[int]
+    ) -> Sequence[StoredSegment]:
+        if not self._there or len(jobs) < self.LEAST:
+            return ()
+        found: list[StoredSegment] = []
+        at = 0
+        while at < len(jobs):
+            holding = self._segments.holding(prefix + jobs[at])
+            if holding is None or len(found) >= _SEGMENTS_AT_ONCE:
+                return ()
+            segment = holding[0]
+            state, end = segment.state, at + segment.count
+            if (
+                state.state != _LEASED
+                or state.lease != lease
+                or segment.jobs != list(jobs[at:end])
+                or tokens[at:end].count(state.token) != segment.count
+            ):
+                return ()
+            found.append(segment)
+            at = end
+        return found
+
+    def drop_together(self, segment: StoredSegment) -> None:
+        # Its jobs were held, so it has no mark among those that wait.
+        self._todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
+        self._memory.use.ended_whole(segment.prefix)
+
+    def break_up(self, key: bytes) -> bool:
+        self._todo.broken.setdefault(key, set())
+        return True
+
+    def _put_state(self, key: bytes, segment: StoredSegment, state: SegmentStateRecord, places: Sequence[int]) -> None:
         """`places` are where its jobs will be."""
         gone = 0
         if not isinstance(places, range):
-            for place in set(range(places[0], kept.body.count)).difference(places):
+            for place in set(range(places[0], segment.body.count)).difference(places):
                 gone |= 1 << place
-        self._todo.puts.append((
-            SEGMENT_STATE,
-            key,
-            encode_segment_state(
-                *state[1:8], places[0], kept.body.jobs[places[0]], state.lease, gone.to_bytes(16, "big")
-            ),
-        ))  # fmt: skip
+        first = places[0]
+        stored = encode_segment_state(
+            *state[1:8], first, segment.body.jobs[first], state.lease, gone.to_bytes(16, "big")
+        )
+        self._todo.writes.append((SEGMENT_STATE, key, stored))
 
-    def delete_segment(self, kept: Kept) -> None:
-        """All its jobs are gone. They were held, so it has no mark."""
-        self._todo.deletes += ((SEGMENTS, kept.key), (SEGMENT_STATE, kept.key))
-        self._habits.ended_whole(kept.prefix)
+    def _put_mark(self, segment: StoredSegment, places: Sequence[int]) -> None:
+        """Among those that wait, the segment now begins with the first of these places."""
+        mark = segment.ready_place + segment.body.jobs[places[0]]
+        self._todo.writes.append((SEGMENT_READY, mark, encode_segment_mark(segment.job)))
 
-    def break_up(self, key: bytes) -> None:
-        """A segment that is damaged becomes rows, as far as it can be read."""
-        self._todo.broken.setdefault(key, set())
+    def _vacant(self, first: bytes, last: bytes) -> bool:
+        """Whether no segment lies anywhere between these jobs."""
+        return not any(True for _ in self._segments.lying(first, last + b"\0", 1, False))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def finish(self) -> bool:
-        """Write what was put off; returns whether there is a segment now that was not there before."""
+    def finish(self) -> None:
+        """Add to the changes what they mean for segments."""
+        if self._there:
+            self._take_out_written()
         work = self._work
         if work is None:
-            return False
-        for key, (kept, written) in work.apart.items():
-            self._take_out(kept, written, whole=key in work.whole)
+            return
+        for key, (segment, written) in work.apart.items():
+            self._take_out(segment, written, whole=key in work.whole)
         for prefix in work.queues:
-            self._habits.taken_apart(prefix)
+            self._memory.use.taken_apart(prefix)
         for key, written_jobs in work.broken.items():
             self._write_remains(key, written_jobs)
-        inner, recent = self.inner, self._recent
+        writes, recent = self.writes, self._memory.recent
         for key, body in work.bodies:
-            inner.put(SEGMENTS, key, body.encode())
-            recent.put(key, body)
-        for space, key, value in work.puts:
-            inner.put(space, key, value)
-        for space, key in work.deletes:
-            inner.delete(space, key)
-            if space == SEGMENTS:
-                recent.delete(key)
-        return bool(work.bodies)
+            writes.append((SEGMENTS, key, body.encode()))
+        if work.bodies:
+            # Before they are written: a segment that is looked for in vain costs a look, one that is not is lost.
+            self._memory.there = True
+            self.on_written.append(lambda: recent.put_many(work.bodies))
+        for write in work.writes:
+            writes.append(write)
+            if write[0] == SEGMENTS and write[2] is None:
+                recent.delete(write[1])  # at once: a body that is missing there is read again
 
-    def _take_out(self, kept: Kept, written: dict[Space, set[int]], *, whole: bool) -> None:
-        waiting = kept.state.state == WAITING
-        leaving = set(kept.places) if whole else set().union(*written.values())
+    def _take_out_written(self) -> None:
+        """Take the jobs whose rows were written out of the segments they are in."""
+        made = [
+            (write, write[1][:4] + write[1][-16:] if write[0] == READY else write[1])
+            for write in self.writes
+            if write[0] in MADE
+        ]
+        unknown = {job for _, job in made}.difference(self._stored)
+        if not unknown or (len(unknown) > 1 and self._vacant(min(unknown), max(unknown))):
+            return
+        virtual = {write for write, job in made if job in unknown and not self._touch(*write[:2], job, write[2])}
+        if virtual:
+            self.writes[:] = [write for write in self.writes if write not in virtual]
+
+    def _touch(self, space: Space, key: bytes, job: bytes, value: bytes | None) -> bool:
+        """A row that may stand for a job of a segment is written. False: it was virtual, and there is nothing to delete."""
+        if space == READY and value is None and self._segments.inner.get(SEGMENT_READY, key) is not None:
+            self._todo.writes.append((SEGMENT_READY, key, None))
+        found = self._holding_or_broken(job)
+        if found is None:
+            self._stored.add(job)
+            return True
+        segment, place = found
+        _, written = self._todo.apart.setdefault(segment.key, (segment, {each: set() for each in MADE}))
+        waiting = segment.state.state == WAITING
+        if space == STATE and (value is not None) == waiting:
+            # Claimed by a few, or settled one by one: rows are quicker at both.
+            self._todo.queues.add(segment.prefix)
+            if waiting:
+                self._todo.whole.add(segment.key)
+        if space == READY and not (waiting and key[:-16] == segment.ready_place):
+            return True  # another row of the job, not one that the segment stands for
+        written[space].add(place)
+        return value is not None
+
+    def _holding_or_broken(self, job: bytes) -> tuple[StoredSegment, int] | None:
+        try:
+            return self._segments.holding(job)
+        except Corrupt as exc:
+            if exc.key is not None:
+                self._todo.broken.setdefault(exc.key, set()).add(job)
+            return None
+
+    def _take_out(self, segment: StoredSegment, written: dict[Space, set[int]], *, whole: bool) -> None:
+        waiting = segment.state.state == WAITING
+        leaving = set(segment.places) if whole else set().union(*written.values())
         for space in (JOBS, STATE, READY) if waiting else (JOBS, STATE):
             # What the transaction wrote of a job stands; what it deleted stays gone.
             rest = sorted(leaving - written[space])
             if rest:
-                self.inner.put_many(space, kept.rows_at(space, rest))
-        left = [place for place in kept.places if place not in leaving]
-        if waiting and (not left or left[0] != kept.places[0]):
-            self._todo.deletes.append((SEGMENT_READY, kept.mark))
+                self.put_many(space, segment.rows_at(space, rest))
+        left = [place for place in segment.places if place not in leaving]
+        if waiting and (not left or left[0] != segment.places[0]):
+            self._todo.writes.append((SEGMENT_READY, segment.mark, None))
             if left:
-                mark = kept.ready_place + kept.body.jobs[left[0]]
-                self._todo.puts.append((SEGMENT_READY, mark, encode_segment_mark(kept.key[4:])))
+                self._put_mark(segment, left)
         if left:
-            self._put_state(kept.key, kept, kept.state, left)
+            self._put_state(segment.key, segment, segment.state, left)
         else:
-            self._todo.deletes += ((SEGMENTS, kept.key), (SEGMENT_STATE, kept.key))
+            self._todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
 
     def _write_remains(self, key: bytes, written: set[bytes]) -> None:
-        """Payloads, if they can be read: without their states, which a check will miss, and make again from the journal."""
-        self._todo.deletes += ((SEGMENTS, key), (SEGMENT_STATE, key))
+        """Payloads, if they can be read: without their states, which a check misses, and makes again from the journal."""
+        self._todo.writes += ((SEGMENTS, key, None), (SEGMENT_STATE, key, None))
         try:
-            body = self._stored_body(key)
+            body = self._segments.stored_body(key)
         except Corrupt:
             return
         rows = []
         for job, row in zip(body.jobs, body.job_rows(0, body.count), strict=True):
             at = key[:4] + job
-            # Those that were taken off live elsewhere; or not at all, which the journal tells.
-            if at not in written and self.inner.get(JOBS, at) is None and not self._is_in_another(at, key):
+            # Those that were taken out live elsewhere; or not at all, which the journal tells.
+            if at not in written and self._segments.inner.get(JOBS, at) is None and not self._is_in_another(at, key):
                 rows.append((at, row))
-        if rows:
-            self.inner.put_many(JOBS, rows)
+        self.put_many(JOBS, rows)
 
     def _is_in_another(self, at: bytes, key: bytes) -> bool:
         try:
-            found = self.holding(at)
+            found = self._segments.holding(at)
         except Corrupt:
             return False
         return found is not None and found[0].key != key

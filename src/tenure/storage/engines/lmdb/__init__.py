@@ -12,7 +12,7 @@ What is special about LMDB, and what is made of it here:
   group of them is one commit. Never `writemap` (a full disk would be SIGBUS), never without sync.
 - No checksums: every row ends with a CRC-32 over its space, key and value, checked whenever it is read; and a key
   that is not found is believed only if the rows on either side of its place are sound and in order.
-- A flipped bit in the newest meta page takes back the last commit, silently: `Marks` tells when opening.
+- A flipped bit in the newest meta page takes back the last commit, silently: `DurableWatermark` tells when opening.
 - The map has a size, and moves when it grows: no transaction of the process may be open (`gate`).
 - A forked child that ends a read transaction ends its parent's: a child touches nothing.
 """

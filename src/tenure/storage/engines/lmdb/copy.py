@@ -50,7 +50,7 @@ class LmdbCopy(Rows):
         return []
 
     def entries(self, space: Space) -> int | None:
-        return int(self._txn.stat(self._dbs[space])["entries"])
+        return int(self.txn.stat(self.dbs[space])["entries"])
 
     def __enter__(self) -> LmdbCopy:
         return self
@@ -62,11 +62,11 @@ class LmdbCopy(Rows):
 
     def close(self) -> None:
         if id(self) in _shared.get(self._path, (None, []))[1]:
-            self._txn.abort()
+            self.txn.abort()
             self._leave()
 
     def __del__(self) -> None:
-        if hasattr(self, "_txn"):
+        if hasattr(self, "txn"):
             self.close()
 
     def _leave(self) -> None:

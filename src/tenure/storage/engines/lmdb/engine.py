@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 
 from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
-from tenure.storage.durable_watermark import Marks
-from tenure.storage.engine import Durability, Extent, Row, Snapshot, Space, Traits
+from tenure.storage.durable_watermark import DurableWatermark
+from tenure.storage.engine import Durability, Extent, Reader, Row, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.lmdb.flat_combining import Combiner, Request
 from tenure.storage.engines.lmdb.map_gate import Gate
-from tenure.storage.engines.lmdb.opening import SharedMarks, databases, open_env, take
+from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, take
 from tenure.storage.engines.lmdb.reader import KEY_BYTES, Rows, translated
-from tenure.storage.engines.lmdb.transaction import Writes
+from tenure.storage.engines.lmdb.transaction import LmdbTransaction
 from tenure.storage.folder import Folder, sync_folder
 from tenure.storage.keyspace import EVERYWHERE
 
@@ -55,8 +55,10 @@ class LmdbEngine:
         self.alone, existed = take(folder)
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None
-        self.straight = None  # others write too
+        self.begin: Callable[[Reader, int], Transaction] = Transaction
+        self.generation = 0  # nothing is kept in memory: others write too
         self.loader = None
+        self.group_commit = None
         self._rested = time.monotonic()
         self._gate = Gate()
         self._combiner = Combiner(self._commit, GROUP)
@@ -65,7 +67,7 @@ class LmdbEngine:
             try:
                 self._page = self._env.stat()["psize"]
                 self._dbs = self._open_databases(existed)
-                self._marks = SharedMarks(folder.path / "DURABLE", boot_id)
+                self._marks = SharedWatermark(folder.path / "DURABLE", boot_id)
                 self.remarks = self._marks.remarks()
                 self._check_tail()
                 self.tend()
@@ -80,7 +82,7 @@ class LmdbEngine:
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def transact(self, fn: Callable[[Writes], T]) -> T:
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
         if os.getpid() != self._owner:
             raise _forked()
         result: T = self._combiner.submit(fn)
@@ -223,9 +225,10 @@ class LmdbEngine:
 
     def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
         """Run one function and apply what it wrote; says whether it wrote."""
-        transaction = Writes(txn, self._dbs, last)
+        transaction = LmdbTransaction(Rows(txn, self._dbs), last)
         try:
             request.result, request.error = request.fn(transaction), None
+            transaction.finish()
         except BaseException as exc:
             if request is not own and _meant_for_this_thread(exc):
                 raise
@@ -329,7 +332,7 @@ class LmdbEngine:
         sync_folder(target.db)
         with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(EVERYWHERE)) as copy:
             last = copy.info()["last_txnid"]
-        marks = Marks(target.path / "DURABLE", "")
+        marks = DurableWatermark(target.path / "DURABLE", "")
         marks.note(last, last)
         marks.close()
         target.write_format()
@@ -378,7 +381,7 @@ class _Snapshot(Rows):
     def entries(self, space: Space) -> int | None:
         self._enter()
         try:
-            return int(self._txn.stat(self._dbs[space])["entries"])
+            return int(self.txn.stat(self.dbs[space])["entries"])
         except lmdb.Error as exc:
             raise self._failed(exc) from exc
         finally:
@@ -392,7 +395,7 @@ class _Snapshot(Rows):
         except StoreClosed:
             return  # it ended with the store
         try:
-            self._txn.abort()
+            self.txn.abort()
             self._gate.drop(self)
         finally:
             self._gate.leave()

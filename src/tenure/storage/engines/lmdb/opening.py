@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from tenure.errors import Corrupt, FormatError, OpenError, StoreLocked
-from tenure.storage.durable_watermark import Marks
+from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engines.lmdb.reader import translated
 from tenure.storage.folder import Folder
 from tenure.storage.keyspace import EVERYWHERE
@@ -86,8 +86,8 @@ def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
         raise translated(exc) from exc
 
 
-class SharedMarks(Marks):
-    """Marks that several processes note in one file."""
+class SharedWatermark(DurableWatermark):
+    """DurableWatermark that several processes note in one file."""
 
     def reach(self, number: int) -> None:
         """Note it, unless another process has noted a later one. Two at once may leave the earlier, until the next."""

@@ -101,14 +101,14 @@ class Rows:
     """A reader of one LMDB transaction."""
 
     def __init__(self, txn: Txn, dbs: Sequence[Any]) -> None:
-        self._txn = txn
-        self._dbs = dbs
+        self.txn = txn
+        self.dbs = dbs
         #: Set once LMDB itself has met an error: it may have given the whole transaction up.
         self.broken: TenureError | None = None
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         try:
-            stored = self._txn.get(key, None, self._dbs[space])
+            stored = self.txn.get(key, None, self.dbs[space])
             if stored is None:
                 self._absent(space, key)
                 return None
@@ -139,7 +139,7 @@ class Rows:
         rows: list[Row] = []
         damage: list[Corrupt] = []
         try:
-            cursor = self._cursor(space)
+            cursor = self.cursor(space)
             if not cursor.set_range(begin):
                 if not begin:
                     self._empty(space)
@@ -160,7 +160,7 @@ class Rows:
     def last(self, space: Space) -> bytes | None:
         """The last key of a space."""
         try:
-            cursor = self._cursor(space)
+            cursor = self.cursor(space)
             if cursor.last():
                 key, stored = cursor.item()
                 check(space, key, stored)
@@ -182,7 +182,7 @@ class Rows:
             raise self._failed(exc) from exc
 
     def _forward(self, space: Space, begin: bytes, end: bytes, limit: int) -> list[Row]:
-        cursor = self._cursor(space)
+        cursor = self.cursor(space)
         found = cursor.set_range(begin)
         if self._before(cursor, space, begin, found):
             cursor.next()
@@ -202,7 +202,7 @@ class Rows:
         return rows
 
     def _backward(self, space: Space, begin: bytes, end: bytes, limit: int) -> list[Row]:
-        cursor = self._cursor(space)
+        cursor = self.cursor(space)
         found = cursor.set_range(end)
         if found:
             self._after(cursor, space, end)
@@ -222,7 +222,7 @@ class Rows:
         return rows
 
     def _absent(self, space: Space, key: bytes) -> None:
-        cursor = self._cursor(space)
+        cursor = self.cursor(space)
         found = cursor.set_range(key)
         if found:
             self._after(cursor, space, key)
@@ -249,12 +249,12 @@ class Rows:
         return False
 
     def _empty(self, space: Space) -> None:
-        rows = self._txn.stat(self._dbs[space])["entries"]
+        rows = self.txn.stat(self.dbs[space])["entries"]
         if rows:
             raise Corrupt(f"{NAMES[space]} has lost its {rows} rows: nothing is where they should begin")
 
-    def _cursor(self, space: Space) -> Cursor:
-        return self._txn.cursor(self._dbs[space])
+    def cursor(self, space: Space) -> Cursor:
+        return self.txn.cursor(self.dbs[space])
 
     def _failed(self, exc: lmdb.Error) -> TenureError:
         # What comes after the first error of a transaction only says that there was one.

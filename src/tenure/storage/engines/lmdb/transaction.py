@@ -2,86 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
 from tenure.errors import Corrupt
-from tenure.storage.engine import Row, Space
+from tenure.storage.engine import Space, Transaction
 from tenure.storage.engines.lmdb.reader import Rows, seal, seal_all
-from tenure.storage.keyspace import COUNTERS, NAMES, commit, split_commit
+from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, commit, split_commit
 from tenure.storage.records import decode_count, encode_count
-
-if TYPE_CHECKING:
-    from tenure.storage.engines.lmdb.reader import Txn
 
 _FEW = 4  # fewer puts than this are not worth a cursor
 
 
-class Writes(Rows):
-    def __init__(self, txn: Txn, dbs: Sequence[Any], last: dict[Space, int]) -> None:
-        """`last` is the group's: the last number of each space that was appended to, once it is known."""
-        super().__init__(txn, dbs)
-        self._last = last
-        self._tables: dict[Space, dict[bytes, bytes | None]] = {}
-        self._ranges: list[tuple[Space, bytes, bytes]] = []
-        self._adds: dict[bytes, int] = {}
-        self._appended: dict[Space, list[bytes]] = {}
+class LmdbTransaction(Transaction):
+    """A transaction of one caller inside the LMDB transaction of a group."""
 
-    def put(self, space: Space, key: bytes, value: bytes) -> None:
-        self._tables.setdefault(space, {})[key] = value
+    __slots__ = ("_dbs", "_last", "_rows", "_txn")
 
-    def put_many(self, space: Space, rows: Iterable[Row]) -> None:
-        self._tables.setdefault(space, {}).update(rows)
+    def __init__(self, rows: Rows, last: dict[Space, int]) -> None:
+        """`last` is the group's: the journal's last number, once it is known."""
+        if JOURNAL not in last:
+            key = rows.last(JOURNAL)
+            last[JOURNAL] = 0 if key is None else split_commit(key)
+        super().__init__(rows, last[JOURNAL] + 1)
+        self._rows, self._last = rows, last
+        self._txn, self._dbs = rows.txn, rows.dbs
 
-    def delete(self, space: Space, key: bytes) -> None:
-        self._tables.setdefault(space, {})[key] = None
-
-    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None:
-        self._tables.setdefault(space, {}).update(dict.fromkeys(keys))
-
-    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        # Ranges are applied first, so what was put into this one before is forgotten here.
-        table = self._tables.get(space, {})
-        for key in [key for key in table if begin <= key < end]:
-            del table[key]
-        self._ranges.append((space, begin, end))
-
-    def add(self, key: bytes, delta: int) -> None:
-        self._adds[key] = self._adds.get(key, 0) + delta
-
-    def guard(self, space: Space, key: bytes) -> None:
-        """Nothing to do: there is one writer."""
-
-    def next_append(self, space: Space) -> int:
-        if space not in self._last:
-            key = self.last(space)
-            self._last[space] = 0 if key is None else split_commit(key)
-        return self._last[space] + len(self._appended.get(space, ())) + 1
-
-    def append(self, space: Space, value: bytes) -> int:
-        number = self.next_append(space)
-        self._appended.setdefault(space, []).append(value)
-        return number
+    @property
+    def broken(self) -> BaseException | None:
+        return self._rows.broken
 
     # ── once its function has returned ───────────────────────────────────────────────────────────────────────────────
 
     def apply(self) -> bool:
         """Write it all into the LMDB transaction; says whether there was anything. A failure leaves it half done."""
-        if not (self._tables or self._ranges or self._adds or self._appended):
+        if not self:
             return False
-        for space, begin, end in self._ranges:
+        for space, begin, end in self.ranges:
             self._apply_range(space, begin, end)
-        for space, table in self._tables.items():
+        tables: dict[Space, dict[bytes, bytes | None]] = {}
+        for space, key, value in self.writes:
+            tables.setdefault(space, {})[key] = value
+        for space, table in tables.items():
             self._apply_table(space, table)
-        for key, delta in self._adds.items():
+        for key, delta in self.adds.items():
             count = decode_count(self.get(COUNTERS, key)) + delta
             self._txn.put(key, seal(COUNTERS, key, encode_count(count)), db=self._dbs[COUNTERS])
-        for space, values in self._appended.items():
-            self._apply_appended(space, values)
+        self._apply_appended(JOURNAL, self.journal)
         return True
 
     def _apply_range(self, space: Space, begin: bytes, end: bytes) -> None:
-        cursor = self._cursor(space)
+        cursor = self._rows.cursor(space)
         found = cursor.set_range(begin)
         while found and cursor.key() < end:
             cursor.delete()  # and it stands on the next row
@@ -95,7 +63,7 @@ class Writes(Rows):
                 txn.put(key, stored, db=db)
         else:
             rows.sort()  # neighbours share pages
-            self._cursor(space).putmulti(rows)
+            self._rows.cursor(space).putmulti(rows)
         if len(rows) < len(table):
             for key in sorted(key for key, value in table.items() if value is None):
                 txn.delete(key, b"", db)

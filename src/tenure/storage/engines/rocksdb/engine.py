@@ -6,29 +6,27 @@ import atexit
 import contextlib
 import ctypes
 import os
-import threading
 import weakref
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from typing import Any, TypeVar
 
-from rocksdict import Checkpoint
+from rocksdict import Checkpoint, WriteBatch
 
 from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
-from tenure.storage.durable_watermark import Marks
-from tenure.storage.engine import Durability, Snapshot, Space, Traits
+from tenure.storage.durable_watermark import DurableWatermark
+from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
+from tenure.storage.engines.rocksdb.memory import Memory
 from tenure.storage.engines.rocksdb.opening import Mode, open_db, translated
+from tenure.storage.engines.rocksdb.reader import RocksReader
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
-from tenure.storage.engines.rocksdb.straight import RocksStraight
-from tenure.storage.engines.rocksdb.transaction import RECENT_SPACES, Reader, RocksTransaction
 from tenure.storage.folder import Folder
-from tenure.storage.group_commit import Syncer
-from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, split_commit
-from tenure.storage.recent_rows import RecentRows
+from tenure.storage.group_commit import GroupCommit
+from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, commit, split_commit
 from tenure.storage.records import decode_count, encode_count
-from tenure.storage.scan_heads import Heads
+from tenure.storage.writer_lock import WriterLock
 
 T = TypeVar("T")
 
@@ -39,8 +37,8 @@ _open_engines: weakref.WeakSet[RocksEngine] = weakref.WeakSet()
 def _disown_in_child() -> None:
     """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
     for engine in list(_open_engines):
-        engine._lock = engine.straight.lock = threading.Lock()
-        # Taken down in the child, the driver would wait for threads that a fork does not have: there they are never.
+        engine._writer = WriterLock()
+        # Never destroy driver objects in a forked child: their destructors join threads that do not exist there.
         for held in engine._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
         engine._stopped = StoreClosed(
@@ -83,32 +81,38 @@ class RocksEngine:
             self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
             if not existed:
                 folder.write_format()
-            self._marks = Marks(folder.path / "DURABLE", boot_id)
+            self._watermark = DurableWatermark(folder.path / "DURABLE", boot_id)
             self._sequence = self._db.latest_sequence_number()
-            if self._sequence < self._marks.required:
+            if self._sequence < self._watermark.required:
                 raise Corrupt(
                     f"the newest commits of {folder.path} are lost: the log ends at {self._sequence}, and reached "
-                    f"{self._marks.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
+                    f"{self._watermark.required} before. Restore a snapshot, or remove {folder.path / 'DURABLE'} to go on without them"
                 )
         except BaseException:
             self._let_go()
             folder.unlock()
             raise
         self.retried: Callable[[str], None] = lambda why: None
-        self.remarks = self._marks.remarks()
+        self.remarks = self._watermark.remarks()
         self._folder = folder
         self.home = folder.path
-        last = self._last_append(JOURNAL)
-        self._next_append: dict[Space, int] = {JOURNAL: last + 1}
-        self._counts: dict[bytes, int] = {}
-        self._heads = Heads()
+        last = self._last_commit()
+        self._next_commit = last + 1
+        self._memory = Memory()
+        self._reader = RocksReader(self._tables, self._memory)
+        #: By space: its handle, and what the memory learns of a row that is put or deleted there.
+        self._spaces = [(handle, *self._memory.learners(space)) for space, handle in enumerate(self._handles)]
+        #: Set while memory and database may differ: an exception in between leaves it set, and the next to take the
+        #: writer's lock reads the memory again.
+        self._unsure = False
+        self.generation = 0
+        self.begin: Callable[[Reader, int], Transaction] = Transaction
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
-        self._recent = {space: RecentRows() for space in RECENT_SPACES}
-        self._lock = threading.Lock()
+        self._writer = WriterLock()
         self._version = 0
         self._owner = os.getpid()
         self._stopped: TenureError | None = None
-        self._syncer = Syncer(self._sync, grouped=durability == "disk", interval=sync_interval)
+        self.group_commit = GroupCommit(self._sync, grouped=durability == "disk", interval=sync_interval)
         self.traits = Traits(
             scope="process",
             order="strict",
@@ -120,37 +124,41 @@ class RocksEngine:
         )
         #: The journal's last row, written and known durable; the log's sequence number goes with them in the marks.
         self._durable = self._written = last
-        self.straight = RocksStraight(self)
         self.loader = RocksLoader(self)
         _open_engines.add(self)
-        self._marks_durable = self._sequence
+        self._synced_to = self._sequence
         self._note_writes = durability != "disk"
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def transact(self, fn: Callable[[RocksTransaction], T]) -> T:
-        with self._lock:
-            if self._stopped is not None:
-                self._refuse()
-            began = perf_counter()
-            transaction = RocksTransaction(self)
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        writer = self._writer
+        if writer.lock.locked():
+            writer.take_back()
+        with writer.lock:
+            writer.holder = get_ident()
+            if self._stopped is not None or self._unsure:
+                self._attend()
+            transaction = self.begin(self._reader, self._next_commit)
             result = fn(transaction)
-            version = self._apply(transaction) if transaction.batch.len() or transaction.adds else 0
-            self._syncer.worked += perf_counter() - began
+            transaction.finish()
+            version = self.apply(transaction) if transaction else 0
         if version:
-            self._syncer.wait(version)
+            self.group_commit.wait(version)
         return result
 
-    def read(self, fn: Callable[[Reader], T]) -> T:
-        with self._lock:
-            if self._stopped is not None:
-                self._refuse()
-            return fn(Reader(self))
+    def read(self, fn: Callable[[RocksReader], T]) -> T:
+        writer = self._writer
+        if writer.lock.locked():
+            writer.take_back()
+        with writer.lock:
+            writer.holder = get_ident()
+            if self._stopped is not None or self._unsure:
+                self._attend()
+            return fn(self._reader)
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        with self._lock:
-            if self._stopped is not None:
-                self._refuse()
+        with self._held():
             iterators: dict[Space, Any] = {}
             points: dict[Space, Any] = {}
             for space in range(len(NAMES)) if spaces is None else spaces:
@@ -167,7 +175,7 @@ class RocksEngine:
         return self._version
 
     def durable(self) -> int | None:
-        return self._durable if self._syncer.grouped else None
+        return self._durable if self.group_commit.grouped else None
 
     def share(self) -> None:
         pass  # one process owns it
@@ -177,9 +185,7 @@ class RocksEngine:
 
     def export(self, path: str) -> None:
         target = Folder(path, "rocksdb")
-        with self._lock:
-            if self._stopped is not None:
-                self._refuse()
+        with self._held():
             target.path.mkdir(parents=True)
             last = self._db.latest_sequence_number()
             try:
@@ -188,19 +194,21 @@ class RocksEngine:
             except Exception as exc:
                 raise translated(exc) from exc
         target.write_format()
-        marks = Marks(target.path / "DURABLE", "")
-        marks.note(last, last)
-        marks.close()
+        watermark = DurableWatermark(target.path / "DURABLE", "")
+        watermark.note(last, last)
+        watermark.close()
 
     def close(self) -> None:
         if os.getpid() != self._owner:
             return
-        with self._lock:
+        if self._writer.lock.locked():
+            self._writer.take_back()
+        with self._writer.lock:
             if isinstance(self._stopped, StoreClosed):
                 return
             failed = self._stopped
             self._stopped = StoreClosed("this store was closed")
-        self._syncer.stop()
+        self.group_commit.stop()
         try:
             if failed is None:
                 self._sync()
@@ -211,13 +219,13 @@ class RocksEngine:
 
     def _let_go(self) -> None:
         """Close what is open. The driver keeps its own lock for as long as any object of it is alive."""
-        marks = self.__dict__.pop("_marks", None)
-        if marks is not None:
-            marks.close()
-        straight = self.__dict__.get("straight")
-        if straight is not None:
-            straight.let_go()
-        for name in ("_tables", "_handles"):
+        watermark = self.__dict__.pop("_watermark", None)
+        if watermark is not None:
+            watermark.close()
+        reader = self.__dict__.get("_reader")
+        if reader is not None:
+            reader.close()
+        for name in ("_tables", "_handles", "_spaces"):
             # Emptied, not only dropped: a kept traceback may hold a transaction that shares them.
             self.__dict__.pop(name, []).clear()
         db = self.__dict__.pop("_db", None)
@@ -233,55 +241,88 @@ class RocksEngine:
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _apply(self, transaction: RocksTransaction) -> int:
-        """Write the batch; returns the version to wait for."""
-        batch, counts = transaction.batch, self._counts
-        changed = {}
-        for key, delta in transaction.adds.items():
-            value = counts.get(key)
-            if value is None:
-                value = decode_count(self._tables[COUNTERS].get(key))
-            changed[key] = value = value + delta
-            batch.put(key, encode_count(value), self._handles[COUNTERS])
-        self._remember(transaction)
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """The writer's lock, for what is rare. Raises if the engine was closed or has stopped."""
+        if self._writer.lock.locked():
+            self._writer.take_back()
+        with self._writer.lock:
+            self._writer.holder = get_ident()
+            if self._stopped is not None or self._unsure:
+                self._attend()
+            yield
+
+    def apply(self, changes: Changes) -> int:
+        """Write the changes; returns the version to wait for. Requires: the writer's lock is held.
+
+        An exception anywhere in here (Ctrl-C) leaves `_unsure` set. Then what is stored is right, and memory is read again.
+        """
+        self._unsure = True
+        batch = WriteBatch(raw_mode=True)
+        put, delete, spaces = batch.put, batch.delete, self._spaces
+        handle = None
         try:
+            if changes.ranges:
+                self._delete_ranges(batch, changes)
+            for space, key, value in changes.writes:
+                handle, learn_put, learn_delete = spaces[space]
+                if value is None:
+                    delete(key, handle)
+                    if learn_delete is not None:
+                        learn_delete(key)
+                else:
+                    put(key, value, handle)
+                    if learn_put is not None:
+                        learn_put(key, value)
+            counts, handle = self._memory.counts, self._handles[COUNTERS]
+            for key, delta in changes.adds.items():
+                count = counts.get(key)
+                if count is None:
+                    count = decode_count(self._tables[COUNTERS].get(key))
+                counts[key] = count = count + delta
+                put(key, encode_count(count), handle)
+            number = self._next_commit
+            for row in changes.journal:
+                put(commit(number), row, self._handles[JOURNAL])
+                number += 1
             self._db.write(batch)
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
             self._stop(exc)
-            transaction.forget()
+            del (
+                batch,
+                put,
+                delete,
+                handle,
+            )  # an exception that is kept keeps this frame, which must not keep the driver's objects
             raise Unavailable(str(self._stopped)) from None
-        counts.update(changed)
-        if transaction.appended:
-            self._next_append.update(transaction.appended)
-            self._written = self._next_append[JOURNAL] - 1
-        return self._written_out()
-
-    def _written_out(self) -> int:
-        """A batch is in the log: note how far that reaches; returns the version to wait for."""
-        self._sequence = self._db.latest_sequence_number()
+        for remember in changes.on_written:
+            remember()
+        self._next_commit = number
+        self._written = number - 1
+        self._sequence = sequence = self._db.latest_sequence_number()
         if self._note_writes:
-            self._marks.note_written(self._sequence)
-        self._version += 1
-        return self._syncer.applied(self._version)
+            self._watermark.note_written(sequence)
+        self._version = version = self._version + 1
+        self._unsure = False
+        return self.group_commit.applied(version)
 
-    def _remember(self, transaction: RocksTransaction) -> None:
-        """What is about to be written, for the memory kept beside the database."""
-        for space, rows in transaction.noted:
-            if space in RECENT_SPACES:
-                self._recent[space].put(rows)
-            elif space == COUNTERS:
-                for key, _ in rows:
-                    self._counts.pop(key, None)
-            else:
-                self._heads.lower(space, rows)
-        for space, keys in transaction.gone:
-            if space == COUNTERS:
-                for key in keys:
-                    self._counts.pop(key, None)
-            elif space in RECENT_SPACES:
-                self._recent[space].delete(keys)
-            else:
-                self._heads.deleted(space, keys)
+    def _delete_ranges(self, batch: WriteBatch, changes: Changes) -> None:
+        for space, begin, end in changes.ranges:
+            self._memory.delete_range(space, begin, end)
+            batch.delete_range(begin, end, self._handles[space])
+
+    def _attend(self) -> None:
+        """On entering: refuse if the engine has stopped, and read again what an interrupted commit left unsure."""
+        if self._stopped is not None:
+            self._refuse()
+        self._memory.forget()
+        self._next_commit = self._last_commit() + 1
+        self._written = self._next_commit - 1
+        self._sequence = self._db.latest_sequence_number()
+        self.group_commit.applied(self._version + 1)
+        self._version += 1
+        self.generation += 1
+        self._unsure = False
 
     def _sync(self) -> None:
         """Make everything written so far durable. Runs outside the lock, one at a time."""
@@ -293,8 +334,8 @@ class RocksEngine:
             self._stop(exc)
             raise Unavailable(str(self._stopped)) from None
         self._durable = max(self._durable, written)
-        self._marks_durable = max(self._marks_durable, sequence)
-        self._marks.note(max(self._sequence, self._marks_durable) if self._note_writes else 0, self._marks_durable)
+        self._synced_to = max(self._synced_to, sequence)
+        self._watermark.note(max(self._sequence, self._synced_to) if self._note_writes else 0, self._synced_to)
 
     def _stop(self, exc: Exception) -> None:
         """After a failed write. The error is kept without the frames it came through, which hold the driver's objects."""
@@ -302,8 +343,9 @@ class RocksEngine:
         self._stopped = error.with_traceback(None)
         exc.__traceback__ = None
 
-    def _last_append(self, space: Space) -> int:
-        iterator = self._tables[space].iter()
+    def _last_commit(self) -> int:
+        """The number of the journal's last row; 0 if it has none."""
+        iterator = self._tables[JOURNAL].iter()
         iterator.seek_to_last()
         if iterator.valid():
             return split_commit(iterator.key())

@@ -7,7 +7,7 @@ An ingest goes around the log and takes one space a call, so a kill may fall bet
       2  the intent is committed, durable  from here on the load will happen: whoever opens the store next finishes it
       3  the files are ingested            space by space
       4  the last commit, durable          counters, journal and marker; it removes the intent
-      5  fronts are forgotten              they are found again where the new rows are
+      5  memory is forgotten               scans find the new rows again
 
 A failure after 2 stops the engine, as any failed write does; opening it again goes on from there. Files are taken by a
 link, so that they are still there to be taken again; the second time by a copy, since the database may have marked the
@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, TypeVar
 from rocksdict import IngestExternalFileOptions
 
 from tenure.errors import TenureError, Unavailable
-from tenure.storage.engine import Row, Table
+from tenure.storage.engine import Row, Table, Transaction
 from tenure.storage.engines.rocksdb.table_writer import TableWriter
-from tenure.storage.engines.rocksdb.transaction import RocksTransaction
-from tenure.storage.keyspace import FRONTS
 
 if TYPE_CHECKING:
     from tenure.storage.engines.rocksdb.engine import RocksEngine
@@ -47,30 +45,28 @@ class RocksLoader:
 
     def load(
         self,
-        intend: Callable[[RocksTransaction], Sequence[Table]],
-        finish: Callable[[RocksTransaction], T],
+        intend: Callable[[Transaction], Sequence[Table]],
+        finish: Callable[[Transaction], T],
         *,
         again: bool = False,
     ) -> T:
         engine = self._engine
-        with engine._lock:
-            if engine._stopped is not None:
-                engine._refuse()
+        with engine._held():
             engine._sync()
             self.after("synced")
-            transaction = RocksTransaction(engine)
+            transaction = Transaction(engine._reader, engine._next_commit)
             tables = intend(transaction)
-            engine._apply(transaction)
+            engine.apply(transaction)
             engine._sync()
             self.after("intended")
             try:
                 for space in sorted({table.space for table in tables}):
                     self._ingest(space, [table.path for table in tables if table.space == space], again)
                     self.after(f"ingested {space}")
-                transaction = RocksTransaction(engine)
+                transaction = Transaction(engine._reader, engine._next_commit)
                 result = finish(transaction)
                 self.after("finishing")
-                engine._apply(transaction)
+                engine.apply(transaction)
             except BaseException as exc:
                 if engine._stopped is None:
                     # The intent stands: nothing may be written before the load is whole.
@@ -83,8 +79,7 @@ class RocksLoader:
                 raise
             engine._sync()
             self.after("finished")
-            for space in FRONTS.keys() & {table.space for table in tables}:
-                engine._heads.fronts[space].clear()
+            engine._memory.forget()
         return result
 
     def _ingest(self, space: int, paths: list[str], again: bool) -> None:

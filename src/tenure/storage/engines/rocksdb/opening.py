@@ -38,7 +38,7 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
         return made
 
     whole = options()
-    # point_in_time opens after a power cut that left zeros at the log's end; `Marks` tells if it dropped more.
+    # point_in_time opens after a power cut that left zeros at the log's end; `DurableWatermark` tells if it dropped more.
     whole.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     whole.set_db_write_buffer_size((128 if roomy else 32) * 1024 * 1024)
     # Families that are hardly written hold on to old logs; bounding them bounds recovery after a kill.

@@ -1,0 +1,175 @@
+"""Reading the newest moment. The caller holds the writer's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tenure.errors import TenureError
+from tenure.storage.engine import Row, Space
+from tenure.storage.engines.rocksdb.iterators import (
+    at_keys,
+    backward,
+    check_status,
+    first_keys,
+    forward,
+    forward_keys,
+    here,
+    until,
+)
+from tenure.storage.engines.rocksdb.opening import translated
+from tenure.storage.keyspace import READY
+from tenure.storage.scan_heads import LAST_REACH, Front
+
+if TYPE_CHECKING:
+    from tenure.storage.engines.rocksdb.memory import Memory
+
+#: As many rows are read by walking from one to the next, where they are likely to be neighbours.
+WORTH_WALKING = 8
+#: Options with an upper bound that are kept: one for each front that is read again and again.
+_BOUNDS_KEPT = 1000
+
+
+class RocksReader:
+    """`storage.engine.Reader` on the newest rows. Requires: the writer's lock is held."""
+
+    def __init__(self, tables: Sequence[Any], memory: Memory) -> None:
+        self._tables = tables
+        self._recent = memory.recent
+        self._heads = memory.heads
+        self._fronts = memory.heads.fronts
+        self._bounds: dict[bytes, Any] = {}
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        recent = self._recent[space]
+        if recent is not None:
+            kept = recent.young.get(key) or recent.old.get(key)
+            if kept is not None:
+                return kept
+        try:
+            value: bytes | None = self._tables[space].get(key)
+        except Exception as exc:
+            raise translated(exc) from exc
+        return value
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            recent = self._recent[space]
+            if recent is None:
+                values: Any = self._tables[space].get(list(keys))
+            else:
+                values = recent.find(keys)
+                if None in values:
+                    missing = [index for index, value in enumerate(values) if value is None]
+                    stored = self._stored(space, [keys[index] for index in missing])
+                    for index, value in zip(missing, stored, strict=True):
+                        values[index] = value
+        except Exception as exc:
+            raise translated(exc) from exc
+        found: list[bytes | None] = values
+        return found
+
+    def _stored(self, space: Space, keys: Any) -> Any:
+        """Jobs that were enqueued together lie together: stepping costs half of looking each of them up."""
+        if len(keys) < WORTH_WALKING:
+            return self._tables[space].get(keys)
+        return at_keys(self._tables[space].iter(), keys)
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        if reverse:
+            return backward(self._tables[space].iter(), begin, end, limit)
+        front = self._heads.front(space, begin)
+        if front is None or end > front.end:
+            return forward(self._tables[space].iter(until(end)), begin, end, limit)
+        if front.head >= end or limit <= 0:
+            return []
+        # Bounded by the front, not by the range: the first key past the range is worth knowing too.
+        iterator = self._tables[space].iter(self._bound(front.end))
+        rows = forward(iterator, front.head, end, limit)
+        front.head = rows[0][0] if rows else here(iterator, front)
+        return rows
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        if reverse:
+            return [key for key, _ in backward(self._tables[space].iter(), begin, end, limit)]
+        fronts = self._fronts.get(space)
+        front = None if fronts is None else fronts.get(begin) or self._heads.front(space, begin)
+        if front is None or end > front.end:
+            return forward_keys(self._tables[space].iter(until(end)), begin, end, limit)
+        if front.head >= end or limit <= 0:
+            return []
+        ahead = front.ahead
+        if limit <= len(ahead) or front.whole:
+            return self._from_ahead(front, end, limit)
+        if limit == 1:
+            return self._first(space, front, end)
+        keys = first_keys(self._tables[space], front.head, end, front.end, limit)
+        if not keys:
+            iterator = self._tables[space].iter(self._bound(front.end))
+            keys = forward_keys(iterator, front.head, end, limit)
+            if not keys:
+                front.head = here(iterator, front)
+                return keys
+        front.head = keys[0]
+        return keys
+
+    def _from_ahead(self, front: Front, end: bytes, limit: int) -> list[bytes]:
+        """The first keys, all of which were read ahead."""
+        ahead = front.ahead
+        if not ahead:
+            front.head = front.end
+            return []
+        front.head = ahead[0]
+        keys = ahead[:limit]
+        if keys[-1] >= end:
+            return [key for key in keys if key < end]
+        return keys
+
+    def _first(self, space: Space, front: Front, end: bytes) -> list[bytes]:
+        """The first key. Whoever takes one is likely to be back for the next, so those are read ahead."""
+        iterator = self._tables[space].iter(self._bound(front.end))
+        iterator.seek(front.head)
+        if not iterator.valid():
+            check_status(iterator)
+            front.head = front.end
+            front.whole = space == READY
+            return []
+        key: bytes = iterator.key()
+        front.head = key
+        if space == READY:
+            self._read_ahead(front, iterator)
+        return [key] if key < end else []
+
+    def _read_ahead(self, front: Front, iterator: Any) -> None:
+        """Remember the keys from the iterator's position on."""
+        ahead: list[bytes] = []
+        whole = False
+        for _ in range(front.reach):
+            ahead.append(iterator.key())
+            iterator.next()
+            if not iterator.valid():
+                with suppress(TenureError):  # damage is an error for the caller that comes to it
+                    check_status(iterator)
+                    whole = True
+                break
+        front.reach = min(2 * front.reach, LAST_REACH)
+        front.ahead, front.whole = ahead, whole
+
+    def _bound(self, end: bytes) -> Any:
+        """Read options that end there. Made once for each front."""
+        options = self._bounds.get(end)
+        if options is None:
+            if len(self._bounds) > _BOUNDS_KEPT:
+                self._bounds.clear()
+            options = self._bounds[end] = until(end)
+        return options
+
+    def close(self) -> None:
+        """Let go of the driver's objects, which keep its lock for as long as they live."""
+        self._tables = ()
+        self._bounds.clear()

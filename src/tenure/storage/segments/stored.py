@@ -1,0 +1,113 @@
+"""A segment as it is stored, and what a claim takes of one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tenure.model.ids import NO_ID
+from tenure.storage.engine import Row, Space
+from tenure.storage.keyspace import READY, STATE, ready_from
+from tenure.storage.records import NewSegment, SegmentStateRecord, segment_state_rows
+
+
+class StoredSegment:
+    """A segment as it is stored now. `places` are the positions of the jobs that are still in it."""
+
+    __slots__ = ("body", "key", "places", "prefix", "state")
+
+    def __init__(self, key: bytes, state: SegmentStateRecord, body: NewSegment) -> None:
+        self.key, self.prefix = key, key[:4]
+        self.state, self.body = state, body
+        self.places: Sequence[int] = range(state.first, body.count)
+        if state.gone != NO_ID:
+            gone = int.from_bytes(state.gone, "big")
+            self.places = [place for place in self.places if not gone >> place & 1]
+
+    @property
+    def job(self) -> bytes:
+        """Its last job, by which it is known within its queue."""
+        return self.key[4:]
+
+    @property
+    def jobs(self) -> list[bytes]:
+        return self.jobs_at(self.places)
+
+    def jobs_at(self, places: Sequence[int]) -> list[bytes]:
+        jobs = self.body.jobs
+        return jobs[places.start : places.stop] if isinstance(places, range) else [jobs[place] for place in places]
+
+    def payloads_at(self, places: Sequence[int]) -> list[bytes]:
+        payloads = self.body.payloads(places[0], places[-1] + 1)
+        return payloads if len(payloads) == len(places) else [payloads[place - places[0]] for place in places]
+
+    def events_at(self, places: Sequence[int]) -> Sequence[int]:
+        """The last event of each."""
+        base = self.state.last_event
+        if isinstance(places, range):
+            return range(base + places.start, base + places.stop)
+        return [base + place for place in places]
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    def place(self, job: bytes) -> int:
+        """Where a job is; -1 if it is not in it."""
+        place = self.body.place(job)
+        return place if place in self.places else -1
+
+    @property
+    def ready_place(self) -> bytes:
+        """How the keys of its jobs in `ready` begin: the job follows."""
+        return ready_from(int.from_bytes(self.prefix, "big"), self.state.priority, self.state.visible_at_ms)
+
+    @property
+    def mark(self) -> bytes:
+        """Its key in `segment_ready`: that of its first job in `ready`."""
+        return self.ready_place + self.state.first_job
+
+    def keys(self, space: Space, places: Sequence[int]) -> list[bytes]:
+        before = self.ready_place if space == READY else self.prefix
+        return [before + job for job in self.jobs_at(places)]
+
+    def value(self, space: Space, place: int) -> bytes:
+        return self.values(space, range(place, place + 1))[0]
+
+    def values(self, space: Space, places: Sequence[int]) -> list[bytes]:
+        if not places or space == READY:
+            return [b""] * len(places)
+        first, end = places[0], places[-1] + 1
+        made = segment_state_rows(self.state, first, end) if space == STATE else self.body.job_rows(first, end)
+        return made if len(made) == len(places) else [made[place - first] for place in places]
+
+    def rows_at(self, space: Space, places: Sequence[int]) -> list[Row]:
+        return list(zip(self.keys(space, places), self.values(space, places), strict=True))
+
+    def rows(self, space: Space, begin: bytes, end: bytes) -> list[Row]:
+        """Its rows between two keys."""
+        return self.rows_at(space, self.between(begin, end, before=self.ready_place if space == READY else None))
+
+    def between(
+        self, begin: bytes, end: bytes, places: Sequence[int] | None = None, before: bytes | None = None
+    ) -> Sequence[int]:
+        """Which of its places lie between two keys, that begin with the queue, or with `before`."""
+        places = self.places if places is None else places
+        before = self.prefix if before is None else before
+        first, last = before + self.body.job(places[0]), before + self.body.job(places[-1])
+        if begin <= first and last < end:
+            return places
+        keys = [before + job for job in self.jobs_at(places)]
+        return places[bisect_left(keys, begin) : bisect_left(keys, end)]
+
+
+class SegmentShare(NamedTuple):
+    """A segment, and how many of its first jobs a claim takes."""
+
+    segment: StoredSegment
+    taken: int
+
+    @property
+    def places(self) -> Sequence[int]:
+        return self.segment.places[: self.taken]

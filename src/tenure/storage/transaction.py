@@ -1,0 +1,141 @@
+"""A transaction: it reads through an engine's reader, and collects what it writes as a plain value (`Changes`).
+
+Every engine uses this one class. An engine supplies the reader and applies the changes; the queue's logic does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tenure.storage.keyspace import JOURNAL
+
+if TYPE_CHECKING:
+    from tenure.storage.engine import Reader, Row, Space
+    from tenure.storage.segments.stored import SegmentShare, StoredSegment
+
+Write = tuple[int, bytes, bytes | None]
+"""Space, key, value. None deletes the row."""
+
+
+class Changes:
+    """What one transaction writes. An engine applies it whole, or not at all."""
+
+    __slots__ = ("adds", "journal", "on_written", "ranges", "writes")
+
+    def __init__(self) -> None:
+        #: In order: the last write of a key stands.
+        self.writes: list[Write] = []
+        #: Space, first key, end. Deleted before the writes are made.
+        self.ranges: list[tuple[int, bytes, bytes]] = []
+        #: Counters: key, and what is added to it.
+        self.adds: dict[bytes, int] = {}
+        #: Rows appended to the journal.
+        self.journal: list[bytes] = []
+        #: Called once the changes are written, while nobody else can write: for what is kept in memory beside the database.
+        #: Only an engine of scope `process` calls them; elsewhere nothing is kept.
+        self.on_written: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.writes or self.adds or self.journal or self.ranges)
+
+
+class Transaction(Changes):
+    """`storage.engine.Reader`, and the verbs that write. Nothing is seen, by itself or by others, before it commits."""
+
+    __slots__ = ("get", "get_many", "keys", "next_commit", "reader", "scan")
+
+    def __init__(self, reader: Reader, next_commit: int) -> None:
+        self.writes = []
+        self.ranges = []
+        self.adds = {}
+        self.journal = []
+        self.on_written = []
+        self.reader = reader
+        #: The number of the first row that this transaction appends to the journal.
+        self.next_commit = next_commit
+        # Bound here: a verb calls each of them several times.
+        self.get, self.get_many, self.scan, self.keys = reader.get, reader.get_many, reader.scan, reader.keys
+
+    def put(self, space: Space, key: bytes, value: bytes) -> None:
+        self.writes.append((space, key, value))
+
+    def put_many(self, space: Space, rows: Iterable[Row]) -> None:
+        self.writes += [(space, key, value) for key, value in rows]
+
+    def delete(self, space: Space, key: bytes) -> None:
+        self.writes.append((space, key, None))
+
+    def delete_many(self, space: Space, keys: Iterable[bytes]) -> None:
+        self.writes += [(space, key, None) for key in keys]
+
+    def delete_range(self, space: Space, begin: bytes, end: bytes) -> None:
+        """Delete begin <= key < end. Not for jobs, state and leases, of which an engine may keep copies by key."""
+        if begin >= end:
+            return
+        if self.writes:  # ranges are deleted first: what was written into this one before must not come back
+            self.writes[:] = [w for w in self.writes if w[0] != space or not begin <= w[1] < end]
+        self.ranges.append((space, begin, end))
+
+    def add(self, key: bytes, delta: int) -> None:
+        """Add to a row of `counters`. A counter below zero is damage, and `check` says so."""
+        self.adds[key] = self.adds.get(key, 0) + delta
+
+    def guard(self, space: Space, key: bytes) -> None:
+        """Conflict with a transaction that writes this key, without reading it. Nothing to do where there is one writer."""
+
+    def next_append(self, space: Space) -> int:
+        """The number the next `append` will get."""
+        _only_journal(space)
+        return self.next_commit + len(self.journal)
+
+    def append(self, space: Space, value: bytes) -> int:
+        """Write at the next number of the journal (a big-endian u64 key); returns the number."""
+        _only_journal(space)
+        self.journal.append(value)
+        return self.next_commit + len(self.journal) - 1
+
+    def finish(self) -> None:
+        """Called by the engine once the function has returned: the last chance to add to the changes."""
+
+    # ── jobs that were enqueued together ─────────────────────────────────────────────────────────────────────────────
+    # An engine may keep them as one record (`storage.segments`). Here it does not: the caller handles rows.
+
+    def put_together(
+        self,
+        prefix: bytes,
+        jobs: Sequence[bytes],
+        payloads: Sequence[bytes],
+        now_ms: int,
+        max_attempts: int,
+        last_event: int,
+    ) -> bool:
+        """Write plain jobs that wait from now on; `last_event` is the first's, the others' follow. False: write rows."""
+        return False
+
+    def first_together(self, tiers: Sequence[bytes], until: bytes, limit: int) -> Sequence[SegmentShare]:
+        """The next `limit` ready jobs, if they are whole segments and the beginning of one more. Empty: read rows."""
+        return ()
+
+    def lease_together(self, share: SegmentShare, lease: bytes, last_event: int) -> None:
+        """The share's jobs are held by `lease` from now on."""
+        raise NotImplementedError("this transaction gave out no segment")
+
+    def held_together(
+        self, prefix: bytes, lease: bytes, jobs: Sequence[bytes], tokens: Sequence[int]
+    ) -> Sequence[StoredSegment]:
+        """The segments that these jobs are, whole and in order, if the lease holds them. Empty: read rows."""
+        return ()
+
+    def drop_together(self, segment: StoredSegment) -> None:
+        """Remove all jobs of a segment that `held_together` gave."""
+        raise NotImplementedError("this transaction gave out no segment")
+
+    def break_up(self, key: bytes) -> bool:
+        """Turn a damaged segment into rows, as far as it can be read. False: there are no segments."""
+        return False
+
+
+def _only_journal(space: Space) -> None:
+    if space != JOURNAL:
+        raise ValueError("only the journal is appended to")
