@@ -1,4 +1,4 @@
-"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), and notes and leases where they are asked for."""
+"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), with notes and leases where a query asks."""
 
 from __future__ import annotations
 
