@@ -212,7 +212,7 @@ def read_part(folder: Path, part: Part) -> Iterator[Chunk]:
     """The chunks of a part, in order."""
     at = folder / f"{part.name}.arrow"
     try:
-        source = pa.memory_map(str(at))
+        source = pa.OSFile(str(at))  # read, not mapped: a mapped file of gigabytes counts as this process's memory
     except FileNotFoundError:
         raise gone(at) from None
     count = 0
