@@ -35,7 +35,7 @@ test-crash: setup ## kill -9 a working process 200 times an engine, flip 2,000 b
 	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \
 		HISTORY_KILLS=$${HISTORY_KILLS:-10} MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
 		POWER_IMAGES=$${POWER_IMAGES:-2000} OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} \
-		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/spark tests/moving $(ARGS)
+		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
 check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts

@@ -34,6 +34,8 @@ Errors carry facts as attributes; each docstring says what the caller should do 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class TenureError(Exception):
     """Base of every error raised by Tenure."""
@@ -83,16 +85,31 @@ class AlreadySettled(LeaseLost):
 class KeyConflict(TenureError):
     """An idempotency key was seen with another payload. Nothing of the call was written.
 
-    `index` is the job's place in the call, `existing` the id of the job that holds the key.
+    `index` is the job's place in the call, `existing` the id of the job that holds the key. `conflicts` lists (index,
+    existing) of every job of the call whose key is held that way, the first one included.
     """
 
     code = "key_conflict"
 
-    def __init__(self, index: int, key: str, existing: str) -> None:
+    def __init__(self, index: int, key: str, existing: str, conflicts: Sequence[tuple[int, str]] = ()) -> None:
         self.index = index
         self.key = key
         self.existing = existing
+        #: One line a conflict, "index existing": facts of errors travel as text and numbers.
+        self.listed: str | None = "\n".join([f"{at} {job}" for at, job in conflicts or [(index, existing)]])
         super().__init__(f"job {index} of the call: key {key!r} belongs to job {existing}, which has another payload")
+
+    @property
+    def conflicts(self) -> list[tuple[int, str]]:
+        if not self.listed:  # told by an older server
+            return [(self.index, self.existing)]
+        pairs = [line.split(" ", 1) for line in self.listed.split("\n")]
+        return [(int(index), existing) for index, existing in pairs]
+
+    def at(self, indexes: Sequence[int]) -> KeyConflict:
+        """The same conflict for a caller whose i-th job stands at `indexes[i]`."""
+        conflicts = [(indexes[index], existing) for index, existing in self.conflicts]
+        return KeyConflict(indexes[self.index], self.key, self.existing, conflicts)
 
 
 class QueueFull(TenureError):

@@ -50,6 +50,8 @@ Size = Annotated[int, Meta(ge=64 * 1024, le=2**46, extra={"size": True})]
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
 BloomCapacity = Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})]
+#: An hour to ten years.
+Retention = Annotated[float, Meta(ge=3_600, le=10 * 366 * 86_400, extra={"seconds": True})]
 
 
 class RocksDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +132,8 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     durability: Literal["disk", "os", "memory"] | None = None
     #: How many rows one claim inspects beyond those it returns: expired leases it takes over, jobs it passes over.
     inspect_limit: Annotated[int, Meta(ge=1, le=100_000, extra={"number": True})] = 200
+    #: How long a store in a folder or in memory keeps its journal, in seconds.
+    journal_retention: Retention = 7 * 86_400.0
     rocksdb: RocksDb = RocksDb()
     lmdb: Lmdb = Lmdb()
     redis: Redis = Redis()

@@ -254,7 +254,7 @@ def test_killed_again_while_it_is_finished(path: Path) -> None:
     for step in STEPS[1:-1]:
         again = f"""
 import os, signal
-from tenure.storage.engines.rocksdb import loading
+from tenure.storage.engines.rocksdb import loader as loading
 class Ending(loading.RocksLoader):
     def __init__(self, engine):
         super().__init__(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -12,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import tenure
-from tenure import Policy
+from tenure import NewJob, Policy
 from tenure.api.staged_write import Staged
 from tenure.api.store import Store
-from tenure.bulk import input_rows, publisher, staging
+from tenure.bulk import input_rows, staging
 from tenure.bulk.publisher import Terms, commit
-from tenure.bulk.staging import Manifest, Part, PartWriter
+from tenure.bulk.staging import Manifest, Part, PartWriter, RejectsWriter
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
 from tenure.model.names import QueueName
 from tenure.storage.staged_parts import KEPT, expire, folder_of
@@ -46,7 +47,9 @@ def stage(root: str, write: str, name: str, payloads: list[bytes], **columns: pa
         writer.add(queue, rows)
     part = writer.close()
     if found.bad is not None:
-        publisher.stage_rejects(folder, name, [(found.bad, found.reasons)])
+        rejects = RejectsWriter(folder, name)
+        rejects.add(found.bad, found.reasons)
+        rejects.close()
     return Part(part.name, part.chunks, part.rows, len(found.reasons))
 
 
@@ -78,13 +81,13 @@ def test_a_commit_that_is_cut_short_is_finished_by_the_next(store: Store, root: 
     first = [stage(root, "w", "p0-a", numbered(0, 2500)), stage(root, "w", "p1-a", numbered(2500, 2000))]
     real, calls = Staged.publish_checked, 0
 
-    def failing(self, chunk, queue, jobs):
+    def failing(self, chunk, queue, jobs, refused=()):
         nonlocal calls
         calls += 1
         if calls == 4:
-            real(self, chunk, queue, jobs)  # it was written: only the answer is lost
+            real(self, chunk, queue, jobs, refused)  # it was written: only the answer is lost
             raise Unavailable("cut")
-        return real(self, chunk, queue, jobs)
+        return real(self, chunk, queue, jobs, refused)
 
     monkeypatch.setattr(Staged, "publish_checked", failing)
     with pytest.raises(Unavailable):
@@ -126,6 +129,68 @@ def test_bad_rows_go_to_the_quarantine_once(store: Store, root: str, tmp_path: P
     assert set(rows) == {b"bad", b"refused"}
     assert "priority=99" in rows[b"bad"]
     assert "taken" in rows[b"refused"]
+
+
+@pytest.mark.parametrize("lost", range(1, 9))
+def test_refused_rows_outlive_the_commit_that_met_them(
+    store: Store, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """A commit stops at any of its calls, before or after it took effect; the repeat sets aside what it had refused."""
+    queue = store.queue("work")
+    queue.enqueue_many([NewJob(b"other", key=f"k{n}") for n in range(0, 3000, 3)])
+    keys = pa.array([f"k{n}" for n in range(3000)])
+    part = stage(root, "w", "p0-a", numbered(0, 3000), key=keys)
+    real, calls = Staged.publish_checked, 0
+
+    def failing(self, chunk, queue, jobs, refused=()):
+        nonlocal calls
+        calls += 1
+        if calls == lost and lost % 2:
+            raise Unavailable("killed before the chunk was published")
+        published = real(self, chunk, queue, jobs, refused)
+        if calls == lost:
+            raise Unavailable("killed after it was published")
+        return published
+
+    where = tmp_path / "quarantine"
+    with monkeypatch.context() as patched:
+        patched.setattr(Staged, "publish_checked", failing)
+        with contextlib.suppress(Unavailable):
+            commit(store, "w", Manifest(root, [part]), Terms(quarantine=str(where)))
+    # The keys are free by now, or the holders gone: what was refused stays refused, and nothing is added twice.
+    queue.ack_many([delivery for delivery in queue.claim(limit=1000) if delivery.payload == b"other"])
+    done = commit(store, "w", Manifest(root, [part]), Terms(quarantine=str(where)))
+    assert (done.jobs, done.rejected) == (2000, 1000)
+    refused = [row["payload"] for file in where.glob("[!.]*") for row in pq.read_table(file).to_pylist()]
+    assert sorted(refused) == [b"%06d" % n for n in range(0, 3000, 3)]
+
+
+def test_many_conflicts_cost_two_transactions_a_chunk(
+    store: Store, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that meets them all, and one that leaves them out; one for each conflict took 427 s for 63,562 of them."""
+    store.queue("work").enqueue_many([NewJob(b"other", key=f"k{n}") for n in range(1000)])
+    part = stage(root, "w", "p0-a", numbered(0, 1000), key=pa.array([f"k{n}" for n in range(1000)]))
+    real, calls = Staged.publish_checked, 0
+
+    def counted(self, *arguments):
+        nonlocal calls
+        calls += 1
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Staged, "publish_checked", counted)
+    done = commit(store, "w", Manifest(root, [part]), Terms(quarantine=str(tmp_path / "quarantine")))
+    assert (done.jobs, done.rejected, calls) == (0, 1000, 2)
+
+
+def test_chunks_are_cut_by_bytes_too(store: Store, root: str) -> None:
+    """150 jobs of 7.5 MiB as one chunk were more than a transaction takes, and stuck under their id for ever."""
+    large = bytes(7_500_000)
+    part = stage(root, "w", "p0-a", [large] * 5 + [b"small"] * 1500)
+    assert part.chunks == 4
+    sizes = [chunk.rows.column("payload").nbytes for chunk in staging.read_part(folder_of(root, "w"), part)]
+    assert max(sizes) <= staging.CHUNK_BYTES + 8 * 1024**2
+    assert commit(store, "w", Manifest(root, [part]), Terms()).jobs == 1505
 
 
 def test_without_a_quarantine_a_conflict_fails_the_commit(store: Store, root: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +11,11 @@ from random import Random
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tenure
-from tenure import Corrupt, SnapshotExpired, bulk
+from tenure import Corrupt, Policy, SnapshotExpired, bulk
 from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk.plan import plan
@@ -385,3 +387,32 @@ def _tables_of(folder: Path) -> list[list[dict[str, object]]]:
             [row for part in plan(moment, query, 300) for b in read_part(moment, query, part) for row in b.to_pylist()]
             for query in (Query("jobs"), Query("events"), Query("leases"), Query("indexes"))
         ]
+
+
+@pytest.mark.parametrize("scheme", ["rocksdb", "lmdb"])
+def test_batches_are_bounded_by_bytes(tmp_path: Path, scheme: str) -> None:
+    """Large payloads and results among small ones, whole, filtered and by state: no batch is much over 16 MiB."""
+    with tenure.open(f"{scheme}:{tmp_path / 'data'}", sweep=False) as store:
+        queue = store.queue("large")
+        queue.configure(Policy(retention=3600))
+        sizes = [10] * 300 + [7_500_000] * 5 + [60_000] * 500 + [10] * 300 + [3_000_000] * 4
+        for size in sizes:
+            queue.enqueue(bytes(size))
+        for delivery in queue.claim(limit=320, max_bytes=64 * 1024**2):
+            queue.ack(delivery, result=bytes(5_000_000) if len(delivery.payload) > 10 else b"r")
+        wanted = Counter(sizes)
+        for which in (
+            {},
+            {"state": ("done", "ready")},
+            {"columns": ["id", "payload"]},
+            {"columns": ["result", "state"]},
+        ):
+            batches = list(bulk.batches(store, "jobs", **which))
+            assert max(batch.nbytes for batch in batches) < 24 * 1024**2
+            assert sum(batch.num_rows for batch in batches) == len(sizes)
+            if "payload" in batches[0].schema.names:
+                lengths = [n for batch in batches for n in pc.binary_length(batch.column("payload")).to_pylist()]
+                assert Counter(lengths) == wanted
+        done = list(bulk.batches(store, "jobs", state="done"))
+        ids = [id for batch in done for id in batch.column("id").to_pylist()]
+        assert len(ids) == len(set(ids)) == queue.counts().done

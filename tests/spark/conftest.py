@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 #: A Java that lives for minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
 QUICK = f"{JAVA} -XX:TieredStopAtLevel=1"
 #: Each starts several Javas, one after the other: `make test` has fifteen minutes for everything.
-LONG = {"test_cluster.py", "test_stream_crash.py", "test_stream_kill.py"}
+LONG = {"test_archive_kill.py", "test_cluster.py", "test_stream_crash.py", "test_stream_kill.py"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups

@@ -1,4 +1,4 @@
-"""A Spark Connect client and the server it starts for itself: reads a store's jobs and drains its journal. For a test.
+"""A Spark Connect client and the server it starts for itself: reads a store's jobs, drains its journal, writes. For a test.
 
 python connect_client.py URL FOLDER
 """
@@ -23,11 +23,16 @@ def main(url: str, folder: str) -> None:
         events.writeStream.format("parquet")
         .option("path", f"{folder}/bronze")
         .option("checkpointLocation", f"{folder}/checkpoint")
+        .queryName("bronze")
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
     print("events", spark.read.parquet(f"{folder}/bronze").count(), flush=True)
+    rows = spark.range(10).selectExpr("string(id) AS payload")
+    rows.write.format("tenure").mode("append").options(url=url, queue="from_connect").save("/a/path")
+    named = spark.read.format("tenure").options(url=url, table="JOBS", queue="from_connect").load()
+    print("written", named.count(), flush=True)
     spark.stop()
 
 

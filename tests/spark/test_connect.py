@@ -32,4 +32,6 @@ def test_a_client_reads_and_streams(tmp_path: Path):
         text=True,
         check=False,
     )
-    assert done.stdout.split() == ["jobs", str(jobs), "events", str(events)], done.stdout + done.stderr[-3000:]
+    assert done.stdout.split() == ["jobs", str(jobs), "events", str(events), "written", "10"], (
+        done.stdout + done.stderr[-3000:]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tenure.cli import spark_session
 from tenure.cli.main import cli
 from tenure.errors import InvalidArgument
 from tenure.model.job_checksum import Checksum
-from tenure.spark.jobs.archive import Archive, archive, restore
+from tenure.spark.jobs.archive import Archive, ArchiveBusy, archive, restore
 from tenure.spark.jobs.load import load
 from tenure.spark.jobs.migrate import migrate
 from tenure.spark.jobs.replay import replay
@@ -99,6 +100,64 @@ def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
     assert summed(url) == first
 
 
+def ended(url: str, count: int) -> None:
+    """More jobs that are done."""
+    with tenure.open(url, sweep=False) as store:
+        queue = store.queue("q")
+        queue.configure(Policy(retention=86_400))
+        queue.enqueue_many([b"%d" % n for n in range(count)])
+        queue.ack_many(list(queue.claim(limit=count)))
+
+
+def test_two_runs_on_one_root(spark: SparkSession, tmp_path: Path) -> None:
+    """One begins while another is at work: it is kept out, and removes nothing of the other's.
+
+    The run that found nothing removed the folder of its number with all attempts in it: 500 jobs were out of the store, and
+    no file of them was left.
+    """
+    url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
+    ended(url, 50)
+    before = summed(url)
+    tried: list[str] = []
+
+    def second(step: str) -> None:
+        tried.append(step)
+        with pytest.raises(ArchiveBusy):
+            archive(spark, url, root, LATER)
+        # Where the lock does not hold, a run that finds nothing still removes its own attempt only.
+        kept = Archive(root)
+        place = f"jobs/run=1/{len(tried):012}"
+        (kept.root / place).mkdir(parents=True)
+        kept.discard(place)
+
+    summary = archive(spark, url, root, LATER, told=second)
+    assert (summary.written, summary.facts["removed"]) == (50, 50)
+    assert len(tried) >= 3
+    empty = archive(spark, url, root, LATER)
+    assert empty.written == 0
+    assert [path.name for path in (Path(root) / "jobs").iterdir()] == ["run=1"], "an empty run leaves no folder"
+    assert restore(spark, url, root).written == 50
+    assert summed(url) == before
+
+
+@pytest.mark.crash
+def test_two_runs_at_once_that_are_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """Two pairs of runs, each stopped at some step (`test_archive_kill` kills processes): each job is archived once."""
+    url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
+    for steps in (("verifying", "writing"), ("removed", "committing")):
+        ended(url, 20)
+        with ThreadPoolExecutor(2) as pool:
+            runs = [pool.submit(archive, spark, url, root, LATER, told=stop_at(step)) for step in steps]
+        for ran in runs:
+            assert isinstance(ran.exception(), Stopped | ArchiveBusy | None)
+    archive(spark, url, root, LATER)
+    with tenure.open(url, sweep=False) as store:
+        assert store.queue("q").counts().done == 0
+    entries = Archive(root).entries()
+    rows = spark.read.parquet(*[str(Path(root) / entry.place) for entry in entries])
+    assert (rows.count(), rows.select("id").distinct().count()) == (40, 40)
+
+
 def test_what_changed_since_is_not_removed(spark: SparkSession, tmp_path: Path) -> None:
     url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
     with tenure.open(url, sweep=False) as store:
@@ -163,10 +222,13 @@ def test_load_with_a_mapping_and_a_quarantine(spark: SparkSession, tmp_path: Pat
     answer = json.loads(said.splitlines()[-1])
     assert (answer["read"], answer["written"], answer["rejected"]) == (3, 2, 1)
     assert [path for path in aside.rglob("*") if path.is_file()], "the rejected row is kept, with its reason"
-    again = json.loads(run(*args)[1].splitlines()[-1])
-    assert again["written"] == 0, "the same write again adds nothing"
     with tenure.open(url, sweep=False) as store:
-        first, second = store.queue("people").list("ready")
+        store.queue("people").enqueue(b"by another producer")
+    again = json.loads(run(*args)[1].splitlines()[-1])
+    assert (again["read"], again["written"], again["rejected"]) == (3, 0, 1), "the same write again adds nothing"
+    assert again["repeated"] is True
+    with tenure.open(url, sweep=False) as store:
+        first, second, _ = store.queue("people").list("ready")
     assert (json.loads(first.payload), first.key, first.headers) == (
         {"id": 1, "urgency": 5, "name": "ada"}, "p-1", {"name": "ada"},
     )  # fmt: skip
@@ -175,8 +237,10 @@ def test_load_with_a_mapping_and_a_quarantine(spark: SparkSession, tmp_path: Pat
     bad.write_text('{"a": 1}\n{"a": \n')
     with pytest.raises(InvalidArgument, match=r"1 rows .* cannot be read"):
         load(spark, url, "people", path=str(bad))
-    summary = load(spark, url, "people", path=str(bad), sql=None, quarantine=str(aside / "json"))
-    assert (summary.written, summary.rejected) == (1, 1)
+    for written in (1, 0):
+        summary = load(spark, url, "people", path=str(bad), quarantine=str(aside / "json"), write_id="json")
+        assert (summary.read, summary.written, summary.rejected) == (2, written, 1)
+    assert spark.read.json(str(aside / "json" / "unreadable")).count() == 1
     query = load(spark, url, "numbers", sql="SELECT id AS n FROM range(5)", mapping={"payload": "string(n)"})
     assert (query.read, query.written) == (5, 5)
 

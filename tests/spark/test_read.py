@@ -83,6 +83,30 @@ def test_pushed_filters_are_taken(spark: SparkSession, url: str):
     assert frame.where("tenant = 'Not A Name'").count() == 0
 
 
+def test_a_session_of_ours_pushes_filters_by_itself(spark: SparkSession, url: str):
+    chosen = load(spark, url).where("tenant = 'acme' and state = 'dead'").select("id")
+    assert chosen.count() == len(truth(url, "jobs", tenant="acme", state=["dead"]))
+    plan = chosen._jdf.queryExecution().executedPlan().toString()
+    assert "acme" not in plan.split("PythonDataSource")[0].split("Filter")[-1].split("\n")[0]
+
+
+def test_a_dataframe_is_one_moment(spark: SparkSession, tmp_path: Path):
+    """Each use of a DataFrame took a snapshot of its own: 15 filtered counts were of 15 moments, and left 15 behind."""
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with tenure.open(url, sweep=False) as store:
+        store.queue("a").enqueue_many([b"x"] * 10)
+        frame = load(spark, url)
+        assert frame.count() == 10
+        store.queue("a").enqueue_many([b"y"] * 5)
+        assert frame.where("state = 'ready'").count() == frame.alias("l").join(frame.alias("r"), "id").count() == 10
+        assert load(spark, url, "JOBS", state="Ready").count() == 15, "another DataFrame is another moment"
+        assert len(store.snapshots()) == 2
+        assert tenure.spark.release() >= 2
+        assert store.snapshots() == []
+        with pytest.raises(Exception, match="is no longer kept"):
+            frame.count()
+
+
 def test_one_moment_for_several_reads(spark: SparkSession, tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, sweep=False) as store:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,9 +14,16 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 import tenure
+from tenure import ManualClock
 from tenure.api.store import Store
+from tenure.bulk import journal_reader
+from tenure.errors import InvalidArgument, JournalTrimmed, SettingsError
+from tenure.spark.event_stream import EventStream
+from tenure.spark.table_reader import TablePartition
 from tenure.storage import keyspace
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
@@ -144,16 +153,99 @@ def test_what_was_trimmed_is_an_error_and_a_consumer_prevents_it(spark: SparkSes
     # The consumer is remembered where the last batch but one ended; nothing from there on may go.
     with_store(url, lambda store: engine_of(store).transact(lambda tx: tx.delete_range(
         keyspace.JOURNAL, keyspace.commit(1), keyspace.commit(end))))  # fmt: skip
-    with pytest.raises(StreamingQueryException, match=r"JournalTrimmed.*kept from cursor"):
+    seen = len(bronze.keys())
+    with pytest.raises(StreamingQueryException, match=rf"EventsLost.*kept from commit {end} on.*failOnDataLoss=false"):
         bronze.drain(stream(spark, url, consumer="bronze"))
+    bronze.drain(stream(spark, url, failOnDataLoss="False"))
+    assert len(bronze.keys()) == seen + 5, "it went on with the oldest commit that is kept"
 
 
 def test_offsets_of_another_store_are_refused(spark: SparkSession, url: str, bronze: Bronze, tmp_path: Path):
+    """The other store has more commits than were read of the first: by their numbers alone the stream would go on."""
     bronze.drain(stream(spark, url))
     with tenure.open(f"rocksdb:{tmp_path / 'other'}", sweep=False) as other:
-        other.queue("a").enqueue(b"x")
-    with pytest.raises(StreamingQueryException, match="belongs to another store"):
-        bronze.drain(stream(spark, f"rocksdb:{tmp_path / 'other'}"))
+        for _ in range(all_keys(url)[-1][0] + 10):
+            other.queue("a").enqueue(b"x")
+    shutil.move(tmp_path / "data", tmp_path / "away")
+    shutil.move(tmp_path / "other", tmp_path / "data")
+    with pytest.raises(StreamingQueryException, match="another store lies there now"):
+        bronze.drain(stream(spark, url))
+
+
+def events_of(url: str, **options: str) -> EventStream:
+    """The stream's reader as Spark's own process holds it, without Spark."""
+    columns = StructType().add("commit", "long").add("index", "integer")
+    return EventStream({"url": url, "table": "events", **options}, columns)
+
+
+def test_an_offset_names_the_store_and_the_event(url: str, tmp_path: Path):
+    reader = events_of(url)
+    first = reader.initialOffset()
+    end = reader.latestOffset(first, ReadAllAvailable())
+    assert len(reader.partitions(first, end)) == 1
+    store = with_store(url, lambda store: store._backend.journal_slice(None, None, 0).store)
+    assert first == {"0": {"commit": 1, "number": 1}, "store": store}
+    # A copy is the same store, and one that was restored from it goes on; a checkpoint of an older version names none.
+    with_store(url, lambda store: store.snapshot(tmp_path / "copy"))
+    copy = events_of(f"rocksdb:{tmp_path / 'copy'}")
+    assert copy.latestOffset(end, ReadAllAvailable()) == end
+    older = {"0": end["0"]}
+    assert reader.latestOffset(older, ReadAllAvailable()) == older
+    # Then both go on, and differently: the commit is there in both, its first event is another.
+    with_store(url, lambda store: [store.queue("a").enqueue_many([b"x"] * n) for n in (3, 1, 1)])
+    with_store(f"rocksdb:{tmp_path / 'copy'}", lambda store: [store.queue("a").enqueue(b"x") for _ in range(5)])
+    moved = reader.latestOffset(end, ReadMaxRows(3))
+    reader.stop()
+    with pytest.raises(InvalidArgument, match=r"begins with event \d+, and the offset says"):
+        copy.latestOffset(moved, ReadAllAvailable())
+    with pytest.raises(InvalidArgument, match="begins with event"):
+        copy.partitions(end, moved)  # a batch that runs again after a restart
+
+
+def test_the_error_of_a_trimmed_journal_has_an_offset_that_works(url: str):
+    reader = events_of(url)
+    first = reader.initialOffset()
+    with_store(url, lambda store: engine_of(store).transact(lambda tx: tx.delete_range(
+        keyspace.JOURNAL, keyspace.commit(1), keyspace.commit(9))))  # fmt: skip
+    with pytest.raises(JournalTrimmed) as lost:
+        reader.latestOffset(first, ReadAllAvailable())
+    usable = re.search(r"startingOffsets=(\{.*?\}, \"store\": \"\w+\"\})", str(lost.value))
+    assert usable is not None
+    assert events_of(url, startingOffsets=usable[1]).initialOffset()["0"]["commit"] == 9
+    going_on = events_of(url, failOnDataLoss="false")
+    end = going_on.latestOffset(first, ReadAllAvailable())
+    (part,) = going_on.partitions(first, end)
+    assert min(commit for batch in going_on.read(part) for commit in batch.column("commit").to_pylist()) == 9
+    assert events_of(url, startingOffsets="LATEST").initialOffset() == end
+
+
+def test_a_few_events_that_are_large_are_read_from_a_snapshot(url: str, monkeypatch: pytest.MonkeyPatch):
+    """What travels inside a partition is bounded by bytes, not only by its number of events."""
+    reader = events_of(url)
+    first = reader.initialOffset()
+    end = reader.latestOffset(first, ReadAllAvailable())
+    monkeypatch.setattr(journal_reader, "FEW_BYTES", 1000)
+    parts = reader.partitions(first, end)
+    assert all(isinstance(part, TablePartition) for part in parts)
+    keys = [
+        key for part in parts for batch in reader.read(part) for key in zip(*batch.to_pydict().values(), strict=True)
+    ]
+    assert keys == all_keys(url)
+    reader.stop()
+
+
+def test_journal_retention_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TENURE_STORAGE_JOURNAL_RETENTION", "7200")
+    clock = ManualClock()
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", clock=clock, sweep=False) as store:
+        for _ in range(3):
+            store.queue("a").enqueue(b"x")
+            clock.advance(4000)
+        store.sweep()
+        assert store._backend.journal_slice(None, None, 0).oldest == 3
+    monkeypatch.setenv("TENURE_STORAGE_JOURNAL_RETENTION", "60")
+    with pytest.raises(SettingsError, match="journal_retention"):
+        tenure.open("memory:")
 
 
 def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: Bronze, tmp_path: Path):

@@ -87,6 +87,48 @@ def test_a_struct_is_json_and_a_delay_delays(spark: SparkSession, url: str) -> N
         assert 3_500_000 < job.visible_at_ms - job.created_at_ms <= 3_600_000
 
 
+def test_a_payload_is_the_text_that_to_json_gives(spark: SparkSession, url: str) -> None:
+    """Structs with every kind of field, and variants, alone and within; in a session that is not in UTC."""
+    struct = """named_struct('a', 1, 'gone', cast(null as int), 'inner', named_struct('z', cast(null as int)), 's', 'ü"x',
+        't', timestamp_ltz'2026-07-01 00:00:00.123456 UTC', 'n', timestamp_ntz'2026-01-01 00:00:00', 'd', date'0987-01-02',
+        'dec', cast(1.50 as decimal(10, 2)), 'big', cast(1E+3 as decimal(10, 0)), 'nan', double('NaN'),
+        'inf', double('-Infinity'), 'one', double(1), 'f', float(0.1), 'b', x'0102ff', 'm', map('k', cast(null as int), 'l', 2),
+        'arr', array(1, null), 'iv', interval '-1 02:03:04.5' day to second, 'v', parse_json('{"a": [1, null, "x"]}'),
+        'yes', true)"""
+    variants = ["""'{"a": [1, 2.5, null, "x"]}'""", "'7'", "'null'", """'"text"'"""]
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        df = spark.sql(f"select {struct} as payload, 0 as priority")
+        save(df, url)
+        wanted = [row.j for row in df.selectExpr("to_json(payload) as j").collect()]
+        rows = " union all ".join(f"select parse_json({text}) as payload" for text in variants)
+        save(spark.sql(rows).coalesce(1), url)
+        wanted += [row.j for row in spark.sql(rows).selectExpr("to_json(payload) as j").collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    found = [payload.decode() for payload in payloads(url)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_a_local_time_is_in_the_session_s_zone(spark: SparkSession, url: str) -> None:
+    """Summer, winter, the hour that happens twice and one that never does: as Spark's own cast reads them."""
+    times = ["2030-07-01 12:00:00", "2030-01-01 12:00:00", "2030-10-27 02:30:00", "2030-03-31 02:30:00"]
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        rows = " union all ".join(f"select '{n}' as payload, timestamp_ntz'{t}' as at" for n, t in enumerate(times))
+        df = spark.sql(rows)
+        save(df, url)
+        wanted = {
+            row.payload: row.ms for row in df.selectExpr("payload", "unix_millis(cast(at as timestamp)) ms").collect()
+        }
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with tenure.open(url, sweep=False) as store:
+        jobs = store.queue("work").list("scheduled").jobs
+        drift = store._backend.clock_drift_ms() if hasattr(store._backend, "clock_drift_ms") else 0
+    assert {job.payload.decode(): job.visible_at_ms + drift for job in jobs} == wanted
+
+
 def test_the_same_write_id_writes_once(spark: SparkSession, url: str) -> None:
     for _ in range(2):
         save(numbers(spark, 1_500), url, writeId="nightly")
@@ -99,6 +141,42 @@ def test_bad_rows_fail_the_write(spark: SparkSession, url: str) -> None:
     with pytest.raises(Exception, match="priority=12 must be a whole number from 0 to 9"):
         save(df.coalesce(1), url)
     assert payloads(url) == []
+
+
+def test_options_that_spark_adds_are_passed_over(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """`save("/path")` and `load("/path")` add a path, `queryName` and pipelines their names; values in any case."""
+    writing = numbers(spark, 10).write.format("tenure").mode("append").option("URL", url).option("Queue", "work")
+    writing.option("mode", "Ordinary").option("onInvalid", "FAIL").option("token", "ignored by a folder").save(
+        "/a/path"
+    )
+    assert spark.read.format("tenure").option("url", url).option("table", "JOBS").load("/a/path").count() == 10
+    df = source(spark, tmp_path / "in", 100, 1)
+    named = df.writeStream.format("tenure").option("url", url).option("queue", "work").queryName("into_work")
+    query = named.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start("/a/path")
+    assert query.name == "into_work"
+    assert query.awaitTermination(100)
+    events = spark.readStream.format("tenure").option("url", url).option("table", "events").load("/a/path")
+    query = events.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    assert spark.sql("select * from seen where type = 'enqueued'").count() == 110
+    assert len(payloads(url)) == 110
+
+
+def test_a_stream_takes_no_write_id(url: str) -> None:
+    """Two queries, or a new checkpoint, under one id: the second one's batches were dropped as repeats of the first's."""
+    with pytest.raises(InvalidArgument, match="query's id"):
+        job_writer.stream_writer({"url": url, "queue": "work", "writeId": "w"}, PAYLOAD, False)
+    job_writer.stream_writer({"url": url, "queue": "work", "queryName": "x"}, PAYLOAD, False)
+
+
+@pytest.mark.parametrize("mode", ["ordinary", "bulk"])
+def test_a_repeated_write_sets_nothing_aside_twice(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    url = f"rocksdb:{tmp_path / 'data'}"
+    df = numbers(spark, 100).withColumn("priority", F.when(F.col("payload") == "77", 12).otherwise(1))
+    for _ in range(2):
+        save(df, url, quarantinePath=str(tmp_path / "bad"), writeId="nightly", mode=mode)
+    assert spark.read.parquet(str(tmp_path / "bad")).count() == 1
+    assert len(payloads(url)) == 99
 
 
 def test_bad_rows_go_to_the_quarantine(spark: SparkSession, url: str, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tenure.model.write import (
     LoadRequest,
     LoadTarget,
     Published,
+    Refusal,
     WriteState,
     checked_write_id,
     piece_name,
@@ -68,11 +69,17 @@ class Staged:
         """Add the jobs of one chunk, unless they were before."""
         return self.publish_checked(chunk, queue, job_requests(jobs))
 
-    def publish_checked(self, chunk: int, queue: Queue, jobs: Sequence[JobRequest]) -> Published:
-        """As `publish`, of requests that have been checked: for callers that check a column at a time."""
+    def publish_checked(
+        self, chunk: int, queue: Queue, jobs: Sequence[JobRequest], refused: Sequence[Refusal] = ()
+    ) -> Published:
+        """As `publish`, of requests that have been checked: for callers that check a column at a time.
+
+        Jobs that are `refused` are left out, and recorded with the chunk. Called again for a chunk that is published
+        (with no jobs, if the caller likes), it returns what was recorded then.
+        """
         whole_number("chunk", chunk, 0, 2**40)
         with self._telemetry.span("publish") as span:
-            published = self._backend.publish(self.id, chunk, queue.name, jobs)
+            published = self._backend.publish(self.id, chunk, queue.name, jobs, refused)
             span.jobs(published.jobs)
         return published
 

@@ -32,7 +32,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState, owner_of
+from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState, owner_of
 from tenure.queueing import (
     admin,
     bulk_loads,
@@ -58,19 +58,23 @@ from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
 T = TypeVar("T")
+#: Seconds.
+JOURNAL_RETENTION = journal.KEPT_MS / 1000
 
 
 class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
 
-    def __init__(self, engine: Engine, url: str, clock: Clock) -> None:
+    def __init__(self, engine: Engine, url: str, clock: Clock, journal_retention: float = JOURNAL_RETENTION) -> None:
         if engine.traits.scope == "process":
             # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
             engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)
+        self._core.journal_kept_ms = round(1000 * journal_retention)
         bulk_loads.roll_forward(self._core)
         quotas.count_stored(self._core)
+        journal.name_store(self._core)
         self._attendant = Attendant(OfEngine(self._core))
         engine.share()
         self.url = url
@@ -123,8 +127,15 @@ class KvBackend:
     def write_state(self, write_id: str) -> WriteState | None:
         return staged_writes.state(self._core, write_id)
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
-        return staged_writes.publish(self._core, write_id, chunk, name, jobs)
+    def publish(
+        self,
+        write_id: str,
+        chunk: int,
+        name: QueueName,
+        jobs: Sequence[JobRequest],
+        refused: Sequence[Refusal] = (),
+    ) -> Published:
+        return staged_writes.publish(self._core, write_id, chunk, name, jobs, refused)
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return staged_writes.finish(self._core, write_id, forget)

@@ -47,7 +47,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.process import Layer, renewed_after_fork
 from tenure.protocol.dispatcher import outcome_id
 from tenure.storage.engine import Traits
@@ -298,8 +298,10 @@ class JoinedRequestView(NetworkServing):
     def write_state(self, write_id: str) -> WriteState | None:
         return self._ask("write_state", lambda to: to.write_state(write_id))
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
-        return self._ask("publish", lambda to: to.publish(write_id, chunk, name, jobs))
+    def publish(
+        self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest], refused: Sequence[Refusal] = ()
+    ) -> Published:
+        return self._ask("publish", lambda to: to.publish(write_id, chunk, name, jobs, refused))
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return self._ask("finish_write", lambda to: to.finish_write(write_id, forget))

@@ -54,6 +54,13 @@ class Block:
             self._sums = np.array(found, np.uint32)
         return self._sums
 
+    def part(self, begin: int, end: int) -> Block:
+        """The rows from one place to another; the values stay where they are."""
+        width = len(self.keys) // max(1, len(self))
+        made = Block(self.keys[begin * width : end * width], self.data, self.lengths[begin:end], 0)
+        made.starts = self.starts[begin:end]
+        return made
+
     def chosen(self, keep: Bools) -> Block:
         """A block of the rows that `keep` marks. It shares this block's data; the values of the other rows stay in it unused."""
         width = len(self.keys) // len(self)
@@ -67,10 +74,10 @@ def block(rows: Sequence[Row], width: int, what: str) -> Block:
     return _joined([_piece(rows, width, what)] if rows else [])
 
 
-def gather(walk: Walk, limit: int, width: int, what: str) -> Block:
-    """The next rows of a walk; fewer than `limit` only at its end."""
+def gather(walk: Walk, limit: int, width: int, what: str, most_bytes: int = 2**62) -> Block:
+    """The next rows of a walk; fewer than `limit` only at its end, or where they are more than `most_bytes` already."""
     pieces: list[Block] = []
-    while limit > 0:
+    while limit > 0 and sum([len(piece.data) for piece in pieces]) < most_bytes:
         step = min(limit, _STEP)
         found = _taken(walk, step, width, what)
         pieces += found

@@ -1,10 +1,12 @@
-"""Rows on their way in: a column at a time from what a DataFrame holds to what a queue takes.
+"""Input rows: a column at a time from what a DataFrame holds to what a queue takes.
 
-    payload        binary, string, or a struct (written as JSON); never null
-    queue, tenant  names; null means what the write was told
+    payload        binary, string, or a struct or variant (written as JSON); never null
+    queue, tenant  names; null means the queue that the write names
     priority       0 to 9                  max_attempts   1 and more
     delay, ttl     seconds, or an interval at             a timestamp, or seconds since 1970
     key            an idempotency key      headers        a map of strings
+
+A timestamp without a time zone (`TIMESTAMP_NTZ`) is in the session's.
 
 The rules are those of `model.request`, checked for a whole column at once; a test holds the two together, value by
 value. A row that breaks one is set aside with its reason, which is the first rule it breaks.
@@ -13,13 +15,14 @@ value. A row that breaks one is set aside with its reason, which is the first ru
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tenure.bulk.json_payloads import JsonStyle, as_json, zone_of
 from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS
 from tenure.model.job import MAX_HEADERS_BYTES, MAX_PAYLOAD
@@ -79,11 +82,17 @@ class _Rejects:
         self.out |= bad
 
 
-def check(batch: pa.RecordBatch, default: QueueName | None) -> Incoming:
-    """Check a batch whose schema `check_schema` took. `default` is for rows that name no queue."""
+def check(batch: pa.RecordBatch, default: QueueName | None, style: JsonStyle | None = None) -> Incoming:
+    """Check a batch whose schema `check_schema` took. `default` is for rows that name no queue.
+
+    `style` says which time zone the session has, and how variants are read.
+    """
+    style = style or JsonStyle()
     rejects = _Rejects(batch.num_rows)
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
-    staged: dict[str, pa.Array] = {"payload": _payload(given["payload"], rejects)}
+    staged: dict[str, pa.Array] = {"payload": _payload(given["payload"], rejects, style)}
+    if "at" in given and pa.types.is_timestamp(given["at"].type) and given["at"].type.tz is None:
+        given["at"] = _in_zone(given["at"], style.zone)
     if "delay" in given and "at" in given:
         both = _bools(pc.and_(pc.is_valid(given["delay"]), pc.is_valid(given["at"])))
         rejects.add(both, lambda row: "give delay or at, not both")
@@ -111,11 +120,10 @@ def check(batch: pa.RecordBatch, default: QueueName | None) -> Incoming:
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _payload(column: pa.Array, rejects: _Rejects) -> pa.Array:
+def _payload(column: pa.Array, rejects: _Rejects, style: JsonStyle) -> pa.Array:
     rejects.add(_bools(pc.is_null(column)), lambda row: "payload is null")
     if pa.types.is_struct(column.type):
-        encode = msgspec.json.Encoder(enc_hook=str).encode
-        column = pa.array([None if value is None else encode(value) for value in column.to_pylist()], pa.large_binary())
+        column = as_json(column, style)
     elif not _is_bytes(column.type):
         column = column.cast(pa.large_string()).cast(pa.large_binary())
     sizes = pc.binary_length(column)
@@ -153,6 +161,20 @@ def _moment(column: pa.Array, rejects: _Rejects) -> pa.Array:
     bad = _bools(pc.or_(pc.less(micros, 0), pc.greater(ms, 2 * MAX_MS)))
     rejects.add(bad, lambda row: f"at={column[row]} is not a usable moment")
     return _blanked(ms, bad)
+
+
+def _in_zone(column: pa.Array, zone: str) -> pa.Array:
+    """Local times as moments. One that a change of the clocks skips is later by what they skip, as in Spark's casts."""
+    try:
+        return pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="raise")
+    except pa.ArrowInvalid:
+        found = zone_of(zone)
+        moments = [None if local is None else _moment_of(local, found) for local in column.to_pylist()]
+        return pa.array(moments, pa.timestamp("us", tz="UTC"))
+
+
+def _moment_of(local: datetime, zone: tzinfo) -> datetime:
+    return local.replace(tzinfo=zone).astimezone(UTC)
 
 
 def _rest(micros: pa.Array) -> pa.Array:
@@ -300,7 +322,7 @@ def _is_number(kind: pa.DataType) -> bool:
 _TYPES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "payload": (
         lambda kind: _is_bytes(kind) or _is_text(kind) or bool(pa.types.is_struct(kind)),
-        "binary, a string or a struct",
+        "binary, a string, a struct or a variant",
     ),
     **{name: (lambda kind: _is_text(kind) or _is_null(kind), "a string") for name in ("queue", "tenant", "key")},
     **{

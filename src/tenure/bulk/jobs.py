@@ -1,4 +1,4 @@
-"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), and notes and leases where they are asked for."""
+"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), with notes and leases where a query asks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ FROM_LEASES = ("lease_until", "worker")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
 _FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
+#: What a job's notes are taken to weigh, and a result of several parts, before they are read.
+_NOTE_BYTES, _RESULT_BYTES = 8 * 1024, 8 * 1024 * 1024
 _KEY = layouts.OF_QUEUE.itemsize
 #: Below this share of rows that are wanted, the others' payloads are not worth reading past.
 _SPARSE = 0.2
+#: Rows that are looked up one by one for one chunk: at most 64 KiB each.
+_SPARSE_ROWS = 1024
 _SHOWN = ("gone", "ready", "leased", "done", "dead", "scheduled")
 _REASONS = (None, "max_attempts", "failed")
 
@@ -36,13 +40,14 @@ def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.
     size = _FIRST_ROWS
     states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
     while True:
-        rows = blocks.gather(states, size, _KEY, "state")
-        seen = len(rows.data)
-        if len(rows):
-            chunk = _Chunk(moment, query, rows, begin, jobs)
+        rows = left = blocks.gather(states, size, _KEY, "state")
+        seen = 0
+        while len(left):
+            chunk = _Chunk(moment, query, left, begin, jobs)
             yield from chunk.batches()
-            seen = chunk.bytes_seen
-            begin = rows.keys[-_KEY:] + b"\0"
+            seen += chunk.bytes_seen
+            begin = left.keys[(chunk.taken - 1) * _KEY : chunk.taken * _KEY] + b"\0"
+            left = left.part(chunk.taken, len(left))
         if len(rows) < size:
             if query.wants(FROM_JOBS):
                 jobs.none_left(begin)
@@ -59,8 +64,10 @@ class _Jobs:
         self._at = b""
 
     def following(self, begin: bytes, keys: bytes) -> Block:
-        """Those from `begin` on, which must have these keys."""
-        found = blocks.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs")
+        """Those from `begin` on, which must have these keys; only the first of them, where they are large."""
+        found = blocks.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs", _BATCH_BYTES)
+        if len(found.data) >= _BATCH_BYTES:
+            keys = keys[: len(found.keys)]
         self._at = keys[-_KEY:] + b"\0"
         return _matched(found, keys)
 
@@ -105,8 +112,11 @@ def _matched(rows: Block, keys: bytes) -> Block:
     return rows
 
 
+_NO_JOBS = blocks.block([], _KEY, "jobs")
+
+
 class _Chunk:
-    """Some rows of `state`, and one method a column."""
+    """Some rows of `state`, and one method a column. Its batches are read in order, and then it knows what it covered."""
 
     def __init__(self, moment: Moment, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
         self._moment = moment
@@ -114,7 +124,11 @@ class _Chunk:
         self._rows = rows
         self._begin = begin
         self._job_rows = jobs
-        self.bytes_seen = len(rows.data)
+        #: The rows of `jobs` that go with those wanted of `state`; none where no column needs them.
+        self._jobs = _NO_JOBS
+        #: How many of the rows of `state` the chunk covers: fewer than it was given where their jobs are large.
+        self.taken = len(rows)
+        self.bytes_seen = int(rows.lengths.sum())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         rows, query = self._rows, self._query
@@ -122,19 +136,75 @@ class _Chunk:
         if rows.lengths.max() != layouts.STATE.itemsize:
             self._damage(int((rows.lengths != layouts.STATE.itemsize).argmax()))
         self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE)
-        self._all_states = arrays.fields(rows.data, layouts.STATE, "state")
+        self._all_states = arrays.heads(rows, layouts.STATE)
         if self._all_states["state"].max() > State.DEAD:
             at = int(self._all_states["state"].argmax())
             raise Corrupt(f"its state is {self._all_states['state'][at]}, which is none", self._hex(at))
         keep = self._wanted()
         if keep is not None and not keep.any():
             return
-        self._keep = keep
+        if query.wants(FROM_JOBS) or query.since_ms is not None or query.until_ms is not None:
+            keep = self._read_jobs(keep)
         self._keys: Fields = self._all_keys if keep is None else self._all_keys[keep]
         self._states: Fields = self._all_states if keep is None else self._all_states[keep]
-        columns = [getattr(self, f"column_{name}")() for name in query.columns]
-        batch = pa.RecordBatch.from_arrays(columns, schema=query.schema)
-        yield arrays.filtered(batch, self._in_time())
+        yield from self._in_batches(np.arange(self.taken) if keep is None else np.flatnonzero(keep))
+
+    def _read_jobs(self, keep: Bools | None) -> Bools | None:
+        """Read the rows of `jobs`, as many as weigh a batch: the chunk ends there. Returns what is kept of it."""
+        keys = self._rows.keys
+        if keep is not None and keep.sum() < _SPARSE * len(keep):
+            places = np.flatnonzero(keep)[:_SPARSE_ROWS]
+            self._jobs = self._job_rows.few(self._all_keys[places].tobytes())
+            count = len(keep) if len(places) == keep.sum() else int(places[-1]) + 1
+        else:
+            self._jobs = self._job_rows.following(self._begin, keys)
+            count = len(self._jobs)
+            if keep is not None:
+                self._jobs = self._jobs.chosen(keep[:count])
+        self.bytes_seen += len(self._jobs.data)
+        if count < self.taken:
+            self.taken = count
+            self._rows = self._rows.part(0, count)
+            self._all_keys, self._all_states = self._all_keys[:count], self._all_states[:count]
+        return None if keep is None else keep[:count]
+
+    def _in_batches(self, places: arrays.Ints) -> Iterator[pa.RecordBatch]:
+        """The chunk's rows, which stand at these places of it: one batch, or several where they are large."""
+        ends = np.cumsum(self._weights())
+        begin = 0
+        while begin < len(places):
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + 2 * _BATCH_BYTES, "right")))
+            whole = begin == 0 and end >= len(places)
+            batch = (self if whole else self._slice(places, begin, min(end, len(places))))._batch()
+            yield batch
+            begin = end
+
+    def _weights(self) -> arrays.Ints:
+        """About how many bytes each row's payload and notes have, before they are read."""
+        flags, query = self._states["flags"], self._query
+        weights = np.zeros(len(self._states), np.int64)
+        if "payload" in query.columns:
+            weights += self._heads["payload_bytes"].astype(np.int64)
+        if query.wants(FROM_NOTES):
+            weights += _NOTE_BYTES * ((flags & records.HAS_NOTES) > 0)
+        if "result" in query.columns:
+            weights += _RESULT_BYTES * ((flags & records.HAS_RESULT_PARTS) > 0)
+        return weights
+
+    def _slice(self, places: arrays.Ints, begin: int, end: int) -> _Chunk:
+        first, last = int(places[begin]), int(places[end - 1])
+        rows = self._rows.part(first, last + 1)
+        made = _Chunk(self._moment, self._query, rows, rows.keys[:_KEY], self._job_rows)
+        made._keys, made._states = self._keys[begin:end], self._states[begin:end]
+        if self._jobs is not _NO_JOBS:
+            made._jobs = self._jobs.part(begin, end)
+        return made
+
+    def _batch(self) -> pa.RecordBatch:
+        columns = [getattr(self, f"column_{name}")() for name in self._query.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._query.schema)
+        return arrays.filtered(batch, self._in_time())
 
     # ── which rows ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -270,19 +340,6 @@ class _Chunk:
         return arrays.texts([*words, None], at)
 
     # ── of the job ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @cached_property
-    def _jobs(self) -> Block:
-        """The rows of `jobs` that go with those wanted of `state`."""
-        keys, keep = self._rows.keys, self._keep
-        if keep is None:
-            made = self._job_rows.following(self._begin, keys)
-        elif keep.sum() < _SPARSE * len(keep):
-            made = self._job_rows.few(self._keys.tobytes())
-        else:
-            made = self._job_rows.following(self._begin, keys).chosen(keep)
-        self.bytes_seen += len(made.data)
-        return made
 
     @cached_property
     def _heads(self) -> Fields:

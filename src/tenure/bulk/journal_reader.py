@@ -1,8 +1,8 @@
 """Following the journal from another process: where it begins and ends, and its rows between two places.
 
-A place is a commit and the number of its first event; (commit, number) of a place that nothing is written at yet is where
-the next will be. A little is fetched from the store as stored rows and decoded here; a lot is read from a snapshot, by
-as many readers as there are.
+A place is a commit and the number of its first event; the place behind the last commit is where the next will be written.
+A few events are fetched from the store as stored rows and decoded here; many are read from a snapshot, in parts. Every
+place that a caller brings is checked: the journal must have a row of that number there, in the store it was made for.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from tenure.model.names import QueueName
 from tenure.queueing.journal import cursor
 from tenure.storage import keyspace, records
 
-#: Up to this many events are fetched rather than read from a snapshot, and this many bytes at a time.
-FEW = 20_000
+#: Up to this many events, and bytes of them, are fetched rather than read from a snapshot; so many bytes at a time.
+FEW, FEW_BYTES = 20_000, 16 * 1024 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 
 
 class At(NamedTuple):
+    """A place in a journal. `number` 0 and `store` "" stand for: not known, so not compared."""
+
     commit: int
     number: int
+    store: str = ""
 
 
 class Journal:
@@ -78,30 +81,58 @@ class Journal:
 
     def at_commit(self, commit: int) -> At:
         oldest, end = self.ends()
-        self._check(commit, oldest, end)
+        self._check(At(commit, 0), oldest, end)
         return _at(self._journal, commit, end)
 
     def after(self, start: At, end: At | None, most: int | None) -> tuple[At, At]:
         """How far to read, and where the journal ends now.
 
-        To the end (that of now, or one that is known), or as far from `start` as `most` events go: in whole rows, at least one.
+        To the end (that of now, or one that is known), or as far from `start` as `most` events go: in whole rows, at least
+        one. Raises JournalTrimmed, and InvalidArgument for a place of another store.
         """
         oldest, now = self.ends()
+        self._check(start, oldest, now)
         end = now if end is None else end
-        self._check(start.commit, oldest, end)
+        if start.commit >= end.commit:
+            return start, now
         return (end if most is None else _within(self._journal, start, end, most)), now
 
+    def check(self, start: At, end: At) -> None:
+        """Raises JournalTrimmed if the journal no longer reaches back to `start`, InvalidArgument if it is another store's."""
+        oldest, now = self.ends()
+        self._check(start, oldest, now)
+        self._check(end, oldest, now)
+
+    def oldest_after(self, at: At) -> At:
+        """The same place, or the oldest that is kept if the journal was trimmed past it. Raises as `check` but for that."""
+        oldest, now = self.ends()
+        if at.commit >= oldest.commit:
+            return at
+        self._check(At(oldest.commit, 0, at.store), oldest, now)
+        return oldest
+
     def register(self, consumer: str, at: At) -> None:
-        """Nothing from there on is trimmed, until the consumer is told of again or forgotten."""
+        """Nothing from there on is trimmed, until the consumer is registered further on or forgotten."""
         self._journal.events(cursor(at.commit, 0), 1, 0, consumer)
 
-    def _check(self, commit: int, oldest: At, end: At) -> None:
-        if commit < oldest.commit:
+    def _check(self, at: At, oldest: At, end: At) -> None:
+        if at.store and end.store and at.store != end.store:
+            raise InvalidArgument(
+                f"the offset is of store {at.store}, and {self._url} is store {end.store}: another store lies there now. "
+                "Start the stream with a new checkpoint, or bring the first store back"
+            )
+        if at.commit < oldest.commit:
             trimmed = JournalTrimmed(cursor(oldest.commit, 0))
-            trimmed.add_note(f"{self._url} keeps commits from {oldest.commit} on, and {commit} was asked for")
+            trimmed.add_note(f"{self._url} keeps commits from {oldest.commit} on, and {at.commit} was asked for")
             raise trimmed
-        if commit > end.commit:
-            raise self._past(commit, end.commit)
+        if at.commit > end.commit:
+            raise self._past(at.commit, end.commit)
+        found = _at(self._journal, at.commit, end).number
+        if at.number and found != at.number:
+            raise InvalidArgument(
+                f"commit {at.commit} of {self._url} begins with event {found}, and the offset says {at.number}: it is of "
+                "another store, or of this one before it was restored. Start the stream with a new checkpoint"
+            )
 
     def _past(self, commit: int, end: int) -> InvalidArgument:
         return InvalidArgument(
@@ -111,13 +142,23 @@ class Journal:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def fetch(self, query: Query, start: At, end: At) -> list[pa.RecordBatch]:
-        """The events of [start, end), decoded here. Raises JournalTrimmed, and Corrupt naming a row that is missing."""
-        batches, at = [], start.commit
+    def fetch_few(self, query: Query, start: At, end: At) -> list[pa.RecordBatch] | None:
+        """The events of [start, end), decoded here; None if they are too many, or too large, to hold them all in memory."""
+        return self.fetch(query, start, end, FEW_BYTES) if end.number - start.number <= FEW else None
+
+    def fetch(self, query: Query, start: At, end: At, most_bytes: int = 2**62) -> list[pa.RecordBatch] | None:
+        """The events of [start, end), decoded here; None if their rows are more than `most_bytes`.
+
+        Raises JournalTrimmed, and Corrupt naming a row that is missing.
+        """
+        batches, at, size = [], start.commit, 0
         while at < end.commit:
             found = self._journal.journal_slice(at, end.commit, _FETCH_BYTES)
             if not found.rows:
                 raise self._past(end.commit, found.newest + 1)
+            size += sum(map(len, found.rows))
+            if size > most_bytes:
+                return None
             rows = [(keyspace.commit(number), row) for number, row in enumerate(found.rows, at)]
             batch = events.decode(rows, at, query, lambda: self._known(rows))  # noqa: B023 - called at once
             if batch is not None and batch.num_rows:
@@ -171,16 +212,16 @@ def events_kept(url: str, token: str | None = None) -> int:
 def _ends(backend: Backend) -> tuple[At, At]:
     looked = backend.journal_slice(None, None, 0)
     if looked.newest < looked.oldest:
-        return At(1, 1), At(1, 1)
+        return At(1, 1, looked.store), At(1, 1, looked.store)
     last = _head(backend, looked.newest)
     return (
-        At(looked.oldest, _head(backend, looked.oldest).first_number),
-        At(looked.newest + 1, last.first_number + last.events),
+        At(looked.oldest, _head(backend, looked.oldest).first_number, looked.store),
+        At(looked.newest + 1, last.first_number + last.events, looked.store),
     )
 
 
 def _at(backend: Backend, commit: int, end: At) -> At:
-    return end if commit >= end.commit else At(commit, _head(backend, commit).first_number)
+    return end if commit >= end.commit else At(commit, _head(backend, commit).first_number, end.store)
 
 
 def _within(backend: Backend, start: At, end: At, most: int) -> At:

@@ -1,9 +1,10 @@
 """A staged write's commit: record which attempts won, publish their chunks, finish. Repeated, it goes on where it stopped.
 
-    begin ─▶ publish 0 ─▶ publish 1 ─▶ … ─▶ rejects to the quarantine ─▶ finish ─▶ staged files removed
+    begin ─▶ publish 0 ─▶ publish 1 ─▶ … ─▶ rows set aside to the quarantine ─▶ finish ─▶ staged files removed
 
 Killed at any of these, the next commit of the same id finds the recorded manifest and the number of the next chunk, and
-does the rest; what it staged itself is not needed then.
+does the rest; what it staged itself is not needed then. Rows that a queue refuses (a key with another payload) are recorded
+in the transaction that publishes their chunk, so that the next commit sets aside the same ones.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from tenure.api.queue import Queue
 from tenure.api.staged_write import Staged
 from tenure.api.store import Store
 from tenure.bulk import staging
-from tenure.bulk.staging import Manifest, Part
+from tenure.bulk.staging import Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull
 from tenure.model.durations import Duration
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
-from tenure.model.write import Published
+from tenure.model.write import Published, Refusal
 from tenure.storage.staged_parts import expire, folder_of
 
 #: How often a writer that is held back looks again, in seconds.
@@ -60,30 +61,67 @@ class Outcome(NamedTuple):
 
 
 def commit(store: Store, write_id: str, manifest: Manifest, terms: Terms) -> Outcome:
+    """Publish a staged write, or what an earlier commit of the same id left to do.
+
+    Raises KeyConflict (without a quarantine), QueueFull, Unavailable where staged files are gone.
+    """
     if manifest.root != staging.IN_STORE:
         expire(manifest.root)
     staged = store.staged(write_id, terms.keep)
     state = staged.begin(manifest.encode())
     recorded = Manifest.decode(state.manifest)
-    rejected = sum([part.rejected for part in recorded.parts])
     if not state.finished:
-        publisher = _Publisher(store, staged, terms)
         with _Files(store, write_id, recorded) as files:
-            for number, name, rows in _left(files, recorded.parts, state.chunk):
-                publisher.publish(number, store.queue(name.queue, tenant=name.tenant), staging.requests(rows))
-            if terms.quarantine is not None:
-                for part in recorded.parts:
-                    if part.rejected:
-                        files.fetch(f"{part.name}.rejects")
-                move_rejects(files.folder, recorded.parts, publisher.refused, terms.quarantine)
-                rejected += len(publisher.refused)
+            _publish(store, staged, recorded, state.chunk, files, terms)
     done = staged.finish(terms.forget)
     for root in {recorded.root, manifest.root}:
         if root == staging.IN_STORE:
             staged.drop_pieces()
         else:
             staging.discard(root, write_id)
+    rejected = sum([part.rejected for part in recorded.parts]) + done.refused
     return Outcome(done.jobs, done.duplicates, rejected, state.finished)
+
+
+def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, files: _Files, terms: Terms) -> None:
+    """Publish the chunks from number `published` on, and set aside the rows of all chunks that are not valid or refused."""
+    publisher = _Publisher(staged, terms)
+    refused = RejectsWriter(files.folder, f"refused-{uuid.uuid4().hex}")
+    # Of the chunks that an earlier commit published, only the refusals are of interest.
+    first = published if terms.quarantine is None else 0
+    for number, name, rows in _chunks(files, manifest.parts, first):
+        queue = store.queue(name.queue, tenant=name.tenant)
+        if number < published:
+            left_out = staged.publish_checked(number, queue, []).refused
+        else:
+            left_out = publisher.publish(number, queue, staging.requests(rows)).refused
+        if left_out:
+            refused.add(*_refused_rows(name, rows, left_out))
+    if terms.quarantine is None:
+        return
+    found = refused.close()
+    for part in manifest.parts:
+        if part.rejected:
+            files.fetch(f"{part.name}.rejects")
+    move_rejects(files.folder, manifest.parts, terms.quarantine)
+    if found is not None:
+        _deliver(found, terms.quarantine, f"{files.folder.name}-refused.parquet")
+
+
+def _refused_rows(
+    name: QueueName, rows: pa.RecordBatch, refused: Sequence[Refusal]
+) -> tuple[pa.RecordBatch, list[str]]:
+    """A chunk's refused rows, as they were staged, with the names of their queue; and the reason of each."""
+    chosen = rows.take(pa.array([refusal.index for refusal in refused], pa.int64()))
+    count = chosen.num_rows
+    columns = [pa.repeat(pa.scalar(word), count) for word in name] + chosen.columns
+    named = pa.RecordBatch.from_arrays(columns, names=["tenant", "queue", *chosen.schema.names])
+    keys = chosen.column("key").to_pylist()
+    reasons = [
+        f"key {key!r} belongs to job {refusal.existing}, which has another payload"
+        for key, refusal in zip(keys, refused, strict=True)
+    ]
+    return named, reasons
 
 
 class _Files:
@@ -113,38 +151,38 @@ class _Files:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def _left(files: _Files, parts: list[Part], published: int) -> Iterator[tuple[int, QueueName, pa.RecordBatch]]:
-    """The chunks that are not published yet, with their numbers."""
+def _chunks(files: _Files, parts: list[Part], first: int) -> Iterator[tuple[int, QueueName, pa.RecordBatch]]:
+    """The chunks of a write from number `first` on, with their numbers."""
     number = 0
     for part in parts:
-        if number + part.chunks <= published:
+        if number + part.chunks <= first:
             number += part.chunks
             continue
         name = f"{part.name}.arrow"
         files.fetch(name)
         for chunk in staging.read_part(files.folder, part):
-            if number >= published:
+            if number >= first:
                 yield number, chunk.name, chunk.rows
             number += 1
         files.forget(name)
 
 
 class _Publisher:
-    def __init__(self, store: Store, staged: Staged, terms: Terms) -> None:
-        self._store, self._staged, self._terms = store, staged, terms
+    def __init__(self, staged: Staged, terms: Terms) -> None:
+        self._staged, self._terms = staged, terms
         self._room: dict[Queue, int] = {}
-        #: Rows that their queue refused (a key with another payload), and why.
-        self.refused: list[tuple[Queue, JobRequest, str]] = []
 
     def publish(self, number: int, queue: Queue, jobs: list[JobRequest]) -> Published:
+        """Add a chunk's jobs. With a quarantine, those whose key belongs to another payload are left out and recorded."""
         deadline = time.monotonic() + self._terms.patience
         pause = _LOOK[0]
         self._hold_back(queue, len(jobs), deadline)
+        refused: list[Refusal] = []
         while True:
             try:
-                return self._staged.publish_checked(number, queue, jobs)
+                return self._staged.publish_checked(number, queue, jobs, refused)
             except QueueFull:
-                # The queue's own limit: with `maxWaiting` the writer waits there too, else it is told.
+                # The queue's own limit: with `maxWaiting` the writer waits there too, else the write fails.
                 if self._terms.max_waiting is None or time.monotonic() > deadline:
                     raise
                 time.sleep(pause)
@@ -152,8 +190,8 @@ class _Publisher:
             except KeyConflict as conflict:
                 if self._terms.quarantine is None:
                     raise
-                self.refused.append((queue, jobs[conflict.index], str(conflict)))
-                jobs = jobs[: conflict.index] + jobs[conflict.index + 1 :]
+                refused += [Refusal(index, existing) for index, existing in conflict.conflicts]
+                refused.sort(key=lambda refusal: refusal.index)
 
     def _hold_back(self, queue: Queue, jobs: int, deadline: float) -> None:
         """Wait until the queue has room. What this write added since it last looked is counted, so it looks seldom."""
@@ -178,38 +216,32 @@ class _Publisher:
 # ── the quarantine ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def stage_rejects(folder: Path, name: str, batches: list[tuple[pa.RecordBatch, list[str]]]) -> None:
-    """Set rows aside, as they came, with a column `reason`, until the attempt is known to count."""
-    tables = [
-        pa.Table.from_batches([rows]).append_column("reason", pa.array(reasons, pa.string()))
-        for rows, reasons in batches
-    ]
-    pq.write_table(pa.concat_tables(tables), folder / f"{name}.rejects")
+def move_rejects(folder: Path, parts: Sequence[Part], quarantine: str) -> None:
+    """Copy the rows that attempts set aside to the quarantine.
 
-
-def move_rejects(
-    folder: Path, parts: list[Part], refused: list[tuple[Queue, JobRequest, str]], quarantine: str
-) -> None:
-    """Copy them to where they were asked to go; the names are the write's, so that a repeat replaces and never doubles."""
-    if not refused and not any(part.rejected for part in parts):
-        return
-    system, path = _filesystem(quarantine)
-    system.create_dir(path, recursive=True)
+    The names are those of the recorded attempts, so that a repeat replaces files and never adds any. Raises Unavailable
+    if a staged file is gone.
+    """
     for part in parts:
         if part.rejected:
-            table = pq.read_table(pa.OSFile(str(folder / f"{part.name}.rejects")))
-            pq.write_table(table, f"{path}/{folder.name}-{part.name}.parquet", filesystem=system)
-    if refused:
-        table = pa.table(
-            {
-                "tenant": [queue.tenant for queue, _, _ in refused],
-                "queue": [queue.name.queue for queue, _, _ in refused],
-                "payload": pa.array([job.payload for _, job, _ in refused], pa.binary()),
-                "key": [job.key for _, job, _ in refused],
-                "reason": [reason for _, _, reason in refused],
-            }
-        )
-        pq.write_table(table, f"{path}/{folder.name}-refused.parquet", filesystem=system)
+            _deliver(folder / f"{part.name}.rejects", quarantine, f"{folder.name}-{part.name}.parquet")
+
+
+def _deliver(file: Path, quarantine: str, name: str) -> None:
+    """Copy a file to the quarantine; it appears there whole, in the place of an earlier copy."""
+    if not file.exists():
+        raise staging.gone(file)
+    system, path = _filesystem(quarantine)
+    system.create_dir(path, recursive=True)
+    draft = f"{path}/.{name}.{time.time_ns():x}"
+    with pa.OSFile(str(file)) as source, system.open_output_stream(draft) as out:
+        while piece := source.read(_COPIED):
+            out.write(piece)
+    system.move(draft, f"{path}/{name}")
+
+
+#: Bytes that are copied at once.
+_COPIED = 8 * 1024 * 1024
 
 
 def _filesystem(path: str) -> tuple[fs.FileSystem, str]:

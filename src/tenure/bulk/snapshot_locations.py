@@ -1,4 +1,4 @@
-"""Where a moment of a store is kept, for readers in other processes: found by the store's address.
+"""Where a snapshot of a store is kept, for readers in other processes: found by the store's address.
 
 rocksdb:/path  lmdb:/path     its snapshot's folder, which readers on the store's host open themselves
 memory:                       nowhere: it lives in one process
@@ -24,7 +24,7 @@ from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query
 from tenure.bulk.snapshots import Kept
 from tenure.clock import SystemClock
-from tenure.errors import InvalidArgument, OpenError, StoreLocked
+from tenure.errors import InvalidArgument, OpenError, SnapshotExpired, StoreLocked
 from tenure.model.snapshot import SnapshotInfo
 from tenure.settings import parse_url, without_password
 from tenure.storage.folder import expand
@@ -116,6 +116,41 @@ def take(url: str, ttl_ms: int, name: str = NAME, token: str | None = None) -> P
     """A new snapshot of the store, which is opened for it, through its owner where it has one."""
     with opened(url, token) as store:
         return place(url, store.backend.take_snapshot(name, ttl_ms), token)
+
+
+def take_once(url: str, ttl_ms: int, name: str, token: str | None = None) -> Place:
+    """The snapshot that was taken under this name, or a new one.
+
+    Two that are taken at one moment, by two callers that both found none, are one for all later callers: the older.
+    """
+    found = _named(url, name, token)
+    if found is None:
+        own = take(url, ttl_ms, name, token)
+        found = _named(url, name, token) or own
+        if found.id != own.id:
+            drop(url, own.id, token)
+    return found
+
+
+def _named(url: str, name: str, token: str | None) -> Place | None:
+    if is_server(url):
+        with opened(url, token) as store:
+            infos = store.snapshots()
+    else:
+        infos = SnapshotFolder(home(url) / FOLDER).all(SystemClock().wall_ms())
+    first = min((info for info in infos if info.name == name), key=lambda i: (i.taken_at_ms, i.id), default=None)
+    try:
+        return None if first is None else find(url, first.id, token)
+    except SnapshotExpired:
+        return None
+
+
+def drop(url: str, id: str, token: str | None = None) -> bool:
+    """Remove a snapshot; one in a folder without opening the store."""
+    if is_server(url):
+        with opened(url, token) as store:
+            return store.drop_snapshot(id)
+    return SnapshotFolder(home(url) / FOLDER).drop(id)
 
 
 def find(url: str, id: str, token: str | None = None) -> Place:

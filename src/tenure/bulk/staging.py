@@ -1,24 +1,29 @@
 """Where task attempts put what they wrote, until a commit says which of them count.
 
-    <root>/<digest of the write's id>/<part>.arrow       chunks of at most 1,000 rows, each of one queue
+    <root>/<digest of the write's id>/<part>.arrow       chunks of at most 1,000 rows and 16 MiB, each of one queue
                                      /<part>.rejects     rows set aside, with their reason (Parquet)
 
-The root lies in the folder of an embedded store (`staging/`), or where the write was told. A part is named by partition
-and attempt, so two attempts never meet. Whatever is left over after a day is removed by the next write.
+The root lies in the folder of an embedded store (`staging/`), or where the write's option `staging` says. A part is named
+by partition and attempt, so two attempts never share a file. What is left over after a day is removed by the next write.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tenure.api.store import Store
+from tenure.bulk.arrays import Ints
 from tenure.bulk.input_rows import STAGED
 from tenure.errors import InvalidArgument, Unavailable
 from tenure.model.names import QueueName
@@ -30,8 +35,10 @@ from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
 
 #: Instead of a folder: staged in the store itself, piece by piece.
 IN_STORE = "store:"
-#: Rows held back in memory while they wait for their chunk to fill.
-_HELD = 50_000
+#: A chunk is closed before it would weigh more, so that a transaction and a request stay small. One job is at most 8 MiB.
+CHUNK_BYTES = 16 * 1024 * 1024
+#: Rows, and bytes of them, that wait in memory for their chunks to fill, over all queues.
+_HELD_ROWS, _HELD_BYTES = 50_000, 32 * 1024 * 1024
 _SCHEMA = pa.schema([(name, kind) for name, kind in STAGED.items()])
 
 
@@ -82,6 +89,15 @@ class Chunk(NamedTuple):
     rows: pa.RecordBatch
 
 
+@dataclass
+class _OpenChunk:
+    """Rows of one queue that wait for their chunk to fill."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+
 class PartWriter:
     """One attempt's file. It counts only once it is closed, and a manifest names it."""
 
@@ -91,29 +107,31 @@ class PartWriter:
         self._at = folder / f"{name}.arrow"
         self._sink = pa.OSFile(str(self._at), "wb")
         self._out = pa.ipc.new_stream(self._sink, _SCHEMA)
-        self._held: dict[QueueName, list[pa.RecordBatch]] = {}
-        self._counts: dict[QueueName, int] = {}
+        self._open: dict[QueueName, _OpenChunk] = {}
         self.chunks = self.rows = 0
 
     def add(self, name: QueueName, rows: pa.RecordBatch) -> None:
-        held = self._held.setdefault(name, [])
-        waiting = self._counts.get(name, 0)
-        at = 0
-        if waiting:
-            at = min(CHUNK - waiting, rows.num_rows)
-            held.append(rows.slice(0, at))
-            waiting += at
-            if waiting < CHUNK:
-                self._counts[name] = waiting
-                return
-            self._flush(name)
-        while rows.num_rows - at >= CHUNK:
-            self._write(name, rows.slice(at, CHUNK))
-            at += CHUNK
-        if at < rows.num_rows:
-            self._held.setdefault(name, []).append(rows.slice(at))
-            self._counts[name] = rows.num_rows - at
-        if len(self._counts) > 1 and sum(self._counts.values()) > _HELD:
+        ends = np.cumsum(row_bytes(rows))
+        at = before = 0
+        while at < rows.num_rows:
+            chunk = self._open.setdefault(name, _OpenChunk())
+            # As many rows as still fit, by their number and by their weight; at least one into an empty chunk.
+            fit = int(np.searchsorted(ends, before + CHUNK_BYTES - chunk.bytes, "right"))
+            end = min(fit, at + CHUNK - chunk.rows)
+            if end <= at and chunk.rows:
+                self._flush(name)
+                continue
+            end = max(end, at + 1)
+            chunk.batches.append(rows.slice(at, end - at))
+            chunk.rows += end - at
+            chunk.bytes += int(ends[end - 1]) - before
+            at, before = end, int(ends[end - 1])
+            if chunk.rows >= CHUNK or chunk.bytes >= CHUNK_BYTES:
+                self._flush(name)
+        waiting = self._open.values()
+        if len(waiting) > 1 and (
+            sum([chunk.rows for chunk in waiting]) > _HELD_ROWS or sum([chunk.bytes for chunk in waiting]) > _HELD_BYTES
+        ):
             self._flush_all()
 
     def close(self) -> Part:
@@ -129,20 +147,49 @@ class PartWriter:
         self._at.unlink(missing_ok=True)
 
     def _flush_all(self) -> None:
-        for name in list(self._held):
+        for name in list(self._open):
             self._flush(name)
 
     def _flush(self, name: QueueName) -> None:
-        held = self._held.pop(name, [])
-        self._counts.pop(name, None)
-        if held:
-            whole = [complete(batch) for batch in held]
-            self._write(name, whole[0] if len(whole) == 1 else pa.concat_batches(whole))
-
-    def _write(self, name: QueueName, rows: pa.RecordBatch) -> None:
-        self._out.write_batch(complete(rows), custom_metadata={"tenant": name.tenant, "queue": name.queue})
+        batches = [complete(batch) for batch in self._open.pop(name).batches]
+        rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        self._out.write_batch(rows, custom_metadata={"tenant": name.tenant, "queue": name.queue})
         self.chunks += 1
         self.rows += rows.num_rows
+
+
+def row_bytes(rows: pa.RecordBatch) -> Ints:
+    """What each row weighs: its payload, and an even share of what else the batch holds."""
+    payloads = pc.fill_null(pc.binary_length(rows.column("payload")), 0).to_numpy(zero_copy_only=False)
+    others = [column for name, column in zip(rows.schema.names, rows.columns, strict=True) if name != "payload"]
+    share = sum([column.nbytes for column in others]) // max(1, rows.num_rows)
+    found: Ints = np.asarray(payloads, dtype=np.int64) + share
+    return found
+
+
+class RejectsWriter:
+    """The rows that one attempt sets aside, as they came, with a column `reason`: a Parquet file, written as they come."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._at = folder / f"{name}.rejects"
+        self._out: pq.ParquetWriter | None = None
+        self.rows = 0
+
+    def add(self, rows: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        table = pa.Table.from_batches([rows]).append_column("reason", pa.array(reasons, pa.string()))
+        if self._out is None:
+            self._at.parent.mkdir(parents=True, exist_ok=True)
+            self._out = pq.ParquetWriter(self._at, table.schema)
+        self._out.write_table(table)
+        self.rows += len(reasons)
+
+    def close(self) -> Path | None:
+        """The file, durable; None if no row was set aside."""
+        if self._out is None:
+            return None
+        self._out.close()
+        _sync(self._at)
+        return self._at
 
 
 def complete(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -155,15 +202,19 @@ def complete(rows: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
+def gone(file: Path) -> Unavailable:
+    return Unavailable(
+        f"{file} is gone: what is staged is kept for a day. The write can no longer be finished under this id"
+    )
+
+
 def read_part(folder: Path, part: Part) -> Iterator[Chunk]:
     """The chunks of a part, in order."""
     at = folder / f"{part.name}.arrow"
     try:
-        source = pa.memory_map(str(at))
+        source = pa.OSFile(str(at))  # read, not mapped: a mapped file of gigabytes counts as this process's memory
     except FileNotFoundError:
-        raise Unavailable(
-            f"{at} is gone: what is staged is kept for a day. The write can no longer be finished under this id"
-        ) from None
+        raise gone(at) from None
     count = 0
     with source, pa.ipc.open_stream(source) as rows:
         while True:

@@ -8,12 +8,12 @@ import click
 from rich.text import Text
 
 from tenure.cli.command import NO, command
-from tenure.cli.needs import needing
 from tenure.cli.output import clean, plural, shortened, strong
 from tenure.cli.session import Session
 from tenure.cli.spark_session import spark_session, summary_shape, telling
 from tenure.cli.times import DURATION
 from tenure.errors import InvalidArgument
+from tenure.extras import needs
 
 if TYPE_CHECKING:
     from tenure.analysis.summary import Summary
@@ -51,7 +51,7 @@ def audit(session: Session, output: str | None, engine: str) -> None:
 
             summary = on_spark(spark, url, output=output, told=told)
     else:
-        with needing("DuckDB and pyarrow", "analysis"):
+        with needs("analysis", "tenure audit and report"):
             from tenure.analysis.audit import audit as here
         with telling(session, "audit") as told:
             summary = here(url, output=output, told=told)
@@ -86,7 +86,7 @@ def report(session: Session, path: str, root: str | None, title: str, slo: float
 
             summary = on_spark(spark, root, path, title=title, told=told)
     else:
-        with needing("DuckDB and pyarrow", "analysis"):
+        with needs("analysis", "tenure audit and report"):
             from tenure.analysis.report.job import report as here
         with telling(session, "report") as told:
             summary = here(source, path, title=title, slo=slo, told=told)
@@ -100,13 +100,13 @@ def _on_spark(engine: str, events: Any) -> bool:
 
 
 def _events_of(url: str) -> int:
-    with needing("pyarrow", "analysis"):
+    with needs("analysis", "tenure audit and report"):
         from tenure.bulk.journal_reader import events_kept
     return events_kept(url)
 
 
 def _events_in(root: str) -> int:
-    with needing("pyarrow", "analysis"):
+    with needs("analysis", "tenure audit and report"):
         from tenure.analysis.history_folder import HistoryFolder
     return sum(entry.rows["bronze"] for entry in HistoryFolder(root).entries())
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tenure.cli.command import command
-from tenure.cli.needs import needing
 from tenure.cli.output import plural, strong
-from tenure.cli.progress import working
+from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import AGO
+from tenure.extras import needs
 
 if TYPE_CHECKING:
     from tenure.model.durations import Moment
@@ -56,9 +56,9 @@ def export(
     if len(given) != 1:
         raise click.UsageError("Say where to: one of --parquet, --arrow, --csv and --jsonl.")
     ((kind, path),) = given
-    with needing("pyarrow", "analysis"):
+    with needs("analysis", "tenure export"):
         from tenure.bulk.export_files import export as write
-    with working(f"Reading {table}"):
+    with progress_bar(f"Reading {table}"):
         rows = write(
             session.address(), table, str(path), kind, columns=None if columns is None else columns.split(","),
             tenant=session.given_tenant, queue=queue, state=tuple(states), since=_moment(since), until=_moment(until),

@@ -28,7 +28,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.storage.engine import Traits
 
 T = TypeVar("T")
@@ -268,10 +268,19 @@ class StagedWrites(Protocol):
     def write_state(self, write_id: str) -> WriteState | None:
         """How far a write is; None if it was never begun, or has been forgotten."""
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
-        """Add a chunk's jobs (at most 1,000), in one transaction with its marker; nothing if it was added before.
+    def publish(
+        self,
+        write_id: str,
+        chunk: int,
+        name: QueueName,
+        jobs: Sequence[JobRequest],
+        refused: Sequence[Refusal] = (),
+    ) -> Published:
+        """Add a chunk's jobs (at most 1,000), in one transaction with the marker that counts it; nothing if it was before.
 
-        Chunks come in order, from 0. Raises what `enqueue` does, and InvalidArgument (never begun, or out of order).
+        Chunks come in order, from 0. Jobs that are `refused` are not added: the same transaction records them, and every
+        later call for the chunk returns them. Raises what `enqueue` does (a KeyConflict names places in `jobs`), and
+        InvalidArgument (never begun, or out of order).
         """
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:

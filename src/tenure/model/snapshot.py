@@ -26,3 +26,5 @@ class JournalSlice(msgspec.Struct, frozen=True):
     rows: list[bytes]
     oldest: int
     newest: int
+    #: The id of the store, which its copies share; empty if it has none.
+    store: str = ""

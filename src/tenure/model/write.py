@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -24,6 +25,13 @@ def owner_of(write_id: str) -> str:
     return write_id.partition("/")[0] if "/" in write_id else ""
 
 
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """A job of a chunk that is not added: its place in the chunk, and the job that holds its key with another payload."""
+
+    index: int
+    existing: str
+
+
 class WriteState(msgspec.Struct, frozen=True, kw_only=True):
     """How far a write is. `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish."""
 
@@ -33,14 +41,20 @@ class WriteState(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     duplicates: int
     finished: bool
+    #: Jobs that were left out of its chunks (`Refusal`).
+    refused: int = 0
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The answer to one chunk. `fresh`: this call published it; else it had been before, and nothing was written."""
+    """The answer to one chunk. `fresh`: this call published it; else it had been before, and nothing was written.
+
+    `refused` are the jobs left out of it, as they were recorded with the chunk by whichever call published it.
+    """
 
     fresh: bool
     jobs: int
     duplicates: int = 0
+    refused: list[Refusal] = []
 
 
 NO_LOADS = "a bulk load needs a store that takes sorted files, an embedded RocksDB: write in chunks instead"
@@ -74,6 +88,16 @@ class LoadRequest(msgspec.Struct, frozen=True):
     manifest: bytes
     parts: list[LoadPart]
     keep_ms: int = KEEP_MS
+
+
+def accepted_indexes(jobs: int, refused: Sequence[Refusal]) -> list[int]:
+    """The places of a chunk's jobs that are not refused. Raises InvalidArgument for a refusal of no job of the chunk."""
+    left_out = {refusal.index for refusal in refused}
+    if any(len(refusal.existing) > 64 for refusal in refused):
+        raise InvalidArgument("a refusal names the job that holds the key, in at most 64 characters")
+    if not left_out <= set(range(jobs)):
+        raise InvalidArgument(f"a chunk of {jobs} jobs has none at {sorted(left_out - set(range(jobs)))[0]} to refuse")
+    return [index for index in range(jobs) if index not in left_out]
 
 
 def checked_write_id(write_id: object) -> str:

@@ -124,7 +124,7 @@ def write_state(call: Call) -> WriteState:
 def publish(call: Call) -> Published:
     chunk = _number(call, "chunk")
     name = call.identity.queue(call.request.queue, call.tenant)
-    return call.backend.publish(_write_id(call), chunk, name, m.job_requests(call.request.jobs))
+    return call.backend.publish(_write_id(call), chunk, name, m.job_requests(call.request.jobs), call.request.refused)
 
 
 def finish_write(call: Call) -> WriteState:

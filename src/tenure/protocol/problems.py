@@ -34,7 +34,7 @@ FAULTS: dict[str, Fault] = {
         Fault(errors.WaitTimeout, 408, ("job_id", "seconds")),
         Fault(errors.LeaseLost, 409, ("job_id", "token")),
         Fault(errors.AlreadySettled, 409, ("job_id", "token")),
-        Fault(errors.KeyConflict, 409, ("index", "key", "existing")),
+        Fault(errors.KeyConflict, 409, ("index", "key", "existing", "listed")),
         Fault(errors.Conflict, 409),
         Fault(errors.JournalTrimmed, 410, ("oldest",)),
         Fault(errors.SnapshotExpired, 410, ("id",)),

@@ -24,12 +24,18 @@ JOURNAL_LINE = "journal"
 _UNKNOWN = JournalEnd(-1, 0, 0)
 
 
+#: How long the journal is kept where no setting says otherwise.
+JOURNAL_KEPT_MS = 7 * 86_400_000
+
+
 class Core:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
         self.time = StoreTime(engine, clock)
         self.ids = IdSource()
+        #: How long the journal is kept.
+        self.journal_kept_ms = JOURNAL_KEPT_MS
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
         self.registry = Registry(cached=self.only_writer)

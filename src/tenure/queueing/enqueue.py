@@ -198,17 +198,21 @@ def _admit(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes], dupli
 def _find_duplicates(
     unit: UnitOfWork, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
 ) -> dict[int, bytes]:
-    """Which of the call's jobs are there already, and as what; raises KeyConflict for one that is another job."""
+    """Which of the call's jobs are there already, and as what; raises KeyConflict, listing all, for those that are other jobs."""
     held = holders(unit, queue, [key for _, key, _ in keyed])
     duplicates: dict[int, bytes] = {}
+    conflicts: list[tuple[int, str]] = []
     for index, key, payload in keyed:
         holder = held.get(key)
         if holder is None:
             held[key] = (ids[index], payload)
         elif holder[1] != payload and requests[index].on_conflict != "keep":
-            raise KeyConflict(index, str(requests[index].key), holder[0].hex())
+            conflicts.append((index, holder[0].hex()))
         else:
             duplicates[index] = holder[0]
+    if conflicts:
+        index, existing = conflicts[0]
+        raise KeyConflict(index, str(requests[index].key), existing, conflicts)
     return duplicates
 
 

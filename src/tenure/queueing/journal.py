@@ -1,8 +1,9 @@
-"""The journal: what happened, in order, kept for a week, the one source of history."""
+"""The journal: what happened, in order, kept for a week or as long as a setting says; the one source of history."""
 
 from __future__ import annotations
 
 import base64
+import uuid
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
@@ -14,15 +15,16 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.model.snapshot import JournalSlice
-from tenure.queueing.core import JOURNAL_LINE, Core
+from tenure.queueing.core import JOURNAL_KEPT_MS, JOURNAL_LINE, Core
 from tenure.queueing.outcomes import YES_OR_NO
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.records import EventRecord, JournalRow
 
-KEPT_MS = 7 * 86_400_000
+KEPT_MS = JOURNAL_KEPT_MS
 _CONSUMER = b"consumer/"
+_STORE = b"store"
 _CURSOR = Struct(">BQH")  # version, commit, events of it that were read
 #: Rows one trim may delete: an engine without range deletes walks over each.
 _TRIM = 10_000
@@ -127,7 +129,29 @@ def _slice(core: Core, reader: Reader, begin: int | None, end: int | None, max_b
             at, size = at + 1, size + len(value)
             if size >= max_bytes:
                 break
-    return JournalSlice(first, rows, oldest, newest)
+    return JournalSlice(first, rows, oldest, newest, store_id(reader))
+
+
+def name_store(core: Core) -> None:
+    """Give the store an id, once, when it is first opened; copies of it keep the id. Streams tell stores apart by it."""
+    if core.read(store_id):
+        return
+    made = records.encode_struct(records.StoreRecord(uuid.uuid4().hex))
+
+    def run(unit: UnitOfWork) -> None:
+        if not store_id(unit.tx):  # another process was not quicker
+            unit.tx.put(keyspace.META, _STORE, made)
+
+    core.write(run)
+
+
+def store_id(reader: Reader) -> str:
+    """The store's id; empty if it has none that can be read."""
+    raw = reader.get(keyspace.META, _STORE)
+    try:
+        return "" if raw is None else records.decode_struct(records.StoreRecord, raw, "the store's id").id
+    except Corrupt:
+        return ""  # `check` tells; a stream goes on without comparing
 
 
 def bounds(reader: Reader) -> tuple[int, int]:
@@ -234,17 +258,17 @@ def first_at(reader: Reader, time_ms: int, oldest: int, newest: int) -> int:
 
 
 def trim(core: Core) -> tuple[int, bool]:
-    """Delete rows older than a week that every registered consumer has read; (how many, whether there are more)."""
+    """Delete rows past their retention that every registered consumer has read; (how many, whether there are more)."""
     now = core.time.now_ms()
     try:
-        cut = core.read(lambda reader: _cut(reader, now - KEPT_MS))
+        cut = core.read(lambda reader: _cut(reader, now - core.journal_kept_ms))
     except Corrupt:
         return 0, False  # kept longer than it must be; `check` tells what is wrong with it
     if cut is None:
         return 0, False
 
     def run(unit: UnitOfWork) -> tuple[int, bool]:
-        found = _cut(unit.tx, now - KEPT_MS)
+        found = _cut(unit.tx, now - core.journal_kept_ms)
         if found is None:
             return 0, False
         first, end = found

@@ -1,7 +1,8 @@
 """Staged writes, published once.
 
     begin     records the manifest, the first time only; a repeat is told of the first one
-    publish   one chunk of at most 1,000 jobs, in one transaction with the marker that counts it
+    publish   one chunk of at most 1,000 jobs, in one transaction with the marker that counts it and with the record of
+              the jobs that the caller leaves out of it
     finish    nothing is left to publish; the marker is remembered for a day
 
 Chunks come in order: the marker is the number of the next, so whoever repeats a commit, or runs beside it, adds nothing
@@ -14,17 +15,25 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tenure.errors import Corrupt, InvalidArgument, TooLarge
+from tenure.errors import Corrupt, InvalidArgument, KeyConflict, TooLarge
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
-from tenure.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
+from tenure.model.write import (
+    CHUNK,
+    MAX_MANIFEST,
+    UNFINISHED_MS,
+    Published,
+    Refusal,
+    WriteState,
+    accepted_indexes,
+)
 from tenure.queueing import enqueue, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Due, DueKey
-from tenure.storage.records import WriteRecord
+from tenure.storage.records import RefusalsRecord, WriteRecord
 
 
 def begin(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
@@ -66,29 +75,48 @@ def find(reader: Reader, write_id: str) -> WriteState | None:
     return None if found is None else _state(reader, key, found)
 
 
-def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Sequence[JobRequest]) -> Published:
+def publish(
+    core: Core,
+    write_id: str,
+    chunk: int,
+    name: QueueName,
+    requests: Sequence[JobRequest],
+    refused: Sequence[Refusal] = (),
+) -> Published:
+    """Add the chunk's jobs that are not `refused`, and record those that are, unless the chunk was published before."""
     if len(requests) > CHUNK:
         raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
     key = keyspace.digest(write_id.encode())
-    now, add = enqueue.planned(core, name, requests)
+    accepted = accepted_indexes(len(requests), refused)
+    wanted = [requests[index] for index in accepted] if refused else requests
+    now, add = enqueue.planned(core, name, wanted)
 
     def run(unit: UnitOfWork) -> Published:
         record = _known(unit.tx, key, write_id)
         if chunk < record.chunk or record.finished:
-            return Published(False, 0)
+            return Published(False, 0, 0, _refusals(unit.tx, key, chunk))
         if chunk > record.chunk:
             raise InvalidArgument(f"chunk {chunk} of write {write_id!r} comes before chunk {record.chunk}")
-        added = add(unit) if requests else []
+        added = add(unit) if wanted else []
         duplicates = sum([job.duplicate for job in added])
         fresh = len(added) - duplicates
-        _save(
-            unit,
-            key,
-            replace(record, chunk=chunk + 1, jobs=record.jobs + fresh, duplicates=record.duplicates + duplicates),
+        if refused:
+            row = RefusalsRecord([(refusal.index, refusal.existing) for refusal in refused])
+            unit.tx.put(keyspace.META, keyspace.refusals_row(key, chunk), records.encode_struct(row))
+        counted = replace(
+            record,
+            chunk=chunk + 1,
+            jobs=record.jobs + fresh,
+            duplicates=record.duplicates + duplicates,
+            refused=record.refused + len(refused),
         )
-        return Published(True, fresh, duplicates)
+        _save(unit, key, counted)
+        return Published(True, fresh, duplicates, list(refused))
 
-    return core.write(run, now)
+    try:
+        return core.write(run, now)
+    except KeyConflict as conflict:
+        raise conflict.at(accepted) from None
 
 
 def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
@@ -143,6 +171,14 @@ def _known(reader: Reader, key: bytes, write_id: str) -> WriteRecord:
     return record
 
 
+def _refusals(reader: Reader, key: bytes, chunk: int) -> list[Refusal]:
+    raw = reader.get(keyspace.META, keyspace.refusals_row(key, chunk))
+    if raw is None:
+        return []
+    found = records.decode_struct(RefusalsRecord, raw, "the refusals of a staged write")
+    return [Refusal(index, existing) for index, existing in found.refused]
+
+
 def _state(reader: Reader, key: bytes, record: WriteRecord) -> WriteState:
     rows = reader.get_many(
         keyspace.META, [keyspace.write_row(key, part) for part in range(1, record.manifest_parts + 1)]
@@ -154,7 +190,7 @@ def _state(reader: Reader, key: bytes, record: WriteRecord) -> WriteState:
         pieces.append(records.unseal(f"the manifest of write {record.id!r}", row)[1:])
     return WriteState(
         id=record.id, manifest=b"".join(pieces), chunk=record.chunk, jobs=record.jobs, duplicates=record.duplicates,
-        finished=record.finished,
+        finished=record.finished, refused=record.refused,
     )  # fmt: skip
 
 
@@ -173,4 +209,5 @@ def _delete(unit: UnitOfWork, key: bytes, record: WriteRecord) -> None:
     until_ms = record.until_ms
     quotas.drop_manifest(unit, record.id, record.manifest_parts)
     unit.tx.delete_range(keyspace.META, *keyspace.write_range(key))
+    unit.tx.delete_range(keyspace.META, *keyspace.refusals_range(key))
     unit.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, until_ms, 0, key))

@@ -3,6 +3,7 @@
     session(...)            a SparkSession with the settings that suit it
     register(spark)         for sessions that PySpark's own look-up does not serve
     snapshot(url, ttl=…)    one moment of a store for several reads
+    release()               drop the snapshots that reads took by themselves
     drain(spark, url, …)    executors as workers, until a queue is empty
     StreamListener()        rows, lag and batch times of streams, for Prometheus and the log
 
@@ -29,16 +30,17 @@ from tenure.spark.session import session  # it shares its name with its module: 
 if _CHECKING:
     from tenure.spark.datasource import TenureSource, register
     from tenure.spark.drain_workers import drain
-    from tenure.spark.snapshots import snapshot
+    from tenure.spark.snapshots import release, snapshot
     from tenure.spark.stream_listener import StreamListener
 
 del _numpy, _pyarrow, _pyspark
 
-__all__ = ["StreamListener", "TenureSource", "drain", "register", "session", "snapshot"]
+__all__ = ["StreamListener", "TenureSource", "drain", "register", "release", "session", "snapshot"]
 
 #: Imported when they are asked for: every Python that Spark starts imports this package, for one of them or none.
 _HOMES = {
     "TenureSource": "datasource", "StreamListener": "stream_listener", "drain": "drain_workers", "register": "datasource",
+    "release": "snapshots",
     "snapshot": "snapshots",
 }  # fmt: skip
 

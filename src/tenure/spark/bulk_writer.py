@@ -1,7 +1,7 @@
-"""`mode=bulk`: executors make sorted files, the store's owner takes them in whole. For large loads into an embedded RocksDB.
+"""`mode=bulk`: executors make sorted files, and the store's owner takes them in whole. For large loads into an embedded RocksDB.
 
-What is promised is what the ordinary path promises: each row once under its `writeId`, whatever fails. What differs: all
-jobs appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
+It promises what the ordinary path promises: each row once under its `writeId`, whatever fails. The differences: all jobs
+appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
 executors must see the store's folder.
 """
 
@@ -19,20 +19,21 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 
 from tenure.api.store import Store
 from tenure.bulk import input_rows, staging
+from tenure.bulk.json_payloads import JsonStyle
 from tenure.bulk.load_files import KEY_REASON, LoadWriter
-from tenure.bulk.publisher import move_rejects, stage_rejects
-from tenure.bulk.staging import Manifest, Part
+from tenure.bulk.publisher import move_rejects
+from tenure.bulk.staging import Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument
 from tenure.model.names import QueueName
 from tenure.model.write import LoadPart, LoadTarget
 from tenure.spark.connections import opened
-from tenure.spark.job_writer import Plan, Staged, forget
+from tenure.spark.job_writer import Plan, Staged, forget, json_style, refused
 from tenure.storage.staged_parts import expire, folder_of
 
 
 @dataclass
 class Loaded(Staged):
-    """What one attempt made: its files, a set a queue."""
+    """What one attempt made: sorted files, one set for each queue."""
 
     parts: list[LoadPart] = field(default_factory=list)
 
@@ -54,42 +55,37 @@ class LoadingWriter(DataSourceArrowWriter):
         name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
         folder = folder_of(plan.root, self._write_id)
         out: LoadWriter | None = None
-        rejects: list[tuple[pa.RecordBatch, list[str]]] = []
+        rejects, style = RejectsWriter(folder, name), json_style()
         for batch in iterator:
-            bad = 0
-            for rows, reasons, good in _checked(batch, plan.queue):
+            for rows, reasons, good in _checked(batch, plan.queue, style):
                 if reasons:
-                    rejects.append((rows, reasons))
-                    bad += len(reasons)
+                    if plan.quarantine is None:
+                        raise refused(batch, reasons)
+                    rejects.add(rows, reasons)
                 for queue, checked_rows in good:
                     if out is None:
                         now = (self._target or self._target_of(queue)).now_ms
                         out = LoadWriter(folder, name, partition, now, self._target_of)
                     out.add(queue, checked_rows)
-            if bad and plan.quarantine is None:
-                raise InvalidArgument(
-                    f"{bad} of {batch.num_rows} rows cannot be loaded; the first: {rejects[0][1][0]} "
-                    "(onInvalid=quarantine with a quarantinePath sets such rows aside)"
-                )
         parts = [] if out is None else out.close()
-        if rejects:
-            folder.mkdir(parents=True, exist_ok=True)
-            stage_rejects(folder, name, rejects)
-        rejected = sum(len(reasons) for _, reasons in rejects)
-        return Loaded(self._write_id, partition, name, 0, sum(p.rows for p in parts), rejected, parts)
+        rejects.close()
+        return Loaded(self._write_id, partition, name, 0, sum(p.rows for p in parts), rejects.rows, parts)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         plan = self._plan
         loaded = sorted([m for m in messages if isinstance(m, Loaded)], key=lambda m: m.partition)
-        rejects = [Part(m.name, 0, m.rows, m.rejected) for m in loaded if m.rejected]
-        folder = folder_of(plan.root, self._write_id)
         expire(plan.root)
-        # First, since once the load has happened nothing need be repeated; their names are the write's own.
-        if plan.quarantine is not None:
-            move_rejects(folder, rejects, [], plan.quarantine)
         manifest = Manifest(plan.root, [Part(m.name, 0, m.rows, m.rejected) for m in loaded])
-        with opened(plan.url) as store:
-            store.staged(self._write_id).load(manifest.encode(), [part for m in loaded for part in m.parts])
+        with opened(plan.url, plan.token) as store:
+            done = store.staged(self._write_id).load(manifest.encode(), [part for m in loaded for part in m.parts])
+        if plan.quarantine is not None:
+            # Of the attempts that were loaded, whichever commit loaded them: a repeat's own rows are not set aside again.
+            # An earlier commit that delivered them removed their staged files.
+            folder = folder_of(plan.root, self._write_id)
+            parts = [
+                part for part in Manifest.decode(done.manifest).parts if (folder / f"{part.name}.rejects").exists()
+            ]
+            move_rejects(folder, parts, plan.quarantine)
         staging.discard(plan.root, self._write_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -98,7 +94,7 @@ class LoadingWriter(DataSourceArrowWriter):
     def _target_of(self, queue: QueueName) -> LoadTarget:
         if queue == self._plan.queue and self._target is not None:
             return self._target
-        with opened(self._plan.url) as store:
+        with opened(self._plan.url, self._plan.token) as store:
             return _target(store, self._write_id, queue)
 
 
@@ -109,12 +105,12 @@ def _target(store: Store, write_id: str, queue: QueueName) -> LoadTarget:
 _Checked = tuple[pa.RecordBatch, list[str], list[tuple[QueueName, pa.RecordBatch]]]
 
 
-def _checked(batch: pa.RecordBatch, default: QueueName | None) -> Iterator[_Checked]:
-    """As `incoming.check`, and rows with a key set aside."""
+def _checked(batch: pa.RecordBatch, default: QueueName | None, style: JsonStyle) -> Iterator[_Checked]:
+    """As `input_rows.check`, and rows with a key set aside."""
     if "key" in batch.schema.names and batch.column("key").null_count < batch.num_rows:
         keyed = np.asarray(pc.is_valid(batch.column("key")).to_numpy(zero_copy_only=False))
-        refused = batch.filter(pa.array(keyed))
-        yield refused, [KEY_REASON] * refused.num_rows, []
+        with_key = batch.filter(pa.array(keyed))
+        yield with_key, [KEY_REASON] * with_key.num_rows, []
         batch = batch.filter(pa.array(~keyed))
-    found = input_rows.check(batch, default)
+    found = input_rows.check(batch, default, style)
     yield (batch if found.bad is None else found.bad), found.reasons, found.good

@@ -32,7 +32,9 @@ from tenure.spark.connections import opened
 from tenure.spark.heartbeat import Heartbeat
 from tenure.spark.options import checked, url_of, whole
 
-OPTIONS = frozenset({"url", "table", "queue", "tenant", "lease", "worker", "partitions", "maxJobsPerTrigger", "path"})
+OPTIONS = frozenset({"url", "table", "queue", "tenant", "lease", "worker", "partitions", "maxJobsPerTrigger", "token"})
+#: Payloads that one partition claims, and that one record batch holds, in bytes.
+CLAIM_BYTES, _BATCH_BYTES = 32 * 1024 * 1024, 8 * 1024 * 1024
 SCHEMA = pa.schema(
     [
         ("receipt", pa.string()), ("id", pa.string()), ("tenant", pa.string()), ("queue", pa.string()),
@@ -49,6 +51,7 @@ _DDL = (
 @dataclass(frozen=True)
 class Plan:
     url: str
+    token: str | None
     queue: QueueName
     lease: float
     worker: str
@@ -58,7 +61,7 @@ class Plan:
 
 @dataclass
 class ClaimPartition(InputPartition):
-    """A claim, by its id and what was asked for: whoever asks the same gets the same."""
+    """A claim, by its id and its limit: every process that asks with both gets the same jobs."""
 
     id: str
     limit: int
@@ -80,6 +83,7 @@ def planned(options: Mapping[str, str]) -> Plan:
     partitions = whole(said, "partitions", 2, 1, 1_000)
     return Plan(
         url_of(said),
+        said.get("token"),
         queue_name(said["queue"], said.get("tenant", "default")),
         float(whole(said, "lease", 60, 1, 86_400)),
         said.get("worker", "spark"),
@@ -98,7 +102,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors need: they open the store themselves."""
+        """Only the plan is sent to executors: they open the store themselves."""
         return {"_plan": self._plan}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -130,6 +134,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         share = -(-int(end["jobs"]) // self._plan.partitions)
         found: list[InputPartition] = []
+        claimed = 0
         for number in range(self._plan.partitions):
             partition = ClaimPartition(f"{end['id']}.{number}", share)
             claim = _claim(self._queue(), self._plan, partition)
@@ -138,6 +143,9 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert self._heartbeat is not None
             self._heartbeat.hold(claim)
             found.append(partition)
+            claimed += len(claim)
+        if self._left is not None and claimed:
+            self._left += int(end["jobs"]) - claimed  # large jobs are claimed fewer at a time
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -151,7 +159,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue(self) -> Queue:
         if self._store is None:
-            self._store = self._open.enter_context(opened(self._plan.url))
+            self._store = self._open.enter_context(opened(self._plan.url, self._plan.token))
         queue = self._store.queue(self._plan.queue.queue, tenant=self._plan.queue.tenant)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(queue, self._plan.lease)
@@ -172,17 +180,31 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ClaimPartition)
         plan = self._plan
-        with opened(plan.url) as store:
+        with opened(plan.url, plan.token) as store:
             claim = _claim(store.queue(plan.queue.queue, tenant=plan.queue.tenant), plan, partition)
         if claim:
-            yield batch_of(claim.deliveries)
+            yield from batches_of(claim.deliveries)
 
 
 def _claim(queue: Queue, plan: Plan, partition: ClaimPartition) -> Claim | None:
     try:
-        return queue.claim(limit=partition.limit, lease=plan.lease, worker=plan.worker, id=partition.id)
+        return queue.claim(
+            limit=partition.limit, lease=plan.lease, worker=plan.worker, id=partition.id, max_bytes=CLAIM_BYTES
+        )
     except LeaseLost:
         return None  # it ran out: its jobs are another's, or come with a later batch
+
+
+def batches_of(deliveries: Sequence[Delivery]) -> Iterator[pa.RecordBatch]:
+    """Deliveries as record batches of about 8 MiB at most; one delivery may be as much."""
+    begin = size = 0
+    for at, delivery in enumerate(deliveries):
+        if at > begin and size + len(delivery.payload) > _BATCH_BYTES:
+            yield batch_of(deliveries[begin:at])
+            begin, size = at, 0
+        size += len(delivery.payload)
+    if begin < len(deliveries):
+        yield batch_of(deliveries[begin:])
 
 
 def batch_of(deliveries: Sequence[Delivery]) -> pa.RecordBatch:

@@ -9,6 +9,8 @@ needs all of these modules.
 
 from __future__ import annotations
 
+import uuid
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,6 +26,12 @@ from tenure.spark.options import choice
 
 
 class TenureSource(DataSource):
+    """Spark makes one for each `load()`, and sends it to every process that works for the DataFrame."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._load = uuid.uuid4().hex[:16]
+
     @classmethod
     def name(cls) -> str:
         return "tenure"
@@ -40,7 +48,7 @@ class TenureSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from tenure.spark import table_reader
 
-        return table_reader.reader(self.options, schema)
+        return table_reader.reader(self.options, schema, self._load)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         table = self._table("")

@@ -1,7 +1,8 @@
 """The journal as a stream: `readStream` of the table `events`.
 
-An offset is a place of each shard: {"0": {"commit": 42, "number": 1234}}, the first row that was not read, and its first
-event's number. `latestOffset` only looks; what is to be read is in the offsets alone, so that a batch that runs again
+An offset names the store and a place of each of its shards: {"0": {"commit": 42, "number": 1234}, "store": "9f…"}, the first
+commit that was not read, and the number of its first event. Both are compared with what the store has, so that a stream does
+not go on in another store. `latestOffset` only looks; the offsets alone say what is read, so that a batch that runs again
 after a crash reads the same events. A small batch travels inside its partition, a large one is read from a snapshot.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -17,20 +19,34 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tenure.bulk.events import SHARD
-from tenure.bulk.journal_reader import FEW, At, Journal
-from tenure.errors import InvalidArgument, TenureError
+from tenure.bulk.journal_reader import At, Journal
+from tenure.errors import InvalidArgument, JournalTrimmed, TenureError
 from tenure.model.names import checked as checked_name
-from tenure.spark.options import checked, url_of, whole
+from tenure.spark.options import checked, flag, url_of, whole
 from tenure.spark.table_reader import ROWS, TTL_SECONDS, TablePartition, in_schema, moment, query_of
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "columns", "rowsPerPartition", "snapshotTtl", "startingOffsets",
-     "maxEventsPerTrigger", "consumer", "token"}
+     "maxEventsPerTrigger", "consumer", "token", "failOnDataLoss"}
 )  # fmt: skip
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     return EventStream(checked(options, OPTIONS, "a stream of events"), schema)
+
+
+class EventsLost(JournalTrimmed):
+    """The journal no longer reaches back to where the stream is. The message has an offset to start again from."""
+
+    def __init__(self, url: str, at: At, oldest: At, cursor: str) -> None:
+        super().__init__(cursor)
+        text = (
+            f"the journal of {url} is kept from commit {oldest.commit} on, and this stream is at {at.commit}: "
+            f"{oldest.commit - at.commit} commits are lost to it. To go on from the oldest one, set failOnDataLoss=false, "
+            f"or start a new checkpoint with startingOffsets={json.dumps(_offset(oldest))}. A consumer's name keeps the "
+            "journal for one stream, the setting storage.journal_retention keeps it longer for all"
+        )
+        self.args = (text,)
 
 
 class FetchedPartition(InputPartition):
@@ -48,11 +64,13 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer = options.get("consumer")
         if self._consumer is not None:
             checked_name("consumer", self._consumer)
-        self._starting = options.get("startingOffsets", "earliest")
+        self._starting = options.get("startingOffsets", "earliest").strip()
+        self._fail_on_loss = flag(options, "failOnDataLoss", True)
         self._query = query_of(options, schema, "events")
         self._schema = schema
         ttl_ms = 1000 * whole(options, "snapshotTtl", TTL_SECONDS)
-        self._journal = Journal(url_of(options), ttl_ms, options.get("token"))
+        self._url = url_of(options)
+        self._journal = Journal(self._url, ttl_ms, options.get("token"))
         #: With Trigger.AvailableNow: where to stop.
         self._target: At | None = None
         self._latest: At | None = None
@@ -69,10 +87,14 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._journal.release()
 
     def _start(self) -> At:
-        if self._starting in ("earliest", "latest"):
-            return self._journal.ends()[self._starting == "latest"]
-        if self._starting.lstrip().startswith("{"):
-            return self._journal.at_commit(_position(json.loads(self._starting)).commit)
+        if self._starting.lower() in ("earliest", "latest"):
+            return self._journal.ends()[self._starting.lower() == "latest"]
+        if self._starting.startswith("{"):
+            at = _position(_json(self._starting))
+            with self._told(at):
+                found = self._journal.at_commit(self._kept(at).commit)
+                self._journal.check(at if at.commit == found.commit else found, found)
+            return found
         time_ms = moment("startingOffsets", {"startingOffsets": self._starting})
         assert time_ms is not None
         return self._journal.at_time(time_ms)
@@ -86,7 +108,8 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         try:
             self._journal.read_up_to(at)
-            found, self._latest = self._journal.after(at, self._target, most)
+            with self._told(at):
+                found, self._latest = self._journal.after(self._kept(at), self._target, most)
             return _offset(found) if found.commit > at.commit else start
         finally:
             if found is None or found.commit <= at.commit:
@@ -109,12 +132,37 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.commit >= stop.commit:
             return []
         try:
-            if stop.number - first.number <= FEW:
-                return [FetchedPartition(_packed(self._journal.fetch(self._query, first, stop), self._query.schema))]
-            place, parts = self._journal.parts(first, stop, self._rows)
+            with self._told(first):
+                kept = self._kept(first)
+                if kept.commit >= stop.commit:
+                    return []
+                self._journal.check(kept, stop)
+            fetched = self._journal.fetch_few(self._query, kept, stop)
+            if fetched is not None:
+                return [FetchedPartition(_packed(fetched, self._query.schema))]
+            place, parts = self._journal.parts(kept, stop, self._rows)
             return [TablePartition(place, self._query, part) for part in parts]
         finally:
             self._journal.release()
+
+    def _kept(self, at: At) -> At:
+        """That place; with failOnDataLoss=false, the oldest that is kept where the journal was trimmed past it."""
+        if self._fail_on_loss:
+            return at
+        found = self._journal.oldest_after(at)
+        if found.commit != at.commit:
+            from tenure.telemetry import Telemetry
+
+            Telemetry(self._url).warning("events_lost", from_commit=at.commit, to_commit=found.commit)
+        return found
+
+    @contextmanager
+    def _told(self, at: At) -> Iterator[None]:
+        """A journal that no longer reaches back so far is told with what to do, and with an offset that works."""
+        try:
+            yield
+        except JournalTrimmed as trimmed:
+            raise EventsLost(self._url, at, self._journal.ends()[0], trimmed.oldest) from trimmed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, FetchedPartition):
@@ -139,18 +187,25 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(at: At) -> dict[str, Any]:
-    return {SHARD: {"commit": at.commit, "number": at.number}}
+    return {SHARD: {"commit": at.commit, "number": at.number}, **({"store": at.store} if at.store else {})}
 
 
-def _position(offset: dict[str, Any]) -> At:
+def _json(text: str) -> Any:
     try:
-        found = offset[SHARD]
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _position(offset: Any) -> At:
+    try:
+        found, store = offset[SHARD], str(offset.get("store", ""))
         if isinstance(found, int):  # as a person writes it
-            return At(found, 0)
-        return At(int(found["commit"]), int(found["number"]))
-    except (KeyError, TypeError, ValueError):
+            return At(found, 0, store)
+        return At(int(found["commit"]), int(found["number"]), store)
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InvalidArgument(
-            f'{offset!r} is not an offset of this stream: {{"0": {{"commit": 42, "number": 1234}}}}'
+            f'{offset!r} is not an offset of this stream: {{"0": {{"commit": 42, "number": 1234}}}}, or {{"0": 42}}'
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Leases kept alive while a batch runs."""
+"""A heartbeat: extends the leases of a batch while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.errors import LeaseLost, TenureError
 
 
 class Heartbeat:
-    """One thread that extends what it was given, every third of the lease, until it is told to let go."""
+    """One thread that extends the claims it holds, every third of the lease, until they are let go."""
 
     def __init__(self, queue: Queue, lease: float) -> None:
         self._queue, self._lease = queue, lease
@@ -45,7 +45,7 @@ class Heartbeat:
             self.let_go(claim)
 
     def lost(self, claim: Claim) -> bool:
-        """Whether the lease was found gone: what is left of the claim is no longer the caller's."""
+        """Whether the lease was found expired: another worker may have the claim's open jobs."""
         return claim.id in self._lost
 
     def stop(self) -> None:

@@ -23,14 +23,14 @@ class SparkFailed(StoreError):
 
 
 Quietly = Callable[[], AbstractContextManager[None]]
-"""What to wrap around the starting and stopping of Java, which says a lot."""
+"""Wrapped around the start and stop of Java, which prints much."""
 
 
 @contextmanager
 def running(
     name: str, master: str, memory: str | None, settings: Mapping[str, str], quietly: Quietly
 ) -> Iterator[SparkSession]:
-    """The session of a program that has one, which keeps it; else one of our own, for as long as this lasts."""
+    """The active session of this thread, which is left open; or a new one, which is stopped at the end of the block."""
     from pyspark.sql import SparkSession
 
     from tenure.spark.session import session
@@ -49,7 +49,7 @@ def running(
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of ours come back from Spark's processes as text: say them as they were."""
+    """Raise our own errors again as what they were: they come back from Spark's processes as text."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     try:

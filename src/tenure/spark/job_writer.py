@@ -1,15 +1,16 @@
 """DataFrames into queues, exactly once: batch (`df.write`) and stream (`df.writeStream`).
 
-    executors   write()    check a column at a time, stage what is good, set aside what is not
+    executors   write()    check a column at a time, stage the valid rows, set aside the others
     driver      commit()   record which attempts won, publish them in chunks; repeated, it finishes and never doubles
-                abort()    forget what was staged, unless a commit has been recorded: that may have been published
+                abort()    remove what was staged, unless a commit has been recorded: that may have been published
 
-A batch write is known by its `writeId`, which makes a whole job repeatable; a stream's by query and batch.
+A batch write is known by its `writeId`, which makes a whole job repeatable; a stream's by the ids of query and batch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,20 +30,22 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tenure.bulk import input_rows, staging
-from tenure.bulk.publisher import Terms, commit, stage_rejects
-from tenure.bulk.staging import Manifest, Part, PartWriter
+from tenure.bulk.json_payloads import JsonStyle
+from tenure.bulk.publisher import Terms, commit
+from tenure.bulk.staging import Manifest, Part, PartWriter, RejectsWriter
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.names import QueueName, queue_name
 from tenure.model.write import checked_write_id
 from tenure.spark.connections import opened
-from tenure.spark.options import checked, url_of, whole
+from tenure.spark.options import checked, choice, url_of, whole
 from tenure.storage.staged_parts import folder_of
 
 OPTIONS = frozenset(
     {"url", "table", "queue", "tenant", "writeId", "mode", "maxWaiting", "maxWait", "onInvalid", "quarantinePath",
-     "staging", "path", "checkpointLocation"}
+     "staging", "token"}
 )  # fmt: skip
-_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+#: What Spark tells its tasks of the query they work for.
+_QUERY, _BATCH, _ZONE = "sql.streaming.queryId", "streaming.sql.batchId", "spark.sql.session.timeZone"
 #: A stream's last batch is remembered until the next one is finished: the query may stand still for long.
 _STREAM_KEEP = 365 * 86_400
 
@@ -64,16 +67,18 @@ class Plan:
     """A write's options, checked, as its processes share them."""
 
     url: str
+    token: str | None
     root: str
     queue: QueueName | None
     write_id: str | None
     quarantine: str | None
     max_waiting: int | None
     max_wait: int
+    bulk: bool
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
-    table = options.get("table") or "jobs"
+    table = choice(options, "table", "jobs")
     if table == "verdicts":
         from tenure.spark import verdict_writer
 
@@ -81,8 +86,8 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
     if table != "jobs":
         raise InvalidArgument(f"table {table!r} cannot be written to: jobs (the default) or verdicts")
     plan = planned(options, schema, overwrite)
-    with opened(plan.url) as store:
-        if (options.get("mode") or "ordinary") == "bulk":
+    with opened(plan.url, plan.token) as store:
+        if plan.bulk:
             from tenure.spark import bulk_writer
 
             return bulk_writer.writer(plan, store)
@@ -90,25 +95,29 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-    if (options.get("mode") or "ordinary") == "bulk":
-        raise InvalidArgument("a stream is written by the ordinary path: leave out mode=bulk, which is for large loads")
     plan = planned(options, schema, overwrite)
-    with opened(plan.url):
+    if plan.bulk:
+        raise InvalidArgument("a stream is written by the ordinary path: leave out mode=bulk, which is for large loads")
+    if plan.write_id is not None:
+        raise InvalidArgument(
+            "writeId names one batch write. A stream's batches are known by its query's id, which its checkpoint keeps; "
+            "a second query, or a new checkpoint, under one writeId would drop batches: leave it out"
+        )
+    with opened(plan.url, plan.token):
         return JobsStreamWriter(plan)
 
 
 def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Plan:
-    """Check everything that can be told before a row is read; the caller opens the store, which makes it if need be."""
+    """Check everything that can be known before a row is read; the caller opens the store, which makes it if need be."""
     said = checked(options, OPTIONS, "a write")
     if overwrite:
         raise InvalidArgument('jobs are only ever added: .mode("append")')
     url = url_of(said)
     input_rows.check_schema(to_arrow_schema(schema, timezone="UTC"))
-    if said.get("mode", "ordinary") not in ("ordinary", "bulk"):
-        raise InvalidArgument(f"option mode={said['mode']!r}: ordinary or bulk")
-    on_invalid = said.get("onInvalid", "quarantine" if said.get("quarantinePath") else "fail")
-    if on_invalid not in ("fail", "quarantine"):
-        raise InvalidArgument(f"option onInvalid={on_invalid!r}: fail or quarantine")
+    mode = choice(said, "mode", "ordinary", ("ordinary", "bulk"))
+    on_invalid = choice(
+        said, "onInvalid", "quarantine" if said.get("quarantinePath") else "fail", ("fail", "quarantine")
+    )
     if (on_invalid == "quarantine") != ("quarantinePath" in said):
         raise InvalidArgument("onInvalid=quarantine and quarantinePath go together")
     queue = queue_name(said["queue"], said.get("tenant", "default")) if "queue" in said else None
@@ -116,12 +125,14 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
         raise InvalidArgument('no queue is named: .option("queue", "emails"), or a column of that name')
     return Plan(
         url,
+        said.get("token"),
         staging.root_of(url, said.get("staging")),
         queue,
         checked_write_id(said["writeId"]) if "writeId" in said else None,
         said.get("quarantinePath"),
         whole(said, "maxWaiting", 0) or None,
         whole(said, "maxWait", 3600),
+        mode == "bulk",
     )
 
 
@@ -147,10 +158,12 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
-        query = self._plan.write_id or (context.getLocalProperty(_QUERY) if context else None)
+        query = context.getLocalProperty(_QUERY) if context else None
         batch = context.getLocalProperty(_BATCH) if context else None
         if not query or batch is None:
-            raise InvalidArgument('this Spark does not name its query and batch: give the stream .option("writeId", …)')
+            raise InvalidArgument(
+                "this Spark does not tell its tasks the ids of query and batch: write in foreachBatch"
+            )
         return stage(self._plan, _of_batch(query, int(batch)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -174,16 +187,16 @@ def _of_batch(query: str, batch: int) -> str:
 
 
 def stage(plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """An attempt's rows to a file of its own."""
+    """Write an attempt's rows to a file of its own. Raises InvalidArgument for invalid rows where there is no quarantine."""
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    # Attempt numbers begin anew with every application, and a write may be repeated by another: the last part tells them apart.
+    # Every application counts attempts from 0, and another one may repeat the write: the last part tells them apart.
     name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
     if plan.root == staging.IN_STORE:
-        # No folder is shared with the store: made here, and sent there.
+        # No folder is shared with the store: the files are made here, and sent there.
         with tempfile.TemporaryDirectory(prefix="tenure-") as place:
             made = _stage(plan, write_id, batches, partition, name, Path(place))
-            with opened(plan.url) as store:
+            with opened(plan.url, plan.token) as store:
                 staging.upload(store, write_id, Path(place), name)
             return made
     return _stage(plan, write_id, batches, partition, name, folder_of(plan.root, write_id))
@@ -193,29 +206,47 @@ def _stage(
     plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch], partition: int, name: str, folder: Path
 ) -> Staged:
     out: PartWriter | None = None
-    rejects: list[tuple[pa.RecordBatch, list[str]]] = []
+    rejects = RejectsWriter(folder, name)
+    style = json_style()
     try:
         for batch in batches:
-            found = input_rows.check(batch, plan.queue)
+            found = input_rows.check(batch, plan.queue, style)
             if found.bad is not None:
                 if plan.quarantine is None:
-                    raise InvalidArgument(
-                        f"{len(found.reasons)} of {batch.num_rows} rows cannot be enqueued; the first: {found.reasons[0]} "
-                        "(onInvalid=quarantine with a quarantinePath sets such rows aside)"
-                    )
-                rejects.append((found.bad, found.reasons))
+                    raise refused(batch, found.reasons)
+                rejects.add(found.bad, found.reasons)
             for queue, rows in found.good:
                 out = out or PartWriter(folder, name)
                 out.add(queue, rows)
         part = Part(name, 0, 0) if out is None else out.close()
-        if rejects:
-            folder.mkdir(parents=True, exist_ok=True)
-            stage_rejects(folder, name, rejects)
+        rejects.close()
     except BaseException:
         if out is not None:
             out.discard()
         raise
-    return Staged(write_id, partition, name, part.chunks, part.rows, sum(len(reasons) for _, reasons in rejects))
+    return Staged(write_id, partition, name, part.chunks, part.rows, rejects.rows)
+
+
+def refused(batch: pa.RecordBatch, reasons: Sequence[str]) -> InvalidArgument:
+    return InvalidArgument(
+        f"{len(reasons)} of {batch.num_rows} rows cannot be enqueued; the first: {reasons[0]} "
+        "(onInvalid=quarantine with a quarantinePath sets such rows aside)"
+    )
+
+
+def json_style() -> JsonStyle:
+    """How this task writes structs and variants as JSON: in the session's time zone, which Spark tells its tasks."""
+    from pyspark.sql.variant_utils import VariantUtils
+
+    context = TaskContext.get()
+    zone = (context.getLocalProperty(_ZONE) if context else None) or _local_zone()
+    return JsonStyle(zone, lambda value, metadata: str(VariantUtils.to_json(value, metadata, zone)))
+
+
+def _local_zone() -> str:
+    """The name of this machine's time zone, which a session has that sets none; UTC if it has no name."""
+    named = os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2]
+    return named or "UTC"
 
 
 def publish(plan: Plan, write_id: str, messages: Sequence[WriterCommitMessage | None], previous: str | None) -> None:
@@ -224,22 +255,22 @@ def publish(plan: Plan, write_id: str, messages: Sequence[WriterCommitMessage | 
     terms = Terms(
         plan.max_waiting, plan.max_wait, plan.quarantine, None if previous is None else _STREAM_KEEP, previous
     )
-    with opened(plan.url) as store:
+    with opened(plan.url, plan.token) as store:
         commit(store, write_id, Manifest(plan.root, parts), terms)
 
 
 def forget(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """After a failure. Once a commit is recorded nothing is taken back: it may be published, and can be finished."""
+    """Remove what attempts staged, after a failure. Once a commit is recorded nothing is removed: a repeat finishes it."""
     staged = [m for m in messages if isinstance(m, Staged)]
     with contextlib.suppress(TenureError, OSError):  # what cannot be removed now expires
         for write_id in {m.write_id for m in staged}:
-            with opened(plan.url, patience=5) as store:
+            with opened(plan.url, plan.token, patience=5) as store:
                 recorded = store.staged(write_id).state() is not None
             if recorded:
                 continue
             if plan.root == staging.IN_STORE:
                 if plan.write_id is None:  # another run under the same name may be staging: its pieces are not ours
-                    with opened(plan.url, patience=5) as store:
+                    with opened(plan.url, plan.token, patience=5) as store:
                         store.staged(write_id).drop_pieces()
             else:
                 staging.discard_parts(plan.root, write_id, [m.name for m in staged if m.write_id == write_id])

@@ -1,8 +1,8 @@
-"""What came of deliveries, by the journal: it has also what a task that was killed had settled before.
+"""The outcomes of deliveries, read from the journal, which also has what a killed task settled before it died.
 
-One row a delivery that was claimed by a worker whose name begins as asked: (job, token) names a delivery, and the first
-event of it after the claim is its outcome. Few are put together in the driver; many by Spark, from a snapshot, so that a
-driver's memory is no limit.
+One row for each delivery that a worker claimed whose name begins with a given prefix. (job, token) names a delivery, and
+its first event after the claim is its outcome. A few outcomes are put together in the driver, many by Spark from a
+snapshot, so that the driver's memory is no limit.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OUTCOMES = pa.schema(
 )  # fmt: skip
 _VERDICTS = {"done": "ok", "retried": "retry", "died": "dead", "expired": "expired", "released": "released"}
 _COLUMNS = ("type", "time", "job_id", "token", "attempt", "worker", "error")
-#: So many events are read in the driver at most: some 200 MB.
+#: At most so many events are read in the driver: some 200 MB.
 FEW = 1_000_000
-#: How long, after its last use, the snapshot is kept that more are read from, in seconds.
+#: Seconds that the snapshot of a larger run is kept after its last use.
 _KEPT = 3600
 
 
@@ -78,7 +78,7 @@ class OneJournal:
 
     def _few(self, queue: QueueName, workers: str) -> pa.Table:
         query = Query("events", _COLUMNS, queue.tenant, queue.queue)
-        batches = self._journal.fetch(query, self._start, self._journal.ends()[1])
+        batches = self._journal.fetch(query, self._start, self._journal.ends()[1]) or []
         events = pa.Table.from_batches(batches, query.schema)
         claimed = events.filter(pc.and_(pc.equal(events["type"], "claimed"), pc.starts_with(events["worker"], workers)))
         ended = events.filter(pc.is_in(events["type"], pa.array(list(_VERDICTS))))

@@ -10,9 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+#: What `session` tells Spark's processes by their environment: the folder in which they note the snapshots that reads take,
+#: and whether Spark may push filters.
+READS, PUSHDOWN = "SPARK_TENURE_READS", "SPARK_TENURE_PUSHDOWN"
 
 #: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
 JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
@@ -27,7 +32,8 @@ def session(
 ) -> SparkSession:
     """The session there is, or a new one. `memory` is the driver's; `conf` is Spark's own settings, and wins.
 
-    With no `master` it is whatever spark-submit says, or this machine (`local[*]`).
+    With no `master` it is what spark-submit says, or this machine (`local[*]`). Filters are pushed into reads of a new
+    session, unless `conf` turns spark.sql.python.filterPushdown.enabled off.
     """
     local = master is not None and master.startswith("local")
     settings = {
@@ -56,19 +62,20 @@ def session(
     settings |= dict(conf or {})
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _launching(local, settings.get("spark.pyspark.python")):
+    pushdown = settings["spark.sql.python.filterPushdown.enabled"].lower()
+    with _launching(local, settings.get("spark.pyspark.python"), {READS: str(reads_folder()), PUSHDOWN: pushdown}):
         return builder.getOrCreate()
 
 
 @contextmanager
-def _launching(local: bool, executors: str | None) -> Iterator[None]:
-    """What Spark's Java takes from its environment, and from nowhere else, while it starts.
+def _launching(local: bool, executors: str | None, told: Mapping[str, str]) -> Iterator[None]:
+    """Set what Spark's Java takes from its environment only, while it starts; its Pythons inherit it.
 
-    Which Python looks for data sources (`python3`, if nobody says); the address of this machine (it warns of loopback names).
-    On a cluster the executors' may be elsewhere: it is what `spark.pyspark.python` says, which PySpark itself only heeds
-    when it is submitted.
+    Which Python looks for data sources (`python3` by default); the address of this machine (Java warns of loopback names);
+    and what our own modules are told. On a cluster the executors' Python may be elsewhere: then `spark.pyspark.python`
+    says where, which PySpark itself only heeds when it is submitted.
     """
-    added = {}
+    added = dict(told)
     if "PYSPARK_PYTHON" not in os.environ:
         if local:
             added["PYSPARK_PYTHON"] = _plain_python()
@@ -86,11 +93,29 @@ def _launching(local: bool, executors: str | None) -> Iterator[None]:
             del os.environ[name]
 
 
+@cache
+def reads_folder() -> Path:
+    """Where this program's reads note the snapshots they take. What is noted at the program's end is released."""
+    folder = Path(tempfile.mkdtemp(prefix="tenure-reads-"))
+    atexit.register(_release_reads, folder, os.getpid())
+    return folder
+
+
+def _release_reads(folder: Path, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child's end is not the program's
+    if any(folder.iterdir()):
+        from tenure.spark.snapshots import release
+
+        release()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _plain_python() -> str:
-    """This Python, as workers should start it: PySpark from where it is installed.
+    """A script that starts this Python with PySpark from where it is installed.
 
     Spark puts its own zip files first on PYTHONPATH, and every worker then unpacks PySpark's modules from them; that is
-    most of the time a short task takes. Only those entries are left out, whatever else is on the path stays.
+    most of the time a short task takes. Only those entries are left out of the path.
     """
     folder = Path(tempfile.mkdtemp(prefix="tenure-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

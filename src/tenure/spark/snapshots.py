@@ -1,13 +1,40 @@
-"""One moment for several reads."""
+"""Snapshots: one moment of a store for several reads, and the release of those that reads took by themselves."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
 from types import TracebackType
 
 from tenure.api.store import Store
 from tenure.bulk import snapshot_locations
+from tenure.errors import TenureError
 from tenure.model.durations import Duration
 from tenure.model.snapshot import SnapshotInfo
+from tenure.spark.session import READS, reads_folder
+
+
+def note_taken(url: str, id: str) -> None:
+    """In the process that plans a read: tell the program that made the session of a snapshot, so that it can release it."""
+    folder = os.environ.get(READS)
+    if folder:
+        with contextlib.suppress(OSError):
+            (Path(folder) / id).write_text(url)
+
+
+def release() -> int:
+    """Drop the snapshots that this program's DataFrames took by themselves, now rather than after their time to live.
+
+    DataFrames that are to be used again must be loaded again. Only where `tenure.spark.session` started Spark; it happens
+    by itself when the program ends. Returns how many there were.
+    """
+    dropped = 0
+    for note in sorted(reads_folder().iterdir()):
+        with contextlib.suppress(TenureError, OSError):
+            dropped += snapshot_locations.drop(note.read_text(), note.name)
+        note.unlink(missing_ok=True)
+    return dropped
 
 
 class snapshot:

@@ -1,11 +1,14 @@
 """Reading a store's tables: options to a query, a query to partitions, a partition to record batches.
 
-`partitions` runs once a load, in a process of its own: it takes the snapshot (or finds the named one) and cuts it into key
-ranges. `read` runs on the executors. Nothing tells when a read is over, so a snapshot lives on for its time to live.
+`partitions` runs for every action of Spark, in a process of its own: it takes the snapshot, or finds the one that an earlier
+action of the same DataFrame took, or the one that the option `snapshot` names, and cuts it into key ranges. `read` runs on the
+executors, and renews the snapshot while it reads. Nothing tells when a DataFrame is no longer used, so a snapshot lives for
+its time to live after its last use, or until the program ends (`snapshots.release`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,14 +36,16 @@ from tenure.bulk.schemas import columns_of, ddl
 from tenure.bulk.snapshot_locations import Place
 from tenure.errors import InvalidArgument
 from tenure.model.durations import moment_ms
-from tenure.spark.options import checked, flag, url_of, whole
+from tenure.spark.options import checked, choice, flag, url_of, whole
+from tenure.spark.session import PUSHDOWN
+from tenure.spark.snapshots import note_taken
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "state", "since", "until", "columns", "rowsPerPartition", "snapshot",
      "snapshotTtl", "pushdown", "token"}
 )  # fmt: skip
 #: Options of streams, which Spark also asks a schema for.
-STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer"})
+STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer", "failOnDataLoss"})
 ROWS = 250_000
 TTL_SECONDS = 3600
 
@@ -48,16 +53,18 @@ TTL_SECONDS = 3600
 def schema(options: Mapping[str, str]) -> str:
     found = checked(options, OPTIONS | STREAM_OPTIONS, "a read")
     url_of(found)
-    return ddl(found.get("table", "jobs"), _columns(found))
+    return ddl(choice(found, "table", "jobs"), _columns(found))
 
 
-def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+def reader(options: Mapping[str, str], schema: StructType, load: str) -> DataSourceReader:
+    """`load` tells DataFrames apart: all readers of one DataFrame, and of those derived from it, have the same."""
     found = checked(options, OPTIONS, "a read")
-    return (PushingReader if flag(found, "pushdown") else TableReader)(found, schema)
+    pushing = flag(found, "pushdown", os.environ.get(PUSHDOWN) == "true")
+    return (PushingReader if pushing else TableReader)(found, schema, load)
 
 
 def query_of(options: Mapping[str, str], schema: StructType, table: str) -> Query:
-    states = tuple(state.strip() for state in options["state"].split(",")) if options.get("state") else ()
+    states = tuple(state.strip().lower() for state in options["state"].split(",")) if options.get("state") else ()
     known = {column.name for column in columns_of(table)}
     for name in schema.fieldNames():
         if name not in known:
@@ -97,18 +104,21 @@ class TablePartition(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, load: str) -> None:
         self._url = url_of(options)
+        self._load = load
         self._token = options.get("token")
         self._snapshot = options.get("snapshot")
         self._rows = whole(options, "rowsPerPartition", ROWS)
         self._ttl_ms = 1000 * whole(options, "snapshotTtl", TTL_SECONDS)
-        self._query = query_of(options, schema, options.get("table", "jobs"))
+        self._query = query_of(options, schema, choice(options, "table", "jobs"))
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
         if self._snapshot is None:
-            place = snapshot_locations.take(self._url, self._ttl_ms, token=self._token)
+            name = f"{snapshot_locations.NAME}-{self._load}"
+            place = snapshot_locations.take_once(self._url, self._ttl_ms, name, self._token)
+            note_taken(self._url, place.id)
         else:
             place = snapshot_locations.find(self._url, self._snapshot, self._token)
         return [TablePartition(place, self._query, part) for part in place.plan(self._query, self._rows)]

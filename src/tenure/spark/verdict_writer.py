@@ -36,7 +36,7 @@ from tenure.model.request import checked_bytes
 from tenure.spark.connections import opened
 from tenure.spark.options import checked, url_of
 
-OPTIONS = frozenset({"url", "table", "queue", "tenant", "path", "checkpointLocation"})
+OPTIONS = frozenset({"url", "table", "queue", "tenant", "token"})
 COLUMNS = ("receipt", "verdict", "error", "result", "delay", "queue", "tenant")
 VERBS = {"ok": "ack", "retry": "nack", "dead": "fail"}
 #: Verdicts in one transaction.
@@ -63,6 +63,7 @@ class Tally(WriterCommitMessage):
 class Plan:
     url: str
     queue: QueueName | None
+    token: str | None = None
 
 
 def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Plan:
@@ -78,7 +79,7 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     queue = queue_name(said["queue"], said.get("tenant", "default")) if "queue" in said else None
     if queue is None and "queue" not in schema.names:
         raise InvalidArgument('no queue is named: .option("queue", "emails"), or a column of that name')
-    return Plan(url_of(said), queue)
+    return Plan(url_of(said), queue, said.get("token"))
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -119,7 +120,7 @@ class VerdictStreamWriter(DataSourceStreamArrowWriter):
 
 def settle(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Tally:
     tally = Tally()
-    with opened(plan.url) as store:
+    with opened(plan.url, plan.token) as store:
         for batch in batches:
             by_queue: dict[QueueName, list[Settle]] = {}
             # All of a batch is checked before any of it is settled.

@@ -293,6 +293,18 @@ def write_range(write: bytes) -> tuple[bytes, bytes]:
     return write_row(write, 0), write_row(write, 0xFFFF)
 
 
+_REFUSALS = Struct(">8s16sQ")
+
+
+def refusals_row(write: bytes, chunk: int) -> bytes:
+    """A row of `meta`: which jobs were left out of a chunk of a staged write, and why."""
+    return _REFUSALS.pack(b"refused/", write, chunk)
+
+
+def refusals_range(write: bytes) -> tuple[bytes, bytes]:
+    return refusals_row(write, 0), refusals_row(write, 2**64 - 1)
+
+
 _QUOTA = b"quota/"
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tenure import telemetry
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import JOURNAL_RETENTION, KvBackend
 from tenure.backends.owner.listener import Listener
 from tenure.backends.remote.address import reachable
 from tenure.clock import Clock
@@ -32,8 +32,10 @@ _BACKLOG = 512
 class OwnerBackend(KvBackend):
     """The embedded backend of a process that others may join."""
 
-    def __init__(self, engine: Engine, url: str, clock: Clock, folder: Path) -> None:
-        super().__init__(engine, url, clock)
+    def __init__(
+        self, engine: Engine, url: str, clock: Clock, folder: Path, journal_retention: float = JOURNAL_RETENTION
+    ) -> None:
+        super().__init__(engine, url, clock, journal_retention)
         self._socket = folder / SOCKET
         self._listener: Listener | None = None
         self._traits = engine.traits

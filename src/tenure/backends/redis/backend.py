@@ -22,7 +22,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.queueing.watches import Attendant
 from tenure.storage.engine import Traits
 
@@ -60,8 +60,15 @@ class RedisBackend(NetworkServing):
     def write_state(self, write_id: str) -> WriteState | None:
         return produce.write_state(self._core, write_id)
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
-        return produce.publish(self._core, write_id, chunk, name, jobs)
+    def publish(
+        self,
+        write_id: str,
+        chunk: int,
+        name: QueueName,
+        jobs: Sequence[JobRequest],
+        refused: Sequence[Refusal] = (),
+    ) -> Published:
+        return produce.publish(self._core, write_id, chunk, name, jobs, refused)
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:
         return produce.finish_write(self._core, write_id, forget)

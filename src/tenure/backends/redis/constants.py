@@ -23,6 +23,7 @@ from tenure.model.job import PRIORITIES
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.queueing.journal import KEPT_MS
 from tenure.queueing.leases import CLAIM_MEMORY_MS
+from tenure.queueing.outcomes import REQUEST_MEMORY_MS
 from tenure.queueing.sweep import BATCH
 from tenure.storage.records import EVENTS_A_ROW
 
@@ -46,7 +47,7 @@ LIMITS = {
     "SWEEP_LEASES": BATCH,
     "SWEEP_JOBS": 10 * BATCH,
     "CLAIM_MEMORY_MS": CLAIM_MEMORY_MS,
-    "REQUEST_MEMORY_MS": 600_000,
+    "REQUEST_MEMORY_MS": REQUEST_MEMORY_MS,
     "LOOK_AGAIN_MS": 3_600_000,
     "JOURNAL_KEPT_MS": KEPT_MS,
     "MAX_MS": MAX_MS,
@@ -73,6 +74,7 @@ def _layouts() -> dict[str, tuple[str, int]]:
         "LEASE": records.LEASE, "RULES": records.RULES, "BODY": records.BODY, "WISH": records.WISH,
         "KEYED": records.KEYED, "SETTLE": records.SETTLE, "DELIVERY": records.DELIVERY, "WOKEN": records.WOKEN,
         "DISCARD": records.DISCARD, "TIME": records.TIME, "THERE": records.THERE,
+        "CONFLICT": records.CONFLICT,
         "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
         "STATE": Struct(records.STATE.format + "I"), "STATE_HEAD": records.STATE_HEAD,
         "STATE_TAIL": Struct(f">{records.STATE_HEAD.size}sQ16sI"),

@@ -6,9 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.records import (
+    CONFLICT,
     HAS_KEY,
     KEYED,
     THERE,
@@ -20,11 +23,20 @@ from tenure.backends.redis.records import (
 )
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TenureError, TooLarge
+from tenure.model.ids import NO_ID
 from tenure.model.job import Enqueued
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
 from tenure.model.retry import Policy
-from tenure.model.write import CHUNK, MAX_MANIFEST, UNFINISHED_MS, Published, WriteState
+from tenure.model.write import (
+    CHUNK,
+    MAX_MANIFEST,
+    UNFINISHED_MS,
+    Published,
+    Refusal,
+    WriteState,
+    accepted_indexes,
+)
 from tenure.storage.keyspace import digest
 from tenure.storage.records import encode_headers
 
@@ -36,6 +48,7 @@ LARGE = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
 _PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
+_decode_refusals = msgspec.msgpack.Decoder(list[Refusal]).decode
 
 
 class _Packed(NamedTuple):
@@ -145,9 +158,12 @@ def _arguments(name: QueueName, part: _Packed) -> list[Arg]:
 def _refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, reply: list[Any]) -> TenureError:
     if reply[1] == b"full":
         return QueueFull(str(name), int(reply[2]), int(reply[3]))
-    index = part.indexes[reply[2]]
-    existing = reply[3].hex() or f"{part.indexes[reply[4]]} of this call"
-    return KeyConflict(index, str(requests[index].key), existing)
+    conflicts = []
+    for index, job, other in CONFLICT.iter_unpack(reply[2]):
+        existing = f"{part.indexes[other]} of this call" if job == NO_ID else job.hex()
+        conflicts.append((part.indexes[index], existing))
+    first, existing = conflicts[0]
+    return KeyConflict(first, str(requests[first].key), existing, conflicts)
 
 
 def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Packed) -> list[Enqueued]:
@@ -182,27 +198,66 @@ def write_state(core: Core, write_id: str) -> WriteState | None:
     return _write(reply) if reply else None
 
 
-def publish(core: Core, write_id: str, chunk: int, name: QueueName, requests: Sequence[JobRequest]) -> Published:
+def publish(
+    core: Core,
+    write_id: str,
+    chunk: int,
+    name: QueueName,
+    requests: Sequence[JobRequest],
+    refused: Sequence[Refusal] = (),
+) -> Published:
     if len(requests) > CHUNK:
         raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
+    accepted = accepted_indexes(len(requests), refused)
     state = write_state(core, write_id)
     if state is None:
         raise _unknown(write_id)
     if chunk < state.chunk or state.finished:
-        return Published(False, 0)
+        stored = core.commands.call(core.shards.registry, "refusals", digest(write_id.encode()), chunk)
+        return Published(False, 0, 0, _refusals(stored[0]))
     if chunk > state.chunk:
         raise InvalidArgument(f"chunk {chunk} of write {write_id!r} comes before chunk {state.chunk}")
     key = digest(write_id.encode())
+    wanted = [requests[index] for index in accepted] if refused else requests
     fresh = not requests
     jobs = duplicates = 0
-    for part in _pack(core, core.shards.find_or_register(name), requests, chunk) if requests else ():
-        reply = core.call_once(part.shard.base, "publish", *_arguments(name, part), key, chunk, UNFINISHED_MS)
+    recorded: list[Refusal] = []
+    for part, left_out in _with_refusals(core, name, requests, wanted, refused, chunk) if requests else ():
+        said = msgspec.msgpack.encode(left_out) if left_out else b""
+        reply = core.call_once(part.shard.base, "publish", *_arguments(name, part), key, chunk, said, UNFINISHED_MS)
         if reply[0] == b"E":
-            raise _refusal(name, requests, part, reply)
+            error = _refusal(name, wanted, part, reply)
+            raise error.at(accepted) if isinstance(error, KeyConflict) else error
         fresh = fresh or bool(reply[0])
         jobs, duplicates = jobs + reply[1], duplicates + reply[2]
-    core.commands.call(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates)
-    return Published(True, jobs, duplicates) if fresh else Published(False, 0)
+        recorded += _refusals(reply[3])
+    recorded.sort(key=lambda refusal: refusal.index)
+    said = msgspec.msgpack.encode(recorded) if recorded else b""
+    core.commands.call(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates, len(recorded), said)
+    return Published(True, jobs, duplicates, recorded) if fresh else Published(False, 0, 0, recorded)
+
+
+def _with_refusals(
+    core: Core,
+    name: QueueName,
+    requests: Sequence[JobRequest],
+    wanted: Sequence[JobRequest],
+    refused: Sequence[Refusal],
+    chunk: int,
+) -> list[tuple[_Packed, list[Refusal]]]:
+    """The chunk's jobs by partition, each with the refusals of that partition, which its marker records."""
+    queue = core.shards.find_or_register(name)
+    packed = {part.shard.partition: part for part in _pack(core, queue, wanted, chunk)} if wanted else {}
+    left_out: dict[int, list[Refusal]] = {}
+    for refusal in refused:
+        shard = queue.shard_of(digest(str(requests[refusal.index].key).encode()))
+        packed.setdefault(shard.partition, _Packed(shard, [], [], [], []))
+        left_out.setdefault(shard.partition, []).append(refusal)
+    return [(part, left_out.get(partition, [])) for partition, part in packed.items()]
+
+
+def _refusals(stored: bytes) -> list[Refusal]:
+    return _decode_refusals(stored) if stored else []
 
 
 def finish_write(core: Core, write_id: str, forget: str | None) -> WriteState:
@@ -218,7 +273,13 @@ def _unknown(write_id: str) -> InvalidArgument:
 
 
 def _write(reply: list[Any]) -> WriteState:
-    write_id, manifest, chunk, jobs, duplicates, finished = reply
+    write_id, manifest, chunk, jobs, duplicates, finished, refused = reply
     return WriteState(
-        id=write_id.decode(), manifest=manifest, chunk=chunk, jobs=jobs, duplicates=duplicates, finished=bool(finished)
+        id=write_id.decode(),
+        manifest=manifest,
+        chunk=chunk,
+        jobs=jobs,
+        duplicates=duplicates,
+        finished=bool(finished),
+        refused=refused,
     )

@@ -13,7 +13,7 @@ from tenure.model.job import Restored
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.model.request import JobImage, JobRequest
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState
+from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.protocol import messages as m
 from tenure.protocol.admin_operations import write_word
 from tenure.protocol.formats import ARROW
@@ -43,9 +43,16 @@ class BulkVerbs(Requests):
         except NotFound:
             return None
 
-    def publish(self, write_id: str, chunk: int, name: QueueName, jobs: Sequence[JobRequest]) -> Published:
+    def publish(
+        self,
+        write_id: str,
+        chunk: int,
+        name: QueueName,
+        jobs: Sequence[JobRequest],
+        refused: Sequence[Refusal] = (),
+    ) -> Published:
         queue = name.queue if name.tenant == DEFAULT_TENANT else f"{name.tenant}/{name.queue}"
-        body = m.ChunkBody(queue, m.job_bodies(jobs))
+        body = m.ChunkBody(queue, m.job_bodies(jobs), list(refused))
         return self._write("publish", write_id, f"/chunks/{chunk}", body, Published)
 
     def finish_write(self, write_id: str, forget: str | None = None) -> WriteState:

@@ -13,7 +13,7 @@ from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.request import JobImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
-from tenure.model.write import CHUNK, MAX_KEEP_MS, LoadPart
+from tenure.model.write import CHUNK, MAX_KEEP_MS, LoadPart, Refusal
 from tenure.protocol.messages.base import Number, PositiveMs, Request, Small, checked_text
 from tenure.protocol.messages.jobs import Jobs
 
@@ -86,6 +86,8 @@ class WriteBody(Request):
 class ChunkBody(Request):
     queue: str
     jobs: Annotated[Jobs, Meta(max_length=CHUNK)]
+    #: Jobs of the chunk that are not to be added, and why: recorded with it.
+    refused: Annotated[list[Refusal], Meta(max_length=CHUNK)] = field(default_factory=list)
 
 
 class FinishBody(Request):

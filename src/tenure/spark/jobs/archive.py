@@ -1,19 +1,26 @@
 """`archive` and `restore`: jobs that ended long ago out of the store into Parquet, and back.
 
     ROOT/_log/000000000001.json           one entry a run, created once: what it archived counts from then on
-    ROOT/_log/000000000001.removed.json   all of it that was unchanged is out of the store
+    ROOT/_log/000000000001.removed.json   the run has removed from the store all that was unchanged
+    ROOT/_log/.lock                       held by the run that is at work
     ROOT/jobs/run=1/3f9a…/part-….parquet  the table `jobs`, every column
 
-Written, verified, logged, and only then removed, where state and token are still what was archived. A run that finds an
-entry whose jobs were not all removed does that first. So a crash loses nothing: before the log entry the jobs are in
-the store, after it in the archive, and they leave the store before anything is archived again.
+A run writes its files, verifies them, logs them, and only then removes the jobs from the store, where state and token are
+still what was archived. A run that finds an entry whose jobs were not all removed does that first. So a crash loses
+nothing: before the log entry the jobs are in the store, after it in the archive, and they leave the store before anything
+is archived again. Runs on one root exclude each other, and a run removes no folder but its own attempt's and those that
+stopped runs left. Where a file system has no locks, the log still decides: of two runs with one number one commits, and
+the other raises RunConflict with nothing removed from the store.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +29,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tenure.errors import Corrupt, InvalidArgument
+from tenure.errors import Corrupt, InvalidArgument, TenureError
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.lake import RunConflict, create_once, local, new_attempt, rows_in
 from tenure.spark.jobs.migrate import _into
@@ -31,6 +38,19 @@ from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
 
 BATCH = 500
+#: Row groups of at most so many bytes, looked at from the first row on: some payloads are 8 MiB, and Spark's writer and
+#: readers hold a row group in memory.
+_SMALL_GROUPS = {
+    "parquet.block.size": str(16 * 1024 * 1024),
+    "parquet.block.size.row.check.min": "1",
+    "parquet.page.size.row.check.min": "1",
+}
+
+
+class ArchiveBusy(TenureError):
+    """Another run is at work on this archive. Run again when it has ended."""
+
+    code = "archive_busy"
 
 
 class Archived(msgspec.Struct, kw_only=True):
@@ -54,6 +74,24 @@ class Archive:
         paths = sorted(self._log.glob("[0-9]*[0-9].json"))
         return [msgspec.json.decode(path.read_bytes(), type=Archived) for path in paths]
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep other runs out, of this host and of others that share the file system. Raises ArchiveBusy."""
+        self._log.mkdir(parents=True, exist_ok=True)
+        with (self._log / ".lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArchiveBusy(f"another run is at work on the archive {self.root}") from None
+            yield
+
+    def discard(self, place: str) -> None:
+        """Remove the files of one attempt, and its run's folder if no other attempt is in it."""
+        path = self.root / place
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
     def commit(self, entry: Archived) -> None:
         if not create_once(self._log / f"{entry.number:012}.json", msgspec.json.encode(entry)):
             raise RunConflict(entry.number)
@@ -75,17 +113,13 @@ class Archive:
         return rows.where("_newest = 1").drop("_newest")
 
     def vacuum(self) -> None:
-        """Remove what a run left that can no longer be committed."""
+        """Remove the files of attempts that can no longer be committed: those whose number is taken."""
         entries = self.entries()
         logged = {entry.place for entry in entries}
-        for path in self.root.glob("jobs/run=*/*"):
-            number = path.parent.name.removeprefix("run=")
-            if (
-                path.relative_to(self.root).as_posix() not in logged
-                and number.isdigit()
-                and int(number) <= len(entries)
-            ):
-                shutil.rmtree(path, ignore_errors=True)
+        for path in list(self.root.glob("jobs/run=*/*")):
+            number, place = path.parent.name.removeprefix("run="), path.relative_to(self.root).as_posix()
+            if place not in logged and number.isdigit() and int(number) <= len(entries):
+                self.discard(place)
 
 
 def archive(
@@ -99,18 +133,34 @@ def archive(
     queue: str | None = None,
     told: Told = quietly,
 ) -> Summary:
-    """Move jobs that ended before a moment out of the store and into `root`. Raises RunConflict."""
-    began = time.monotonic()
+    """Move jobs that ended before a moment out of the store and into `root`. Raises ArchiveBusy, RunConflict, Corrupt."""
     if before.tzinfo is None:
         raise InvalidArgument(f"before={before!r} has no time zone")
     if not states or not set(states) <= {"done", "dead"}:
         raise InvalidArgument(f"states {states!r}: done, dead, or both")
     kept = Archive(root)
+    with journal.there(url):
+        pass
+    with kept.at_work():
+        return _archive(spark, url, kept, before, states, tenant, queue, told)
+
+
+def _archive(
+    spark: SparkSession,
+    url: str,
+    kept: Archive,
+    before: datetime,
+    states: tuple[str, ...],
+    tenant: str | None,
+    queue: str | None,
+    told: Told,
+) -> Summary:
+    began = time.monotonic()
     kept.vacuum()
     unfinished = [entry for entry in kept.entries() if not kept.removed(entry)]
     finished = [_remove(kept, url, entry, told) for entry in unfinished]
-    with journal.there(url):
-        pass
+    number = len(kept.entries()) + 1
+    place = f"jobs/run={number}/{new_attempt()}"
     with snapshot(url, name="archive") as snap:
         reader = spark.read.format("tenure").option("url", url).option("table", "jobs").option("snapshot", snap.id)
         reader = reader.option("state", ",".join(states))
@@ -118,13 +168,13 @@ def archive(
             if value is not None:
                 reader = reader.option(name, value)
         chosen = reader.load().where(F.col("ended_at") < F.lit(before))
-        number = len(kept.entries()) + 1
-        place = f"jobs/run={number}/{new_attempt()}"
         path = str(kept.root / place)
         told("writing the archive")
-        chosen.write.mode("error").parquet(path)
+        chosen.write.mode("error").options(**_SMALL_GROUPS).parquet(path)
         told("verifying it")
-        wanted, got = checksum(chosen).collect()[0], checksum(spark.read.parquet(path)).collect()[0]
+        wanted = checksum(chosen).collect()[0]
+        with _row_by_row(spark):
+            got = checksum(spark.read.parquet(path)).collect()[0]
         if tuple(wanted) != tuple(got) or rows_in(path) != wanted["count"]:
             raise Corrupt(f"{path} does not hold what was read: {got} instead of {wanted}; nothing was removed")
     jobs = wanted["count"]
@@ -144,7 +194,7 @@ def archive(
         removed, changed = _remove(kept, url, entry, told)
         facts["run"] = number
     else:
-        shutil.rmtree(kept.root / f"jobs/run={number}", ignore_errors=True)
+        kept.discard(place)
     return Summary(
         job="archive",
         read=jobs,
@@ -155,8 +205,20 @@ def archive(
     )
 
 
+@contextmanager
+def _row_by_row(spark: SparkSession) -> Iterator[None]:
+    """Read Parquet a row at a time: Spark's vectorized reader holds up to 4,096 payloads of 8 MiB in memory at once."""
+    name = "spark.sql.parquet.enableVectorizedReader"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
 def _remove(kept: Archive, url: str, entry: Archived, told: Told) -> tuple[int, int]:
-    """Take what was archived out of the store, where it is still what it was: (how many, how many were not)."""
+    """Remove what was archived from the store, where it is still what it was; (how many, how many were not)."""
     removed = 0
     with journal.there(url) as store:
         for (tenant, queue, state), tokens in _batches(kept.root / entry.place):
@@ -185,7 +247,8 @@ def restore(spark: SparkSession, url: str, root: str, where: str = "true", *, to
     if rows is None:
         raise InvalidArgument(f"nothing is archived at {root}")
     told("restoring")
-    moved = _into(rows.where(F.expr(where)), url).collect()
+    with _row_by_row(spark):
+        moved = _into(rows.where(F.expr(where)), url).collect()
     refused: dict[str, str] = {}
     for row in moved:
         refused |= msgspec.json.decode(row.refused, type=dict[str, str])

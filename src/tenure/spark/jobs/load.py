@@ -1,4 +1,4 @@
-"""`load`: a file or a query into a queue, exactly once, with what is not valid set aside."""
+"""`load`: a file or a query into a queue, exactly once; rows that are not valid are set aside."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tenure.bulk.staging import Manifest
 from tenure.errors import InvalidArgument
-from tenure.spark.jobs.lake import rows_in
+from tenure.model.write import WriteState
+from tenure.spark.connections import opened
 from tenure.spark.jobs.summary import Summary, Told, quietly
 from tenure.spark.pipelines.job_mapping import BAD, as_jobs
+from tenure.storage.keyspace import digest
 
 FORMATS = ("csv", "json", "parquet")
 
@@ -35,10 +38,13 @@ def load(
 ) -> Summary:
     """Rows of `path`, or of the query `sql`, as jobs of `queue`. With the same `write_id` again, nothing is added twice.
 
+    The summary is of the write as the store recorded it, whatever else happens to the queue meanwhile: `written` jobs were
+    added by this run, `read` and `rejected` are rows of the whole write, `duplicates` had a key that was there.
     With `path` and `sql` both, the query is over the file's rows, as the table `input`. Rows that cannot be read or are
     no valid jobs go to the folder `quarantine` with their reason; without one, the first ends the load with nothing added.
     """
     began = time.monotonic()
+    write_id = write_id or f"load-{uuid.uuid4().hex}"
     told("reading")
     rows = _rows(spark, path, kind, sql, options or {})
     unread = 0
@@ -52,13 +58,13 @@ def load(
                 f"{unread:,} rows of {path} cannot be read, the first: {first and first[BAD]!r}. Name a quarantine for them"
             )
         if unread:
-            bad.selectExpr("'the row cannot be read' AS reason", f"{BAD} AS row").coalesce(1).write.mode("append").json(
-                str(Path(str(quarantine)) / "unreadable")
-            )
+            # A folder for each write, replaced by a repeat.
+            folder = Path(str(quarantine)) / "unreadable" / f"write={digest(write_id.encode()).hex()}"
+            unreadable = bad.selectExpr("'the row cannot be read' AS reason", f"{BAD} AS row").coalesce(1)
+            unreadable.write.mode("overwrite").json(str(folder))
         rows = rows.where(rows[BAD].isNull()).drop(BAD)
     jobs = as_jobs(rows, mapping or {})
-    write_id = write_id or f"load-{uuid.uuid4().hex}"
-    counted = _counted(url, queue, tenant)
+    before = _state(url, write_id)
     told("writing")
     writer = (
         jobs.write.format("tenure").mode("append").option("url", url).option("queue", queue).option("tenant", tenant)
@@ -68,17 +74,25 @@ def load(
         writer = writer.option("mode", "bulk")
     if quarantine is not None:
         writer = writer.option("onInvalid", "quarantine").option("quarantinePath", str(Path(quarantine) / "rejected"))
-    before = _set_aside(quarantine)
     writer.save()
-    rejected = _set_aside(quarantine) - before + unread
-    written = _counted(url, queue, tenant) - counted
+    done = _state(url, write_id)
+    if done is None:
+        raise InvalidArgument(f"write {write_id!r} was forgotten while it was being reported")
+    parts = Manifest.decode(done.manifest).parts
+    rejected = sum(part.rejected for part in parts) + done.refused + unread
     return Summary(
         job="load",
-        read=written + rejected,
-        written=written,
+        read=sum(part.rows + part.rejected for part in parts) + unread,
+        written=done.jobs - (0 if before is None else before.jobs),
         rejected=rejected,
         seconds=time.monotonic() - began,
-        facts={"queue": f"{tenant}/{queue}", "write_id": write_id, "quarantine": quarantine if rejected else None},
+        facts={
+            "queue": f"{tenant}/{queue}",
+            "write_id": write_id,
+            "duplicates": done.duplicates,
+            "repeated": before is not None and before.finished,
+            "quarantine": quarantine if rejected else None,
+        },
     )
 
 
@@ -110,15 +124,7 @@ def _rows(
     return rows
 
 
-def _counted(url: str, queue: str, tenant: str) -> int:
-    from tenure.spark.connections import opened
-
+def _state(url: str, write_id: str) -> WriteState | None:
+    """How far the write is, as the store knows it; None before it is begun."""
     with opened(url) as store:
-        return store.queue(queue, tenant).counts().enqueued
-
-
-def _set_aside(quarantine: str | None) -> int:
-    folder = None if quarantine is None else Path(quarantine) / "rejected"
-    if folder is None or not folder.exists():
-        return 0
-    return sum(rows_in(str(found)) for found in [folder, *folder.rglob("*")] if found.is_dir())
+        return store.staged(write_id).state()

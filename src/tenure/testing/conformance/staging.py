@@ -9,8 +9,9 @@ from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
 from tenure.model.job import NewJob
+from tenure.model.request import job_requests
 from tenure.model.retry import Policy
-from tenure.model.write import CHUNK
+from tenure.model.write import CHUNK, Refusal
 from tenure.testing.conformance.world import World, must_refuse, nothing_written, sweep_all, together
 
 DAY = 86_400
@@ -107,6 +108,37 @@ def test_a_chunk_that_is_refused_writes_nothing(store: Store, queue: Queue) -> N
     assert state is not None
     assert state.chunk == 0
     assert staged.publish(0, queue, [b"1"] * 2).fresh
+
+
+def test_jobs_that_are_refused_are_recorded_with_their_chunk(store: Store, queue: Queue) -> None:
+    """So that whoever repeats the write, in another process, learns which jobs the first one left out."""
+    held = [queue.enqueue(b"x", key=f"k{n}").id for n in range(3)]
+    jobs = job_requests([NewJob(b"other", key="k0"), b"1", NewJob(b"other", key="k1"), NewJob(b"y", key="k2"), b"2"])
+    staged = store.staged("w")
+    staged.begin(b"")
+    with pytest.raises(KeyConflict) as conflict:
+        staged.publish_checked(0, queue, jobs)
+    refused = dict(conflict.value.conflicts)
+    while len(refused) < 3:  # a store in partitions tells of one partition at a time
+        again = [Refusal(index, existing) for index, existing in refused.items()]
+        with pytest.raises(KeyConflict) as conflict:
+            staged.publish_checked(0, queue, jobs, again)
+        assert not refused.keys() & {index for index, _ in conflict.value.conflicts}
+        refused |= dict(conflict.value.conflicts)
+    assert refused == {0: held[0], 2: held[1], 3: held[2]}
+    left_out = [Refusal(index, existing) for index, existing in sorted(refused.items())]
+    published = staged.publish_checked(0, queue, jobs, left_out)
+    assert (published.fresh, published.jobs, published.refused) == (True, 2, left_out)
+    repeat = store.staged("w").publish_checked(0, queue, [])
+    assert (repeat.fresh, repeat.jobs, repeat.refused) == (False, 0, left_out)
+    every = [NewJob(b"other", key="k0")]
+    alone = [Refusal(0, held[0])]
+    assert staged.publish_checked(1, queue, job_requests(every), alone).refused == alone
+    assert staged.finish().refused == 4
+    assert store.staged("w").publish_checked(1, queue, []).refused == alone
+    with pytest.raises(InvalidArgument):
+        staged.publish_checked(2, queue, jobs, [Refusal(5, held[0])])
+    assert queue.counts().ready == 5
 
 
 def test_a_manifest_may_be_large(world: World) -> None:

@@ -84,7 +84,7 @@ function L.enqueue(b, args)
   local prefix, tail = nil, char(tonumber(args[7]))
   local function id_of(index) return prefix .. pack('>I3', index) .. tail end
   if #keyed > 0 then
-    local digests = {}
+    local digests, conflicts = {}, {}
     for at = 1, #keyed, BYTES.KEYED do
       local _, digest = unpack_(FORMAT.KEYED, keyed, at)
       digests[#digests + 1] = digest
@@ -102,12 +102,14 @@ function L.enqueue(b, args)
         fresh[digest], fresh[digest .. 'p'] = index, payload
         held[#held + 1] = {digest, index, payload}
       elseif there ~= payload and keep == 0 then
-        return {'E', 'key', index, type(job) == 'number' and '' or job, type(job) == 'number' and job or -1}
+        local within = type(job) == 'number' -- the index of an earlier job of this call
+        conflicts[#conflicts + 1] = pack(FORMAT.CONFLICT, index, within and NO_ID or job, within and job or 0)
       else
         first[index] = job
         duplicates = duplicates + 1
       end
     end
+    if #conflicts > 0 then return {'E', 'key', concat(conflicts)} end
   end
   local added = count - duplicates
   if added > 0 and rules.max_waiting > 0 and b.waiting + added > rules.max_waiting then
@@ -174,20 +176,24 @@ verbs.enqueue = function(keys, args)
   return L.finish(b, {prefix, there})
 end
 
--- as enqueue, and last: the staged write's digest, the chunk, for how long the marker is kept
+-- as enqueue, and last: the staged write's digest, the chunk, the jobs that are left out of it, for how long the marker
+-- is kept. There may be no job to add: the marker then records only what is left out.
 verbs.publish = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local n = #args
-  local marker, chunk = keys[1] .. ':w:' .. args[n - 2], args[n - 1]
+  local marker, chunk, refused = keys[1] .. ':w:' .. args[n - 3], args[n - 2], args[n - 1]
   local seen = call('HGET', marker, chunk)
   if seen then
     local jobs, duplicates = unpack_('>I4I4', seen)
-    return {0, jobs, duplicates}
+    return {0, jobs, duplicates, sub(seen, 9)}
   end
-  local no, _, _, added, duplicates = L.enqueue(b, args)
-  if no then return no end
-  call('HSET', marker, chunk, pack('>I4I4', added, duplicates))
+  local no, added, duplicates, _ = nil, 0, 0, nil
+  if tonumber(args[8]) > 0 then
+    no, _, _, added, duplicates = L.enqueue(b, args)
+    if no then return no end
+  end
+  call('HSET', marker, chunk, pack('>I4I4', added, duplicates) .. refused)
   call('PEXPIRE', marker, args[n])
-  return L.finish(b, {1, added, duplicates})
+  return L.finish(b, {1, added, duplicates, refused})
 end

@@ -2,13 +2,14 @@
 
 function L.write_of(base, digest)
   local found = call('HMGET', base .. ':write:' .. digest, 'id', 'manifest', 'chunk', 'jobs', 'duplicates', 'finished',
-    'begun', 'until', 'keep')
+    'begun', 'until', 'keep', 'refused')
   if not found[1] then return nil end
   return found
 end
 
 function L.write_reply(found)
-  return {found[1], found[2], tonumber(found[3]), tonumber(found[4]), tonumber(found[5]), tonumber(found[6])}
+  return {found[1], found[2], tonumber(found[3]), tonumber(found[4]), tonumber(found[5]), tonumber(found[6]),
+    tonumber(found[10] or 0)}
 end
 
 -- digest, id, manifest, for how long it is kept
@@ -21,7 +22,7 @@ verbs.begin_write = function(keys, args)
   call('HSET', base .. ':write:' .. digest, 'id', args[5], 'manifest', args[6], 'chunk', 0, 'jobs', 0, 'duplicates', 0,
     'finished', 0, 'begun', now, 'until', untils, 'keep', args[7])
   call('ZADD', base .. ':writedue', untils, digest)
-  return {args[5], args[6], 0, 0, 0, 0}
+  return {args[5], args[6], 0, 0, 0, 0, 0}
 end
 
 readers.write_state = function(keys, args)
@@ -29,7 +30,12 @@ readers.write_state = function(keys, args)
   return found and L.write_reply(found) or {}
 end
 
--- digest, chunk, jobs, duplicates: count a chunk, if it is the next
+-- digest, chunk: the jobs that were left out of a chunk
+readers.refusals = function(keys, args)
+  return {call('HGET', keys[1] .. ':write:' .. args[4], 'refused:' .. args[5]) or ''}
+end
+
+-- digest, chunk, jobs, duplicates, how many jobs were left out, which: count a chunk, if it is the next
 verbs.count_chunk = function(keys, args)
   local key = keys[1] .. ':write:' .. args[4]
   local chunk = call('HGET', key, 'chunk')
@@ -37,6 +43,10 @@ verbs.count_chunk = function(keys, args)
   call('HSET', key, 'chunk', args[5] + 1)
   call('HINCRBY', key, 'jobs', args[6])
   call('HINCRBY', key, 'duplicates', args[7])
+  if tonumber(args[8]) > 0 then
+    call('HINCRBY', key, 'refused', args[8])
+    call('HSET', key, 'refused:' .. args[5], args[9])
+  end
   return {1}
 end
 

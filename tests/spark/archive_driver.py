@@ -1,0 +1,36 @@
+"""Archives a store's ended jobs, and tells each step. A test runs two at once, and kills them.
+
+python archive_driver.py URL ROOT SCRATCH
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import tenure.spark
+from tenure.spark.jobs.archive import ArchiveBusy, archive
+
+
+def main(url: str, root: str, scratch: str) -> None:
+    conf = {"spark.local.dir": scratch, "spark.log.level": "ERROR"}
+    spark = tenure.spark.session("archive", master="local[1]", memory="512m", conf=conf)
+    while True:
+        try:
+            done = archive(spark, url, root, datetime.now(UTC) + timedelta(days=1), told=lambda step: say(step))
+        except ArchiveBusy:
+            say("busy")
+            time.sleep(0.2)
+            continue
+        say(f"archived {done.written}")
+        if not done.written:
+            return
+
+
+def say(step: str) -> None:
+    print(step, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
