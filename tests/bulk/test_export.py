@@ -41,10 +41,10 @@ def test_a_server_is_read_by_its_address(store: Store) -> None:
 
     from tenure.backends.owner.listener import Listener
     from tenure.bulk import snapshot_locations
-    from tenure.protocol.dispatcher import Host
+    from tenure.protocol.dispatcher import Dispatcher
 
     listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(listening, Host(store._backend))
+    listener = Listener(listening, Dispatcher(store.backend))
     try:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         assert bulk.read(url, "jobs").equals(bulk.read(store, "jobs"))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -213,13 +214,13 @@ def test_any_column_by_itself_is_the_same(store: Store, table: str):
         {"state": "dead"}, {"state": ["done", "leased"]}, {"tenant": "acme", "state": "ready"}, {"state": "scheduled"},
     ],
 )  # fmt: skip
-def test_filters_choose_what_a_filter_of_the_whole_would(store: Store, which: dict[str, object]):
+def test_filters_choose_what_a_filter_of_the_whole_would(store: Store, which: dict[str, Any]):
     def chosen(row: dict[str, object]) -> bool:
         states = which.get("state", row["state"])
         return (
             row["tenant"] == which.get("tenant", row["tenant"])
             and row["queue"] == which.get("queue", row["queue"])
-            and row["state"] in ([states] if isinstance(states, str) else states)  # type: ignore[operator]
+            and row["state"] in ([states] if isinstance(states, str) else states)
         )
 
     whole = bulk.read(store, "jobs").to_pylist()

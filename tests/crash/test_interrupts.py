@@ -48,24 +48,37 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stor
 def verbs(queue: Queue, kept: Queue) -> list[Callable[[], object]]:
     """One of each, on whatever is there."""
 
-    def claim_and(settle: Callable[[Queue, Any], object], limit: int = 1, of: Queue = queue) -> object:
+    def settled(how: Callable[[Queue, Any], object], limit: int = 1, of: Queue = queue) -> None:
         claim = of.claim(limit=limit, worker="w")
-        return settle(of, claim) if claim else None
+        if claim:
+            how(of, claim)
+
+    def each(verb: str, **options: Any) -> Callable[[Queue, Any], None]:
+        def settle(of: Queue, claim: Any) -> None:
+            for delivery in claim:
+                getattr(of, verb)(delivery, **options)
+
+        return settle
+
+    def lengthen(of: Queue, claim: Any) -> None:
+        of.extend(claim, 60)
+        each("progress", fraction=0.5)(of, claim)
+        of.release_many(claim)
 
     return [
         lambda: queue.enqueue(b"one"),
         lambda: queue.enqueue(b"two", priority=5, headers={"a": "b"}, ttl=10**6),
         lambda: queue.enqueue(b"keyed", key=str(random.random())),
         lambda: queue.enqueue_many([b"%d" % n for n in range(20)]),
-        lambda: claim_and(lambda q, c: [q.ack(d) for d in c]),
-        lambda: claim_and(lambda q, c: [q.ack(d) for d in c], 4),
-        lambda: claim_and(lambda q, c: q.ack_many(c), 20),
-        lambda: claim_and(lambda q, c: q.release_many(c), 20),
-        lambda: claim_and(lambda q, c: [q.nack(d, error="later", delay=0) for d in c], 3),
-        lambda: claim_and(lambda q, c: [q.fail(d, error="never") for d in c]),
-        lambda: claim_and(lambda q, c: (q.extend(c, 60), [q.progress(d, 0.5) for d in c], q.release_many(c)), 2),
+        lambda: settled(each("ack")),
+        lambda: settled(each("ack"), 4),
+        lambda: settled(lambda of, claim: of.ack_many(claim), 20),
+        lambda: settled(lambda of, claim: of.release_many(claim), 20),
+        lambda: settled(each("nack", error="later", delay=0), 3),
+        lambda: settled(each("fail", error="never")),
+        lambda: settled(lengthen, 2),
         lambda: kept.enqueue(b"kept"),
-        lambda: claim_and(lambda q, c: [q.ack(d, result=b"result") for d in c], 2, kept),
+        lambda: settled(each("ack", result=b"result"), 2, kept),
         lambda: queue.replay(limit=3),
         lambda: queue.counts(),
         lambda: queue.list("ready", limit=5),

@@ -30,7 +30,7 @@ def load(spark: SparkSession, url: str, table: str = "jobs", **options: object) 
     return reader.load()
 
 
-def truth(url: str, table: str, **which: object) -> list[dict[str, Any]]:
+def truth(url: str, table: str, **which: Any) -> list[dict[str, Any]]:
     with tenure.open(url, sweep=False) as store:
         return [_plain(row) for row in bulk.read(store, table, **which).to_pylist()]
 
