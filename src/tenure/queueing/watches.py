@@ -127,7 +127,7 @@ class Attendant:
 
     def __init__(self, store: Attended) -> None:
         self.store = store
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self._wake = threading.Event()
         self._plans: list[tuple[int, int, Watch]] = []
         self._numbers = itertools.count(1)
@@ -189,7 +189,7 @@ class Attendant:
 
     def renew_after_fork(self) -> None:
         """In the child there is no thread, and nobody waits."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self._watches = {}
         self._stopped = True
 

@@ -163,8 +163,8 @@ class LmdbEngine:
         if os.getpid() != self._owner:
             raise _forked()
         for _ in range(_TRIES):
-            self._gate.enter()
             try:
+                self._gate.enter()
                 return self._env.begin(write=write)
             except lmdb.MapResizedError:
                 mend = self._adopt

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 from tenure.errors import StoreClosed, Unavailable
 
@@ -23,7 +24,9 @@ class Gate:
         # Re-entrant, since the garbage collector may run a finalizer that comes here at any point.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._inside = 0
+        #: The threads inside. A set, not a count: a thread is inside once, and one that an exception kept from leaving is
+        #: set right when it comes again.
+        self._inside: set[int] = set()
         self._moving = False
         self._closed = False
         #: Weakly held: a snapshot that nobody holds any more holds nothing up.
@@ -35,11 +38,12 @@ class Gate:
                 self._changed.wait()
             if self._closed:
                 raise StoreClosed("this store was closed")
-            self._inside += 1
+            self._inside.add(get_ident())
 
     def leave(self) -> None:
+        """Leaving twice is fine."""
         with self._lock:
-            self._inside -= 1
+            self._inside.discard(get_ident())
             if self._moving or self._closed:
                 self._changed.notify_all()
 
@@ -67,7 +71,7 @@ class Gate:
                 self._changed.wait(_LOOK_AGAIN)
             self._moving = True
             try:
-                while self._inside:
+                while self._inside - {get_ident()}:
                     if time.monotonic() >= deadline:
                         raise Unavailable(f"the store's map must grow, and a read has gone on for {patience:g} s")
                     self._changed.wait(_LOOK_AGAIN)
@@ -85,7 +89,7 @@ class Gate:
             # A mover that waits for this one to leave keeps newcomers out already.
             closing_here, self._moving = not self._moving, True
             try:
-                while self._inside > 1:
+                while self._inside - {get_ident()}:
                     self._changed.wait(_LOOK_AGAIN)
                 yield
             finally:
@@ -97,6 +101,6 @@ class Gate:
         """Let nobody in any more, and wait for those inside. Snapshots end here."""
         with self._lock:
             self._closed = True
-            while self._inside:
+            while self._inside - {get_ident()}:
                 self._changed.wait()
             self._snapshots.clear()

@@ -24,7 +24,7 @@ class RocksSnapshot:
         self._iterators = iterators
         self._points = points
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         with self._lock:
