@@ -78,6 +78,7 @@ def test_every_setting_has_a_variable():
         "TENURE_STORAGE_PATH": "null",
         "TENURE_STORAGE_DURABILITY": "os",
         "TENURE_STORAGE_INSPECT_LIMIT": "50",
+        "TENURE_STORAGE_JOURNAL_RETENTION": "7200",
         "TENURE_STORAGE_ROCKSDB_CACHE_CAPACITY": "1GiB",
         "TENURE_STORAGE_ROCKSDB_MODE": "low_space",
         "TENURE_STORAGE_ROCKSDB_SYNC_INTERVAL": "0.25",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tenure.errors import InvalidArgument
+from tenure.extras import needs
 
 #: Spark's functions, by DuckDB's own.
 _MACROS = (
@@ -91,11 +91,9 @@ def formatted(text: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def local_sql() -> Iterator[Sql]:
-    """A DuckDB for the length of a block. Raises InvalidArgument where it is not installed."""
-    try:
+    """A DuckDB for the length of a block. Raises SettingsError where it is not installed."""
+    with needs("analysis", "audits and reports without Spark"):
         import duckdb
-    except ImportError:
-        raise InvalidArgument("this needs DuckDB (pip install 'tenure[analysis]'), or Spark: tenure spark") from None
     connection = duckdb.connect(":memory:")
     try:
         connection.execute("SET enable_progress_bar = false")

@@ -94,16 +94,18 @@ def _put_together(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes]
     if max(map(len, payloads)) > records.PART_BYTES:
         return False
     middle = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0)[: -records.REF_BYTES]
-    for begin in range(0, len(ids), records.EVENTS_A_ROW):
-        jobs, bodies = ids[begin : begin + records.EVENTS_A_ROW], payloads[begin : begin + records.EVENTS_A_ROW]
+    begin = 0
+    while begin < len(ids):
+        end = begin + unit.room_for_events()
+        jobs, bodies = ids[begin:end], payloads[begin:end]
         ref = unit.begin_events(len(jobs))
-        if not unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref):
-            if not begin:
-                return False
-            plain = PlainRequests(list(bodies))
-            _put_rows(unit, queue, plain, jobs, {}, {})
-            continue
-        unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
+        if unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref):
+            unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
+        elif begin:
+            _put_rows(unit, queue, PlainRequests(list(bodies)), jobs, {}, {})
+        else:
+            return False
+        begin = end
     unit.woken[queue.name] = len(ids)
     unit.in_use(queue.number, 0)
     return True

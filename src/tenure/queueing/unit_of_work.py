@@ -76,6 +76,10 @@ class UnitOfWork:
         """What the next event is counted as, if none has been added yet."""
         return self._number
 
+    def room_for_events(self) -> int:
+        """How many events the row that is being filled still takes; of a full one, how many the next will."""
+        return EVENTS_A_ROW - len(self._events) or EVENTS_A_ROW
+
     def begin_events(self, count: int) -> int:
         """Make room for `count` events side by side (at most `EVENTS_A_ROW`); returns the first one's reference."""
         if len(self._events) + count > EVENTS_A_ROW:

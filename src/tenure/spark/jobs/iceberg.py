@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from tenure.analysis.history_folder import OPEN, Entry, HistoryFolder
 from tenure.analysis.summary import Told, quietly
 from tenure.errors import InvalidArgument
+from tenure.extras import missing
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -52,7 +53,7 @@ def _catalog(folder: HistoryFolder) -> Catalog:
     try:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError:
-        raise InvalidArgument("Iceberg tables need the package pyiceberg: pip install 'tenure[iceberg]'") from None
+        raise InvalidArgument(missing("Iceberg tables", "pyiceberg", "iceberg")) from None
     home = folder.root / "iceberg"
     home.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("tenure", uri=f"sqlite:///{home / 'catalog.db'}", warehouse=home.as_uri())
