@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.durations import Duration, duration_ms, moment_ms
-from tenure.model.ids import job_id_bytes
+from tenure.model.ids import NO_ID, job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
 from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
@@ -181,16 +181,19 @@ def job_image(job: object) -> JobImage:
         raise InvalidArgument(f"job {job.id} is dead for {job.reason!r}: max_attempts or failed")
     if job.result is not None:
         checked_bytes("result", job.result)
+    identity = job_id_bytes(job.id)
+    if identity == NO_ID:
+        raise InvalidArgument(f"{job.id} is not the id of a job: an id of zeros stands for none")
     return JobImage(
-        job_id_bytes(job.id),
+        identity,
         state,
         checked_bytes("payload", job.payload),
         checked_headers(job.headers) if job.headers else {},
         None if job.key is None else short_text("key", job.key, MAX_KEY_BYTES),
         whole_number("priority", job.priority, 0, 9),
-        whole_number("attempt", job.attempt, 0, 2**32 - 1),
+        whole_number("attempt", job.attempt, 0, MAX_ATTEMPTS),
         whole_number("max_attempts", job.max_attempts, 1, MAX_ATTEMPTS),
-        whole_number("token", job.token, 0, 2**63 - 1),
+        whole_number("token", job.token, 0, 2**62),
         whole_number("replays", job.replays, 0, 2**32 - 1),
         whole_number("created_at_ms", job.created_at_ms, 0, 2**62),
         whole_number("visible_at_ms", job.visible_at_ms, 0, 2**62),

@@ -43,6 +43,8 @@ class Core:
         self.priorities = Priorities(known=self.only_writer)
         #: The journal's end as this process last wrote it; checked against the journal in each transaction.
         self.journal_end = _UNKNOWN
+        #: Due rows that the last sweep could not read, by kind: each change is logged once.
+        self.unreadable_due: dict[int, int] = {}
         #: The engine's generation that the memory above belongs to.
         self._generation = engine.generation
         renewed_after_fork(self, Layer.QUEUEING)

@@ -6,10 +6,12 @@ once stays true until this process changes it; elsewhere the row is read in ever
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from tenure.errors import Corrupt
 from tenure.model.durations import duration_ms
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
@@ -20,6 +22,7 @@ from tenure.storage.engine import Reader, iterate
 from tenure.storage.keyspace import Counter
 
 NEXT_QUEUE = b"next_queue"
+_PAGE = 1000
 
 
 class Registered(NamedTuple):
@@ -84,6 +87,26 @@ def _heads(queue: int, change: Change, state: State) -> tuple[bytes, ...]:
     return tuple(records.pack_event_head(change, state, priority, 0, queue) for priority in range(10))
 
 
+def _readable(reader: Reader) -> Iterator[bytes | Corrupt]:
+    """The rows of all queues, and the damage of those that the engine cannot read."""
+    begin = b""
+    while True:
+        try:
+            rows = reader.scan(keyspace.QUEUES, begin, keyspace.LAST, _PAGE)
+        except Corrupt as exc:
+            if exc.key is None or exc.key < begin:
+                raise
+            yield exc
+            # Up to the damaged row, then behind it.
+            yield from [raw for _, raw in reader.scan(keyspace.QUEUES, begin, exc.key, _PAGE)]
+            begin = exc.key + b"\0"
+            continue
+        yield from [raw for _, raw in rows]
+        if len(rows) < _PAGE:
+            return
+        begin = rows[-1][0] + b"\0"
+
+
 class Registry:
     def __init__(self, *, cached: bool) -> None:
         self._cached = cached
@@ -109,11 +132,22 @@ class Registry:
         found = None if name is None else self.find(reader, name)
         if found is not None and found.number == number:
             return found
-        # Not met yet, or met in a transaction that was thrown away: read all names again.
-        for found in self.all(reader):
+        # Not met yet, or met in a transaction that was thrown away: read all names again. A damaged row is passed over: it
+        # must not make the other queues unreadable.
+        damage: Corrupt | None = None
+        for raw in _readable(reader):
+            try:
+                if isinstance(raw, Corrupt):
+                    raise raw
+                found = registered(raw)
+            except Corrupt as exc:
+                damage = exc
+                continue
             self.learn(found)
             if found.number == number:
                 return found
+        if damage is not None:
+            raise damage  # it may be the row of the queue that is looked for
         return None
 
     def all(self, reader: Reader, tenant: str | None = None) -> list[Registered]:

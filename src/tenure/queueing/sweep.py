@@ -32,6 +32,9 @@ from tenure.storage.records import LeaseRecord, StateRecord
 BATCH = 200
 #: An expired lease may hold thousands of jobs: past this many, the transaction leaves the rest to the next.
 _JOBS = 2_000
+#: Pages of rows that a sweep, and those that a claim, looks at because all rows of the page before could not be read.
+_PAGES = 500
+_CLAIM_PAGES = 5
 #: A server's requests are forgotten as fast as they came, thousands a second, and forgetting reads nothing.
 _REQUESTS = 1_000
 #: How soon to look again at a key or claim that outlives its time because its job or lease does.
@@ -45,34 +48,64 @@ def sweep(core: Core) -> Swept:
     done: dict[str, int] = {}
     more = False
     for kind in kinds:
-        counted, left = core.write(lambda unit, kind=kind: _sweep_kind(core, unit, kind))  # type: ignore[misc]
-        more = more or left
-        for name, count in counted.items():
-            done[name] = done.get(name, 0) + count
+        more = _sweep_pages(core, kind, done) or more
     trimmed, left = trim(core)
     return Swept(**done, events_trimmed=trimmed, more=more or left)
 
 
+def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
+    """Sweep a kind, stepping past rows that cannot be read; says whether it is worth coming back at once.
+
+    A row that cannot be read stays where it is, for `check` to find. It must not keep the rows behind it from being swept.
+    """
+    after, unreadable, more = b"", 0, False
+    for _ in range(_PAGES):
+        page = core.write(lambda unit, after=after: _sweep_kind(core, unit, kind, after))  # type: ignore[misc]
+        for name, count in page.counted.items():
+            done[name] = done.get(name, 0) + count
+        unreadable += page.unreadable
+        more = page.more
+        if not page.unreadable or page.last is None:
+            break
+        after = page.last
+    if unreadable != core.unreadable_due.get(kind, 0):
+        core.unreadable_due[kind] = unreadable
+        if unreadable:
+            telemetry.warn("due_rows_unreadable", kind=kind.name.lower(), count=unreadable, advice="run a check")
+    return more
+
+
 def expire_some(core: Core, unit: UnitOfWork) -> bool:
     """A claim's share of the repair: take over leases that have run out. Says whether there were any."""
-    return expire(core, unit, _due(unit.tx, Due.LEASE, unit.now, BATCH))["leases"] > 0
+    return expire(core, unit).counted["leases"] > 0
 
 
-def _due(reader: Reader, kind: Due, now_ms: int, limit: int) -> list[DueKey]:
-    keys = reader.keys(keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_until(kind, now_ms), limit)
+def _due(reader: Reader, kind: Due, now_ms: int, limit: int, after: bytes = b"") -> list[DueKey]:
+    """Rows that are due, behind `after`, earliest first."""
+    begin = after + b"\0" if after else keyspace.due_prefix(kind)
+    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit)
     return [keyspace.split_due(key) for key in keys]
 
 
-def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due) -> tuple[dict[str, int], bool]:
-    """What was done to rows of one kind, and whether it is worth coming back at once."""
+class _Page(NamedTuple):
+    """What was done to some rows of a kind."""
+
+    counted: dict[str, int]
+    #: Whether it is worth coming back at once.
+    more: bool
+    #: Rows that could not be read, and are left where they are; and the last row of a full page.
+    unreadable: int = 0
+    last: bytes | None = None
+
+
+def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> _Page:
     if kind is Due.REQUEST:
-        return _forget_requests(unit)
-    rows = _due(unit.tx, kind, unit.now, BATCH)
+        return _Page(*_forget_requests(unit))
     if kind is Due.LEASE:
-        counted = expire(core, unit, rows)
-        return counted, counted["leases"] > 0 and (counted["leases"] < len(rows) or len(rows) == BATCH)
+        return expire(core, unit, after)
+    rows = _due(unit.tx, kind, unit.now, BATCH, after)
     name, handle = _HANDLERS[kind]
-    counted_rows = handled = 0
+    counted_rows = handled = unreadable = 0
     seen: set[tuple[int, bytes]] = set()
     for row in rows:
         if (row.queue, row.reference) in seen:
@@ -84,9 +117,10 @@ def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due) -> tuple[dict[str, int]
             counted_rows += handle(unit, row)
             handled += 1
         except Corrupt:
-            # Left for `check` to find: one damaged row must not hold up the rest.
-            continue
-    return {name: counted_rows}, handled > 0 and len(rows) == BATCH
+            unreadable += 1
+    full = len(rows) == BATCH
+    last = keyspace.due(*rows[-1]) if full else None
+    return _Page({name: counted_rows}, handled > 0 and full, unreadable, last)
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -104,30 +138,41 @@ class _Expired(NamedTuple):
     asked: bytes | None
 
 
-def expire(core: Core, unit: UnitOfWork, rows: list[DueKey]) -> dict[str, int]:
+def expire(core: Core, unit: UnitOfWork, after: bytes = b"") -> _Page:
     """Take over leases that have run out: their open jobs go back, or die if that was their last attempt."""
     expired: list[_Expired] = []
-    stale = jobs = back = dead = 0
+    stale: list[DueKey] = []
+    jobs = back = dead = unreadable = 0
+    last: bytes | None = after
     # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
-    for row in rows:
-        if jobs >= _JOBS:
-            break
-        try:
-            found = _read_expired(core, unit, row)
-        except Corrupt:
-            continue
-        if found is None:
-            unit.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
-            stale += 1
-        else:
-            expired.append(found)
-            jobs += len(found.jobs)
+    for _ in range(_CLAIM_PAGES):
+        rows = _due(unit.tx, Due.LEASE, unit.now, BATCH, last or b"")
+        for row in rows:
+            if jobs >= _JOBS or len(expired) + len(stale) >= BATCH:
+                break
+            try:
+                found = _read_expired(core, unit, row)
+            except Corrupt:
+                unreadable += 1
+                continue
+            if found is None:
+                stale.append(row)
+            else:
+                expired.append(found)
+                jobs += len(found.jobs)
+        last = keyspace.due(*rows[-1]) if len(rows) == BATCH else None
+        if last is None or expired or stale:
+            break  # else all of them were unreadable: look behind them
+    for row in stale:
+        unit.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
     for found in expired:
         given = _expire_one(unit, found)
         back += given
         dead += len(found.jobs) - given
         _log_expired(found)
-    return {"leases": stale + len(expired), "jobs_back": back, "jobs_dead": dead}
+    ended = len(stale) + len(expired)
+    counted = {"leases": ended, "jobs_back": back, "jobs_dead": dead}
+    return _Page(counted, ended > 0 and (last is not None or jobs >= _JOBS), unreadable, last)
 
 
 #: Jobs that one line of log names.

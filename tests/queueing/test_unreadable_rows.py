@@ -1,0 +1,102 @@
+"""One bad row must not stop the rest: what cannot be read is stepped past, counted and logged."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import tenure
+from tenure import InvalidArgument, ManualClock, Store
+from tenure.storage import keyspace
+from tenure.testing.harness import engine_of
+
+MANY = 450  # more than two pages of a sweep
+
+
+def damage(store: Store, space: int, prefix: bytes = b"") -> int:
+    """Make every row of a space that begins so unreadable."""
+
+    def run(tx: Any) -> int:
+        rows = tx.scan(space, prefix, prefix + b"\xff" * 20, 10_000)
+        for key, value in rows:
+            tx.put(space, key, value[:-1] + bytes((value[-1] ^ 1,)))
+        return len(rows)
+
+    found: int = engine_of(store).transact(run)
+    return found
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory:" if request.param == "memory" else f"rocksdb:{tmp_path / 'data'}"
+
+
+def test_unreadable_leases_keep_no_other_lease_from_expiring(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    with tenure.open(url, clock=clock, sweep=False, durability=None if url != "memory:" else "memory") as store:
+        bad, good = store.queue("bad"), store.queue("good")
+        for _ in range(MANY):
+            bad.enqueue(b"x")
+            bad.claim(lease=1)
+        good.enqueue(b"sound")
+        good.claim(lease=2)
+        assert damage(store, keyspace.LEASES, keyspace.queue_prefix(1)) == MANY
+        clock.advance(10)
+        with caplog.at_level(logging.WARNING, "tenure"):
+            assert store.sweep().leases == 1
+        assert [d.payload for d in good.claim()] == [b"sound"]
+        assert str(MANY) in caplog.text
+
+
+def test_unreadable_leases_keep_no_claim_from_its_jobs(url: str) -> None:
+    clock = ManualClock()
+    with tenure.open(url, clock=clock, sweep=False, durability=None if url != "memory:" else "memory") as store:
+        bad, good = store.queue("bad"), store.queue("good")
+        for _ in range(MANY):
+            bad.enqueue(b"x")
+            bad.claim(lease=1)
+        good.enqueue(b"sound")
+        good.claim(lease=2)
+        damage(store, keyspace.LEASES, keyspace.queue_prefix(1))
+        clock.advance(10)
+        assert [d.payload for d in good.claim()] == [b"sound"]
+
+
+def test_a_damaged_queue_row_hides_no_other_queue(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", clock=clock, sweep=False) as store:
+        for name in ("a-damaged", "b-sound"):
+            store.queue(name).enqueue(b"x")
+            store.queue(name).claim(lease=1)
+        assert damage(store, keyspace.QUEUES, keyspace.queue_row("default", "a-damaged")) == 1
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", clock=clock, sweep=False) as store:
+        clock.advance(10)
+        assert store.sweep().leases == 1
+        assert store.queue("b-sound").counts().ready == 1
+
+
+def test_unreadable_jobs_keep_no_other_from_its_ttl(url: str) -> None:
+    clock = ManualClock()
+    with tenure.open(url, clock=clock, sweep=False, durability=None if url != "memory:" else "memory") as store:
+        for n in range(MANY):
+            store.queue("bad").enqueue(b"%d" % n, ttl=1)
+        store.queue("good").enqueue(b"sound", ttl=2)
+        assert damage(store, keyspace.STATE, keyspace.queue_prefix(1)) == MANY
+        clock.advance(10)
+        assert store.sweep().ttl_passed == 1
+        assert store.queue("good").counts().waiting == 0
+
+
+@pytest.mark.parametrize("change", [{"id": "0" * 32}, {"attempt": 2**32 - 1}, {"token": 2**63 - 1}])
+def test_what_is_restored_is_checked(change: dict[str, Any]) -> None:
+    with tenure.open("memory:", durability="memory") as store:
+        queue = store.queue("work")
+        job = queue.get(queue.enqueue(b"x").id)
+        assert job is not None
+        with pytest.raises(InvalidArgument):
+            store.queue("other").restore([msgspec.structs.replace(job, **change)])
+        assert store.check().ok
