@@ -24,7 +24,7 @@ import tenure
 from tenure import ManualClock, Policy, Queue, Store
 
 #: The tests use SIGALRM themselves, and so must not be timed by it.
-pytestmark = pytest.mark.timeout(600, method="thread")
+pytestmark = pytest.mark.timeout(300, method="thread")
 COUNT = int(os.environ.get("INTERRUPTS", "120"))
 OURS = str(Path(tenure.__file__).parent)
 STORES = [("memory", "memory"), ("rocksdb", "os"), ("rocksdb", "disk"), ("lmdb", "disk")]
