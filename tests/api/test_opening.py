@@ -199,7 +199,7 @@ def test_an_engine_with_less_is_closed_again(monkeypatch):
 
 
 def test_a_backend_that_fails_leaves_the_engine_closed(monkeypatch):
-    def fail(engine, url, clock, folder):
+    def fail(engine, url, clock, folder, journal_retention):
         raise OpenError("no")
 
     with monkeypatch.context() as patch:
