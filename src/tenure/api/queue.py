@@ -9,7 +9,7 @@ from logging import DEBUG
 from operator import attrgetter
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from tenure.api.claim import Claim
 from tenure.contract.backend import Backend, Events, Progress
@@ -37,6 +37,7 @@ from tenure.telemetry import Meter, Telemetry, wanted
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
 _ONE = ClaimRequest(1)
+_PLAIN_OPTIONS = (None, None, 0, None, None, None, None, "error")
 _job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
 Settleable = Delivery | str
 """A delivery, or its receipt."""
@@ -72,12 +73,16 @@ class Queue:
         max_attempts: int | None = None,
         ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
+        on_conflict: Literal["error", "keep"] = "error",
     ) -> Enqueued:
-        """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time."""
-        if (delay, at, priority, key, max_attempts, ttl, headers) != (None, None, 0, None, None, None, None):
+        """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time.
+
+        `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered with.
+        """
+        if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
                 raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
-            payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers)
+            payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers, on_conflict)
         request = job_request(payload)
         began = perf_counter()
         try:

@@ -45,6 +45,8 @@ class JobBody(Request, gc=False):
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
     ttl_ms: PositiveMs | None = None
     headers: dict[str, str] | None = None
+    #: What a key means that another payload holds: an error, or that job is kept and answered with.
+    on_conflict: Literal["error", "keep"] = "error"
 
     def checked(self) -> JobRequest:
         payload = self.payload
@@ -61,6 +63,7 @@ class JobBody(Request, gc=False):
             self.max_attempts,
             self.ttl_ms,
             checked_headers(self.headers) if self.headers else None,
+            self.on_conflict,
         )
 
     def _from_text(self) -> bytes:
@@ -72,8 +75,8 @@ class JobBody(Request, gc=False):
 
     @classmethod
     def of(cls, job: JobRequest) -> JobBody:
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, _ = job
-        return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers)
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict = job
+        return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict)
 
 
 #: Jobs in one request: each as it is described, or, where there is nothing to say of it, its payload alone.
