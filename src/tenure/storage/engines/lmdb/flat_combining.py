@@ -21,10 +21,11 @@ from tenure.errors import StoreClosed
 class Request:
     """What one caller wants run, and its answer."""
 
-    __slots__ = ("error", "fn", "result", "settled", "turn")
+    __slots__ = ("error", "fn", "result", "settled", "thread", "turn")
 
     def __init__(self, fn: Callable[[Any], Any]) -> None:
         self.fn = fn
+        self.thread = threading.get_ident()
         self.result: Any = None
         self.error: BaseException | None = None
         #: Whether the answer is final; until then a run may be repeated.
@@ -56,16 +57,19 @@ class Combiner:
 
     def submit(self, fn: Callable[[Any], Any]) -> Any:
         request = Request(fn)
-        with self._lock:
-            if self._stopped:
-                raise StoreClosed("this store was closed")
-            self._queue.append(request)
-            if self._leader is None:
-                self._leader = request
-            else:
-                request.turn = threading.Lock()
-                request.turn.acquire()
         try:
+            with self._lock:
+                if self._stopped:
+                    raise StoreClosed("this store was closed")
+                left = self._leader
+                if left is not None and left.thread == request.thread:
+                    self._abandon(left)  # an exception kept this thread from doing so: it leads nothing any more
+                self._queue.append(request)
+                if self._leader is None:
+                    self._leader = request
+                else:
+                    request.turn = threading.Lock()
+                    request.turn.acquire()
             if request.turn is not None:
                 request.turn.acquire()
             if not request.settled:
