@@ -78,7 +78,7 @@ class RocksEngine:
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         self._writer = WriterLock()
         #: Held while the log is synced, and while the database is opened anew. Taken after the writer's lock, if both are.
-        self._sync_lock = threading.Lock()
+        self._sync_lock = threading.RLock()
         #: When to try to open the database anew after a failed write; None: it must not be.
         self._try_again: float | None = None
         self._version = 0
@@ -202,7 +202,7 @@ class RocksEngine:
         if isinstance(self._stopped, StoreClosed):
             return
         self._writer = WriterLock()
-        self._sync_lock = threading.Lock()
+        self._sync_lock = threading.RLock()
         # Never destroy driver objects in a forked child: their destructors join threads that do not exist there.
         for held in self._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
