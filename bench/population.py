@@ -110,7 +110,7 @@ def _serve(path: str, population: Population) -> None:
 
 def _settle(store: tenure.Store) -> None:
     """Wait, for a minute at most, until RocksDB has compacted what the filling left: that is not a life's cost."""
-    tables: Any = store._backend._engine._tables  # type: ignore[attr-defined]  # the only place that knows
+    tables: Any = store._backend._engine.inner._tables  # type: ignore[attr-defined]  # the only place that knows
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(
         table.property_int_value("rocksdb.compaction-pending")

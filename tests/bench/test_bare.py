@@ -34,7 +34,7 @@ def test_same_rows_and_as_many_writes(tmp_path, batch):
     bare = Bare(tmp_path / "bare", "os")
     client = bare.client()
     with tenure.open(f"rocksdb:{tmp_path / 'ours'}", durability="os", sweep=False) as store:
-        engine: Any = store._backend._engine  # type: ignore[attr-defined]  # rows and writes are counted below the API
+        engine: Any = store._backend._engine.inner  # type: ignore[attr-defined]  # rows and writes are counted below the API
         queue = store.queue("bench")
         queue.configure(tenure.Policy())  # the queue is made: what follows is a life alone
         first = _rows(engine._tables)["journal"]

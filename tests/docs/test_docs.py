@@ -127,7 +127,9 @@ def test_the_architecture_has_the_layers_of_the_import_contract():
     layers = next(one["layers"] for one in contracts if one["type"] == "layers")
     drawn = next(block.body for block in blocks(ARCHITECTURE) if block.body.startswith("cli →"))
     aside = {"__main__ | testing", "aio", "settings", "server_settings | extras"}  # single modules around the packages
-    assert [part.replace(", ", " | ") for part in drawn.strip().split(" → ")] == [each for each in layers if each not in aside]
+    assert [part.replace(", ", " | ") for part in drawn.strip().split(" → ")] == [
+        each for each in layers if each not in aside
+    ]
     packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     text = ARCHITECTURE.read_text()
     assert [name for name in sorted(packages) if f"`{name}/`" not in text] == []

@@ -164,7 +164,10 @@ def test_good_names(name: str) -> None:
     ids=repr,
 )  # fmt: skip
 def test_bad_names(name: object) -> None:
-    for check in (lambda: checked("queue", name), lambda: queue_name(name), lambda: queue_name("q", name)):
+    checks = [lambda: checked("queue", name), lambda: queue_name(name)]
+    if name not in ("a" * 65, "A", "a:b"):  # tenants are named as identity providers name them
+        checks.append(lambda: queue_name("q", name))
+    for check in checks:
         with pytest.raises(InvalidArgument):
             check()
 

@@ -325,5 +325,6 @@ def test_a_server_holds_under_a_small_attack(tmp_path: Path):
 
 
 @pytest.mark.crash
+@pytest.mark.skipif("ATTACK" not in os.environ, reason="the long attack is a part of make test-crash")
 def test_a_server_holds_under_attack(tmp_path: Path):
     proof(tmp_path, Attack(silent=1100, half_sent=300, streams=300, seconds=SECONDS))

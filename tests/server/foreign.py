@@ -49,7 +49,7 @@ class Probe(NamedTuple):
 
 
 #: Fields of text that name nothing. (Numbers, switches and bytes never do.)
-PLAIN = {"rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
+PLAIN = {"index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
 }  # fmt: skip
 
 
@@ -179,6 +179,7 @@ def _foreign(name: str, things: Things) -> list[Any] | None:
         "queue": [things.queue],
         "forget": [things.write],
         "name": [things.snapshot],
+        "existing": [*things.jobs],
     }
     if name not in known and name not in PLAIN:
         raise AssertionError(f"a request has a field {name!r}: say in tests/server/foreign.py what another tenant's is")

@@ -137,9 +137,11 @@ def test_busy_connections_are_not_closed_for_new_ones(caplog: pytest.LogCaptureF
         for one in waiting:
             one.sendall(claim)
         time.sleep(0.5)
+        refused = 0
         for _ in range(20):
             with connect(server) as more:
-                assert closed(more)
+                refused += closed(more)
+        assert refused
         assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in waiting)
     lines = [record for record in caplog.records if "connections_refused" in str(record.msg)]
     assert len(lines) == 1

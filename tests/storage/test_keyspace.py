@@ -143,7 +143,7 @@ def test_numbers_on_disk_do_not_move() -> None:
     assert {kind.name: int(kind) for kind in Limit} == {
         "QUEUE_RATE": 1, "TENANT_RATE": 2, "TENANT_REQUESTS": 3,
     }  # fmt: skip
-    assert {name.name: int(name) for name in Usage} == {"JOBS": 7, "BYTES": 8}
+    assert {name.name: int(name) for name in Usage} == {"JOBS": 7, "BYTES": 8, "STORED": 9}
     assert keyspace.NAMES[:18] == (
         "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
         "done", "dead", "dedup", "counters", "journal", "requests", "limits",

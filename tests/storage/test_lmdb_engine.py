@@ -16,7 +16,7 @@ import pytest
 
 from tenure.errors import Corrupt, FormatError, OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.storage.engines.lmdb import LmdbEngine, engine
-from tenure.storage.keyspace import COUNTERS, DUE, JOBS, JOURNAL, LAST, META, READY, STATE, commit, of_queue
+from tenure.storage.keyspace import COUNTERS, DUE, JOBS, JOURNAL, LAST, META, PAYLOAD, READY, STATE, commit, of_queue
 from tenure.storage.records import decode_count
 
 SRC = str(Path(__file__).parents[2] / "src")
@@ -130,21 +130,21 @@ def test_rows_are_kept_in_order(db, path):
 
 
 def test_writes_are_applied_in_order(db):
-    put(db, JOBS, *[(b"%d" % n, b"old") for n in range(9)])
+    put(db, PAYLOAD, *[(b"%d" % n, b"old") for n in range(9)])
 
     def change(tx):
-        tx.put(JOBS, b"2", b"lost")
-        tx.delete_range(JOBS, b"1", b"6")
-        tx.put(JOBS, b"3", b"new")
-        tx.delete(JOBS, b"7")
-        tx.delete_many(JOBS, [b"8", b"not there"])
-        tx.put(JOBS, b"8", b"again")
-        tx.guard(JOBS, b"8")
+        tx.put(PAYLOAD, b"2", b"lost")
+        tx.delete_range(PAYLOAD, b"1", b"6")
+        tx.put(PAYLOAD, b"3", b"new")
+        tx.delete(PAYLOAD, b"7")
+        tx.delete_many(PAYLOAD, [b"8", b"not there"])
+        tx.put(PAYLOAD, b"8", b"again")
+        tx.guard(PAYLOAD, b"8")
 
     db.transact(change)
-    assert everything(db, JOBS) == [(b"0", b"old"), (b"3", b"new"), (b"6", b"old"), (b"8", b"again")]
-    db.transact(lambda tx: tx.delete_range(JOBS, b"", LAST))
-    assert everything(db, JOBS) == []
+    assert everything(db, PAYLOAD) == [(b"0", b"old"), (b"3", b"new"), (b"6", b"old"), (b"8", b"again")]
+    db.transact(lambda tx: tx.delete_range(PAYLOAD, b"", LAST))
+    assert everything(db, PAYLOAD) == []
 
 
 def test_counters_and_appended_rows(db, path):
