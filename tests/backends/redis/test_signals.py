@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import redis
 
 import tenure
+from tenure.backends.redis.connections import take_connection
 from tenure.backends.redis.packer import Packer
 from tests.backends.redis.servers import RedisHarness, Server
 
@@ -76,6 +78,28 @@ def test_a_signal_handler_may_raise_inside_any_verb(server: Server) -> None:
         assert not store.check().findings
         assert store.queue("q").enqueue(b"still here").id
     harness.destroy()
+
+
+def test_a_handshake_that_is_interrupted_leaves_no_answer_to_the_next_request(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver puts such a connection back among the idle ones: its answers are still to come."""
+    handshake = redis.UnixDomainSocketConnection.on_connect_check_health
+
+    def interrupted(connection: redis.UnixDomainSocketConnection, check_health: bool = True) -> None:
+        connection.send_command("TIME", check_health=False)
+        raise Interrupted
+
+    client = redis.Redis(unix_socket_path=str(server.socket))
+    monkeypatch.setattr(redis.UnixDomainSocketConnection, "on_connect_check_health", interrupted)
+    with pytest.raises(Interrupted):
+        take_connection(client)
+    assert all(one._sock is None for one in client.connection_pool._available_connections)
+    monkeypatch.setattr(redis.UnixDomainSocketConnection, "on_connect_check_health", handshake)
+    connection = take_connection(client)
+    connection.send_command("ECHO", "mine")
+    assert connection.read_response() == b"mine"
+    connection.disconnect()
 
 
 @pytest.mark.parametrize(

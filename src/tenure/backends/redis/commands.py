@@ -15,6 +15,7 @@ from typing import Any
 import redis
 from redis import exceptions as driver
 
+from tenure.backends.redis.connections import take_connection
 from tenure.backends.redis.library import library
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.request_lanes import RequestLanes
@@ -147,7 +148,7 @@ class Commands:
         self, node: redis.Redis, command: Sequence[Arg], confirm: Sequence[Arg] | None, asking: bool = False
     ) -> Any:
         pool = node.connection_pool
-        connection: Any = pool.get_connection()
+        connection = take_connection(node)
         try:
             if asking:
                 connection.send_command("ASKING")

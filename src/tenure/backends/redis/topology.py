@@ -15,6 +15,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from tenure.backends.redis.address import Address
+from tenure.backends.redis.connections import let_go_idle, take_connection
 from tenure.backends.redis.packer import packing_in_python
 from tenure.errors import OpenError
 
@@ -90,7 +91,7 @@ class _One:
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
-        _let_go(self._client)
+        let_go_idle(self._client)
 
 
 class _Sentinel(_One):
@@ -166,7 +167,7 @@ class _Cluster:
 
     def _ask(self, place: Place) -> list[tuple[int, int, Place]]:
         client = self.at(place)
-        connection: Any = client.connection_pool.get_connection()
+        connection = take_connection(client)
         try:
             connection.send_command("CLUSTER", "SLOTS")
             rows = connection.read_response()
@@ -182,12 +183,7 @@ class _Cluster:
 
     def close(self) -> None:
         for client in self._known.values():
-            _let_go(client)
-
-
-def _let_go(client: redis.Redis) -> None:
-    """Close its idle connections; another thread may be reading from one that is not."""
-    client.connection_pool.disconnect(inuse_connections=False)
+            let_go_idle(client)
 
 
 def _text(value: object) -> str:
