@@ -55,6 +55,7 @@ cli.add_theme(
         queries.dead,
         queries.upcoming,
         history.timeline,
+        history.explain,
         history.events,
     ),
 )

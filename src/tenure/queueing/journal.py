@@ -28,6 +28,8 @@ _STORE = b"store"
 _CURSOR = Struct(">BQH")  # version, commit, events of it that were read
 #: Rows one trim may delete: an engine without range deletes walks over each.
 _TRIM = 10_000
+#: Rows that `newest` reads at a time, going back from the end.
+_NEWEST_ROWS = 100
 
 
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,6 +102,25 @@ def _page(core: Core, reader: Reader, start: tuple[int, int] | None, limit: int)
             if len(found) >= limit:
                 break
     return EventPage(found, cursor(commit, skip))
+
+
+def newest(core: Core, limit: int) -> EventPage:
+    """The last durable events, oldest first, read from the journal's end."""
+
+    def run(reader: Reader) -> EventPage:
+        oldest, last = bounds(reader)
+        durable = core.engine.durable()
+        end = commit = (last if durable is None else min(last, durable)) + 1
+        found: list[Event] = []
+        while commit > oldest and len(found) < limit:
+            begin = max(oldest, commit - _NEWEST_ROWS)
+            part: list[Event] = []
+            for number, row in rows_from(reader, begin, commit - 1):
+                part += [_shown(core, reader, row, number, index, event) for index, event in enumerate(row.events)]
+            found, commit = part + found, begin
+        return EventPage(found[-limit:], cursor(end, 0))
+
+    return core.read(run)
 
 
 def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:

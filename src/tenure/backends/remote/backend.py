@@ -210,6 +210,11 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)
         return self._ask(OPERATIONS["events"], path, None, None, EventPage, wait_ms=wait_ms)
 
+    def newest_events(self, limit: int) -> EventPage:
+        return self._ask(
+            OPERATIONS["newest_events"], "/v1/events/newest" + query_of(limit=limit), None, None, EventPage
+        )
+
     # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:

@@ -34,6 +34,10 @@ class EventsQuery(Request):
     consumer: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
+class NewestQuery(Request):
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
+
+
 class UpcomingQuery(Request):
     before_ms: Annotated[int, Meta(ge=0, le=2**62)] = 2**62
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
