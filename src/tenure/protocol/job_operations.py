@@ -156,13 +156,7 @@ def counts(call: Call) -> Counts:
 
 def queues(call: Call) -> m.QueueList:
     infos = call.backend.queues(call.tenant)
-    return m.QueueList([
-        m.QueueBody(
-            tenant=q.tenant, queue=q.queue, number=q.number, paused=q.paused, policy=q.policy, counts=q.counts  # type: ignore[arg-type]
-        )
-        for q in infos
-        if call.sees(q.tenant, q.queue)
-    ])  # fmt: skip
+    return m.QueueList([m.QueueBody.of(info) for info in infos if call.sees(info.tenant, info.queue)])
 
 
 def upcoming(call: Call) -> m.JobList:
