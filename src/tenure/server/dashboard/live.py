@@ -1,0 +1,111 @@
+"""A view, sent again whenever it changes, as server-sent events.
+
+    event: now      {"now_ms": …}   the store's time, at first and every ALIVE_S: the page knows that the stream lives
+    event: view     the view's JSON, if it differs from the one before
+    event: ended    why there will be no more: signed out, not found, going down
+
+All streams together may use SHARE of one core: a view that takes long to read is read less often, and the more
+streams there are, the less often each is read. Nothing is read while the journal stands still, but for what changes by
+time alone, every QUIET_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from time import thread_time
+
+import msgspec
+
+from tenure.errors import NotFound, TenureError
+from tenure.server.asgi import OperationsApp, Send, start_of
+
+SHARE = 0.03
+PACE_S = 1.0
+QUIET_S = 5.0
+ALIVE_S = 5.0
+_A_YEAR_MS = 86_400_000 * 365
+
+Read = Callable[[], bytes]
+Identify = Callable[[], Awaitable[Read]]
+
+
+class LiveViews:
+    """The streams of one server."""
+
+    def __init__(self, operations: OperationsApp) -> None:
+        self._operations = operations
+        self.streams = 0
+
+    async def stream(self, send: Send, identify: Identify, caller_leaves: Callable[[], Awaitable[None]]) -> None:
+        """Send until the caller leaves, its token expires or the server stops.
+
+        `identify` returns the function that reads the view for the caller. Raises what it or the first reading raises.
+        """
+        app, loop, woken = self._operations, asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+                loop.call_soon_threadsafe(woken.set)
+
+        first, cost = await app.runner.run(_timed, await identify())
+        entry_key = object()
+        entry = app.dispatcher.in_flight.enter(entry_key, notify)
+        gone = asyncio.ensure_future(caller_leaves())
+        gone.add_done_callback(lambda done: woken.set())
+        watch = await app.runner.run(app.dispatcher.backend.watch, (None,), _A_YEAR_MS, notify)
+        self.streams += 1
+        try:
+            await send(start_of(200, "text/event-stream", (("Cache-Control", "no-store"),)))
+            await self._say(send, "now", self._now())
+            await self._say(send, "view", first)
+            last, told = first, loop.time()
+            while True:
+                await asyncio.sleep(max(PACE_S, cost / SHARE * self.streams))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), QUIET_S)
+                if gone.done() or entry.over:
+                    return
+                if app.dispatcher.stopping:
+                    await self._say(send, "ended", b'{"why": "stopping"}')
+                    return
+                woken.clear()
+                try:
+                    read, cost = await app.runner.run(_timed, await identify())
+                except TenureError as exc:
+                    await self._say(send, "ended", msgspec.json.encode({"why": exc.code, "detail": _words(exc)}))
+                    return
+                if read != last:
+                    await self._say(send, "view", read)
+                    last = read
+                if loop.time() - told >= ALIVE_S:
+                    await self._say(send, "now", self._now())
+                    told = loop.time()
+                await app.runner.run(watch.again)
+        finally:
+            self.streams -= 1
+            gone.cancel()
+            watch.close()
+            app.dispatcher.in_flight.leave(entry_key, entry)
+            with contextlib.suppress(Exception):
+                await send({"type": "http.response.body", "body": b""})
+
+    def _now(self) -> bytes:
+        return msgspec.json.encode({"now_ms": self._operations.dispatcher.backend.now_ms()})
+
+    @staticmethod
+    async def _say(send: Send, event: str, data: bytes) -> None:
+        body = b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _timed(read: Read) -> tuple[bytes, float]:
+    """What was read, and the processor's time that it took, in seconds."""
+    began = thread_time()
+    return read(), thread_time() - began
+
+
+def _words(exc: TenureError) -> str:
+    """Of errors that name nothing of the server's own."""
+    return str(exc) if isinstance(exc, NotFound) else ""
