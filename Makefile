@@ -22,8 +22,9 @@ CHECKED := $(wildcard src tests examples bench tools)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, and find Java for Spark; quick when nothing changed
+setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, find Java for Spark and Chromium for the dashboard's tests; quick when nothing changed
 	@$(ensure_java)
+	@$(ensure_chromium)
 
 demo: setup ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
@@ -124,6 +125,21 @@ define ensure_java
 			export DEBIAN_FRONTEND=noninteractive; \
 			apt-get -qq update >/dev/null 2>&1 || true; \
 			apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install openjdk-17-jre-headless says why." >&2; \
+		fi; \
+	fi
+endef
+
+# The dashboard's tests need a browser, and nothing else does: where it cannot be installed, they are skipped.
+define ensure_chromium
+	if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then \
+		said="make setup: the dashboard's tests need Chromium, and none was found; they are skipped without it."; \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "$$said On Debian: sudo apt-get install chromium" >&2; \
+		else \
+			echo "Installing Chromium, which the dashboard's tests need ..."; \
+			export DEBIAN_FRONTEND=noninteractive; \
+			apt-get -qq update >/dev/null 2>&1 || true; \
+			apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install chromium says why." >&2; \
 		fi; \
 	fi
 endef

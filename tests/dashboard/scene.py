@@ -32,7 +32,7 @@ def furnish(store: Store, tenant: str = "acme") -> dict[str, str]:
     claim = emails.claim(worker="mailer-1", lease=300)
     emails.extend(claim, 600)
     emails.progress(claim[0], 0.4, "rendering")
-    jobs["ready"] = [one.id for one in emails.enqueue_many([b"one", b"two", b"three"])][0]
+    jobs["ready"] = emails.enqueue_many([b"one", b"two", b"three"])[0].id
     images = store.queue("images", tenant=tenant)
     images.enqueue_many([b"\x89PNG" + bytes(200)] * 40)
     images.claim(limit=8, worker="thumbnailer", lease=120)

@@ -86,8 +86,14 @@ class QueueHistory:
             self.minutes.append(made)
         return self.minutes[-1]
 
-    def count(self, info: QueueInfo, now_ms: int) -> None:
+    def count(self, info: QueueInfo, now_ms: int, *, new: bool) -> None:
+        """`new`: the queue was made while this was watching, so all of its jobs came since."""
         counts = info.counts
+        if not self.minutes:
+            before = Minute(now_ms // 60_000 - 1)
+            if not new:
+                before.enqueued, before.out = counts.enqueued, counts.done + counts.removed
+            self.minutes.append(before)
         minute = self.minute(now_ms // 60_000)
         minute.enqueued, minute.out = counts.enqueued, counts.done + counts.removed
         minute.waiting, minute.leased, minute.dead = counts.waiting, counts.leased, counts.dead
@@ -173,8 +179,8 @@ class History:
             return list(reversed(self._workers.values()))
 
     def _count(self, infos: Sequence[QueueInfo]) -> None:
-        now_ms = self._backend.now_ms()
-        if self.since_ms is None:
+        now_ms, first = self._backend.now_ms(), self.since_ms is None
+        if first:
             self.since_ms = now_ms
         if len(infos) > QUEUES:
             infos = sorted(infos, key=lambda info: -(info.counts.waiting + info.counts.leased + info.counts.dead))
@@ -182,7 +188,7 @@ class History:
         for info in infos[:QUEUES]:
             name = QueueName(info.tenant, info.queue)
             there[name] = self._queues.get(name) or QueueHistory()
-            there[name].count(info, now_ms)
+            there[name].count(info, now_ms, new=not first)
         self._queues = there
 
     def _new_events(self) -> Sequence[Event]:

@@ -26,8 +26,9 @@ from msgspec import Meta, Struct
 from tenure.contract.backend import Backend
 from tenure.contract.job_facts import read_facts
 from tenure.errors import Forbidden, InvalidArgument, NotFound
+from tenure.model.durations import as_datetime
 from tenure.model.event import Event
-from tenure.model.explanation import Explanation, explain, headline
+from tenure.model.explanation import Explanation, explain, headline, utc
 from tenure.model.ids import created_ms, job_id_bytes
 from tenure.model.job import Job, QueueInfo
 from tenure.model.names import QueueName
@@ -80,10 +81,11 @@ class Viewer(NamedTuple):
                 yield info
 
     def info(self, name: QueueName) -> QueueInfo:
-        """Raises NotFound."""
-        for info in self.history.infos():
-            if info.tenant == name.tenant and info.queue == name.queue:
-                return info
+        """Raises NotFound. A queue that is newer than the last reading is looked for in the store."""
+        for infos in (self.history.infos, lambda: self.backend.queues(name.tenant)):
+            for info in infos():
+                if info.tenant == name.tenant and info.queue == name.queue:
+                    return info
         raise NotFound(f"there is no queue {name.queue!r}")
 
 
@@ -286,7 +288,7 @@ def queue(viewer: Viewer, query: QueueQuery) -> QueueView:
 def _charts(minutes: list[Minute], now_ms: int) -> Charts:
     first = now_ms // 60_000 - 59
     ins, outs = _moved(minutes, now_ms)
-    by_number = {minute.minute - first: minute for minute in minutes}
+    by_number = {minute.minute - first: minute for minute in minutes[1:]}  # the first is what others are compared with
     places = range(60)
 
     def each(value: Callable[[Minute], int | None]) -> list[int | None]:
@@ -483,7 +485,7 @@ def job(viewer: Viewer, query: JobQuery) -> JobView:
     except InvalidArgument:
         raise NotFound("there is no such job") from None
     facts = read_facts(viewer.backend, name, job_id)
-    explanation = explain(facts)
+    explanation = explain(facts, _moment(facts.now_ms))
     if explanation is None:
         raise NotFound("there is no such job, or the journal no longer tells of it")
     found = facts.job
@@ -502,6 +504,16 @@ def job(viewer: Viewer, query: JobQuery) -> JobView:
         events_left_out=max(0, len(facts.events) - _EVENTS),
         explanation=explanation,
     )
+
+
+def _moment(now_ms: int) -> Callable[[int], str]:
+    """Times in words: UTC, with the date only where it is not today's."""
+    today = as_datetime(now_ms).date()
+
+    def told(ms: int) -> str:
+        return f"{as_datetime(ms):%H:%M:%S} UTC" if as_datetime(ms).date() == today else utc(ms)
+
+    return told
 
 
 # ── dead letters ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ const points = (values, most, width, height, top = 0) => {
   values.forEach((value, at) => {
     if (value === null) { gap = true; return; }
     const x = (at / (values.length - 1)) * width, y = top + height - (value / most) * height;
-    path += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    path += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}${gap ? "h.1" : ""}`; // a value by itself is a dot
     gap = false;
   });
   return path;

@@ -91,7 +91,7 @@ function entries(events) {
       items.push({ lines: [h("div", null, h("strong", null, event.type.replace("_", " ")), event.at_ms > event.time_ms ? ` for ${clock(event.at_ms)} ` : " ", at)], kind: "" });
     }
   }
-  return items.map((item) => h("li", { class: item.kind || null }, item.lines));
+  return items.map((item) => h("li", { class: item.kind ? `is-${item.kind}` : null }, item.lines));
 }
 
 function headline(text) {

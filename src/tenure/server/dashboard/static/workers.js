@@ -1,6 +1,6 @@
 // Who holds what, since when, until when; and what becomes ready next.
 
-import { age, h, number, plural, show, table, when } from "./dom.js";
+import { age, h, number, plural, show, table } from "./dom.js";
 import { Live } from "./net.js";
 import { jobTable } from "./jobs.js";
 import { queueLink } from "./overview.js";
@@ -16,7 +16,7 @@ export function workers(page) {
       h("section", { "data-key": "leases" }, h("h2", null, `Leases: ${number(view.leases.length)}${view.more ? ", and more than are shown" : ""}`),
         table("Leases", [["Worker", { wide: true }], ["Queue", { wide: true }], ["Jobs", { n: true }], ["Since"], ["Until"], ["Holds", { wide: true }]], view.leases.map((row) => ({
           key: row.lease_id,
-          cells: [row.worker || h("span", { class: "soft" }, "no name"), link(row), number(row.jobs), age(row.since_ms), when(row.until_ms),
+          cells: [row.worker || h("span", { class: "soft" }, "no name"), link(row), number(row.jobs), age(row.since_ms), age(row.until_ms),
             [row.ids.map((id, at) => [at > 0 && ", ", h("a", { class: "mono", href: `#/job/${encodeURIComponent(row.tenant)}/${encodeURIComponent(row.queue)}/${id}` }, id)]), row.jobs > row.ids.length && ` and ${plural(row.jobs - row.ids.length, "other")}`]],
         })), "Nobody holds a job.")),
       h("section", { "data-key": "seen" }, h("h2", null, "Claimed lately"),
