@@ -65,11 +65,13 @@ def token(
 
 
 @contextmanager
-def running(clock: ManualClock | None = None, capnp: bool = False, **settings: Any) -> Iterator[Running]:
+def running(
+    clock: ManualClock | None = None, capnp: bool = False, url: str = "memory:", **settings: Any
+) -> Iterator[Running]:
     """`settings` are those of `serving.Server`."""
     served = Server(**{"auth": Auth(secret=Secret(SECRET.decode())), **settings})
     bind = Bind("127.0.0.1", 0)
-    with tenure.open("memory:", clock=clock, sweep=False) as store, listening(bind) as sock:
+    with tenure.open(url, clock=clock, sweep=False) as store, listening(bind) as sock:
         service = Service(store, bind, served, capnp=bind if capnp else None)
         with service.running(sock), closing(Running(store, sock.getsockname()[1])) as made:
             if service.capnp is not None:

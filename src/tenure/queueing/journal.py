@@ -29,7 +29,7 @@ _CURSOR = Struct(">BQH")  # version, commit, events of it that were read
 #: Rows one trim may delete: an engine without range deletes walks over each.
 _TRIM = 10_000
 #: Rows that `newest` reads at a time, going back from the end.
-_NEWEST_ROWS = 100
+_NEWEST_ROWS = 20
 
 
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -111,14 +111,24 @@ def newest(core: Core, limit: int) -> EventPage:
         oldest, last = bounds(reader)
         durable = core.engine.durable()
         end = commit = (last if durable is None else min(last, durable)) + 1
-        found: list[Event] = []
-        while commit > oldest and len(found) < limit:
-            begin = max(oldest, commit - _NEWEST_ROWS)
-            part: list[Event] = []
-            for number, row in rows_from(reader, begin, commit - 1):
-                part += [_shown(core, reader, row, number, index, event) for index, event in enumerate(row.events)]
-            found, commit = part + found, begin
-        return EventPage(found[-limit:], cursor(end, 0))
+        parts: list[list[Event]] = []
+        left = limit
+        while commit > oldest and left:
+            rows = reader.scan(
+                keyspace.JOURNAL, keyspace.commit(oldest), keyspace.commit(commit), _NEWEST_ROWS, reverse=True
+            )
+            if not rows:
+                break
+            for key, value in rows:
+                commit = keyspace.split_commit(key)
+                row = records.decode_journal(value, commit)
+                first = max(0, len(row.events) - left)
+                taken = enumerate(row.events[first:], first)
+                parts.append([_shown(core, reader, row, commit, index, event) for index, event in taken])
+                left -= len(row.events) - first
+                if not left:
+                    break
+        return EventPage([event for part in reversed(parts) for event in part], cursor(end, 0))
 
     return core.read(run)
 

@@ -24,6 +24,8 @@ from tenure.storage.keyspace import Counter
 ANSWER_BYTES = 16 * 1024**2
 #: Ready rows that `counts` looks at before it says "at least".
 COUNT_SCAN = 10_000
+#: Of each kind, ready and scheduled, so many are looked at before more are.
+_FEW = 64
 _PRIORITIES = range(9, -1, -1)
 #: The spaces that a job is shown from.
 _SHOWN = (
@@ -298,24 +300,28 @@ def _count_and_oldest(reader: Reader, queue: Registered, now_ms: int, scan: int)
 
 
 def _count_both(reader: Reader, queue: Registered, now_ms: int, scan: int, number: dict[Counter, int]) -> Counts:
-    """Where some jobs are ready and some scheduled."""
+    """Where some jobs are ready and some scheduled: whichever kind is few is counted, and the other is the rest."""
     waiting = number[Counter.WAITING]
-    ready = scheduled = 0
-    # Looked at from both ends of time: whichever kind is few is counted exactly, and the other is the rest.
+    for bound in (min(_FEW, scan), scan):
+        ready = _count_keys(reader, queue, now_ms, bound, scheduled=False)
+        if ready <= bound:
+            return _counts(number, ready, waiting - ready, False)
+        scheduled = _count_keys(reader, queue, now_ms, bound, scheduled=True)
+        if scheduled <= bound:
+            return _counts(number, waiting - scheduled, scheduled, False)
+    return _counts(number, scan, waiting - scan, True)
+
+
+def _count_keys(reader: Reader, queue: Registered, now_ms: int, bound: int, *, scheduled: bool) -> int:
+    """Index keys of ready or of scheduled jobs, as far as `bound` and one more."""
+    found = 0
     for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
         middle = keyspace.ready_until(queue.number, priority, now_ms)
-        ready += len(reader.keys(keyspace.READY, prefix, middle, scan + 1 - min(ready, scan)))
-        if ready <= scan:
-            continue
-    if ready <= scan:
-        return _counts(number, ready, waiting - ready, False)
-    for priority in _PRIORITIES:
-        middle = keyspace.ready_until(queue.number, priority, now_ms)
-        end = keyspace.ready_tier_end(queue.number, priority)
-        scheduled += len(reader.keys(keyspace.READY, middle, end, scan + 1 - min(scheduled, scan)))
-    if scheduled <= scan:
-        return _counts(number, waiting - scheduled, scheduled, False)
-    return _counts(number, scan, waiting - scan, True)
+        begin, end = (middle, keyspace.ready_tier_end(queue.number, priority)) if scheduled else (prefix, middle)
+        found += len(reader.keys(keyspace.READY, begin, end, bound + 1 - found))
+        if found > bound:
+            break
+    return found
 
 
 def _ready_and_scheduled(reader: Reader, queue: Registered, now_ms: int) -> tuple[int | None, bool]:

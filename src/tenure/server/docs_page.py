@@ -95,6 +95,10 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
     content = operation["responses"]["200"]["content"]
     answers = _type(content["application/json"]["schema"]) if "application/json" in content else _(", ".join(content))
     lines.append(f"<p>{asks}answers {answers}</p>")
+    sample = operation["x-codeSamples"][0]["source"]
+    lines.append(
+        f'<pre tabindex="0" role="group" aria-label="Example of {_(operation["operationId"])}">{_(sample)}</pre>'
+    )
     return "".join(lines)
 
 

@@ -105,19 +105,19 @@ class Dashboard:
         headers = plain_headers(scope["headers"])
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
 
-        async def identify() -> Read:
-            return self._reader(view, await self._identify(scope, headers), query)
+        async def identify(after: int | None) -> Read:
+            return self._reader(view, await self._identify(scope, headers), query, after)
 
         await self._count(await self._identify(scope, headers))
         if "text/event-stream" not in headers.get("accept", ""):
-            body = await self._operations.runner.run(await identify())
+            body = await self._operations.runner.run(await identify(None))
             return Reply(200, "application/json", body, _NO_STORE)
 
         async def caller_leaves() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        await self.live.stream(send, identify, caller_leaves)
+        await self.live.stream(send, identify, self.history.moment, caller_leaves)
         return Streamed
 
     async def _identify(self, scope: Scope, headers: Mapping[str, str]) -> Identity:
@@ -135,8 +135,10 @@ class Dashboard:
         if not app.quota.free(identity):
             await app.runner.run(app.quota.draw, identity)
 
-    def _reader(self, view: View, identity: Identity, query: Mapping[str, str]) -> Callable[[], bytes]:
-        viewer = Viewer(self._operations.dispatcher.backend, self.history, identity, self._tokens)
+    def _reader(
+        self, view: View, identity: Identity, query: Mapping[str, str], after: int | None
+    ) -> Callable[[], bytes]:
+        viewer = Viewer(self._operations.dispatcher.backend, self.history, identity, self._tokens, after)
         return lambda: shown(view, viewer, query)
 
 

@@ -2,8 +2,8 @@
 
 Two sources, both read at a bounded cost however busy the store is:
 
-    counters   the queues' own, read every TICK_S, and by pages that are looked at, at most once a second: jobs in, out,
-               waiting, leased and dead, at the end of each minute
+    counters   the queues' own, read every TICK_S or more rarely, and for pages that are looked at: jobs in, out, waiting,
+               leased and dead, at the end of each minute
     events     the newest of the journal, at most EVENTS a tick (what is more is passed over): how long jobs waited and
                ran, each queue's last claim, each worker's
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from time import thread_time
 
 from msgspec import Struct
 
@@ -36,7 +37,11 @@ MINUTES = 60
 _WORKERS = 500
 #: Jobs whose time to become ready is remembered until they are claimed.
 _DELAYED = 10_000
+#: A reading serves this long, or so many times as long as it took, whichever is more.
 _FRESH_MS = 1_000
+_FRESH_TIMES = 20
+#: The share of one core that reading in the background may take.
+_SHARE = 0.01
 #: A rate is taken over about this time.
 _RATE_MS = 60_000
 
@@ -123,7 +128,9 @@ class History:
         self._thread: threading.Thread | None = None
         self._queues: dict[QueueName, QueueHistory] = {}
         self._infos: Sequence[QueueInfo] = ()
+        #: When the last reading began, by the steady clock, and the processor's seconds that it took.
         self._read_ms: int | None = None
+        self._cost_s = 0.0
         self._cursor: str | None = None
         self._delayed: OrderedDict[str, int] = OrderedDict()
         self._workers: OrderedDict[str, WorkerSeen] = OrderedDict()
@@ -146,7 +153,7 @@ class History:
             except Exception as exc:  # noqa: BLE001 - the next tick may find the store well again
                 if not self._stopping.is_set():
                     telemetry.warn("dashboard_history_failed", exc)
-            self._stopping.wait(TICK_S)
+            self._stopping.wait(max(TICK_S, self._cost_s / _SHARE))
 
     def tick(self) -> None:
         """Read the counters, and what the journal has new."""
@@ -160,13 +167,19 @@ class History:
             for event in events:
                 self._note(event)
 
-    def infos(self) -> Sequence[QueueInfo]:
-        """All queues with their counters, read from the store if the last reading is older than a second."""
+    def moment(self) -> int:
+        """Now, for `infos`."""
+        return self._clock.steady_ms()
+
+    def infos(self, after: int | None = None) -> Sequence[QueueInfo]:
+        """All queues with their counters: the last reading, if it is recent. `after`: if it began after that moment."""
         with self._lock:
             now = self._clock.steady_ms()
-            if self._read_ms is None or now - self._read_ms >= _FRESH_MS:
-                self._infos = self._backend.queues(None)
-                self._read_ms = self._clock.steady_ms()
+            oldest = now - max(_FRESH_MS, self._cost_s * 1000 * _FRESH_TIMES) if after is None else after
+            if self._read_ms is None or self._read_ms <= oldest:
+                began = thread_time()
+                self._infos, self._read_ms = self._backend.queues(None), now
+                self._cost_s = thread_time() - began
                 self._count(self._infos)
             return self._infos
 

@@ -21,14 +21,14 @@ import msgspec
 from tenure.errors import NotFound, TenureError
 from tenure.server.asgi import OperationsApp, Send, start_of
 
-SHARE = 0.03
+SHARE = 0.02
 PACE_S = 1.0
 QUIET_S = 5.0
 ALIVE_S = 5.0
 _A_YEAR_MS = 86_400_000 * 365
 
 Read = Callable[[], bytes]
-Identify = Callable[[], Awaitable[Read]]
+Identify = Callable[[int | None], Awaitable[Read]]
 
 
 class LiveViews:
@@ -38,10 +38,17 @@ class LiveViews:
         self._operations = operations
         self.streams = 0
 
-    async def stream(self, send: Send, identify: Identify, caller_leaves: Callable[[], Awaitable[None]]) -> None:
+    async def stream(
+        self,
+        send: Send,
+        identify: Identify,
+        moment: Callable[[], int],
+        caller_leaves: Callable[[], Awaitable[None]],
+    ) -> None:
         """Send until the caller leaves, its token expires or the server stops.
 
-        `identify` returns the function that reads the view for the caller. Raises what it or the first reading raises.
+        `identify` returns the function that reads the view for the caller, with what has happened until a moment.
+        `moment` tells it. Raises what `identify` or the first reading raises.
         """
         app, loop, woken = self._operations, asyncio.get_running_loop(), asyncio.Event()
 
@@ -49,7 +56,7 @@ class LiveViews:
             with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
                 loop.call_soon_threadsafe(woken.set)
 
-        first, cost = await app.runner.run(_timed, await identify())
+        first, cost = await app.runner.run(_timed, await identify(None))
         entry_key = object()
         entry = app.dispatcher.in_flight.enter(entry_key, notify)
         gone = asyncio.ensure_future(caller_leaves())
@@ -72,7 +79,7 @@ class LiveViews:
                     return
                 woken.clear()
                 try:
-                    read, cost = await app.runner.run(_timed, await identify())
+                    read, cost = await app.runner.run(_timed, await identify(moment()))
                 except TenureError as exc:
                     await self._say(send, "ended", msgspec.json.encode({"why": exc.code, "detail": _words(exc)}))
                     return

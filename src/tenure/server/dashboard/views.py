@@ -16,7 +16,7 @@ Another tenant's queue or job is answered like an unknown one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple
 
@@ -62,6 +62,8 @@ class Viewer(NamedTuple):
     identity: Identity
     #: Whether the caller signed in, and can sign out.
     signed_in: bool
+    #: Numbers of queues have to be read after this moment (`History.moment`); None: a recent reading does.
+    after: int | None = None
 
     def tenant(self, named: str) -> str | None:
         """The tenant that a query means; None: all, which an operator sees. Raises NotFound."""
@@ -76,17 +78,20 @@ class Viewer(NamedTuple):
 
     def infos(self, tenant: str = "") -> Iterator[QueueInfo]:
         acting = self.tenant(tenant)
-        for info in self.history.infos():
+        for info in self.history.infos(self.after):
             if self.identity.sees(acting, QueueName(info.tenant, info.queue)):
                 yield info
 
     def info(self, name: QueueName) -> QueueInfo:
         """Raises NotFound. A queue that is newer than the last reading is looked for in the store."""
-        for infos in (self.history.infos, lambda: self.backend.queues(name.tenant)):
-            for info in infos():
-                if info.tenant == name.tenant and info.queue == name.queue:
-                    return info
+        found = _named(self.history.infos(self.after), name) or _named(self.backend.queues(name.tenant), name)
+        if found is not None:
+            return found
         raise NotFound(f"there is no queue {name.queue!r}")
+
+
+def _named(infos: Sequence[QueueInfo], name: QueueName) -> QueueInfo | None:
+    return next((info for info in infos if info.tenant == name.tenant and info.queue == name.queue), None)
 
 
 # ── me ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
