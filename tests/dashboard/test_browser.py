@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it carries none
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tenure import Policy
+from tenure import ManualClock, Policy
 from tests.dashboard.conftest import Visit
-from tests.dashboard.scene import furnish
-from tests.server.running import Running, token
+from tests.dashboard.scene import an_hour, furnish
+from tests.server.running import Running, running, token
 
 NewVisit = Callable[..., Visit]
 #: One worker runs them all: they share the browser.
@@ -225,3 +225,23 @@ def _check(page: Page, name: str, kind: str, screenshots: Path) -> None:
 def _fits(page: Page, name: str, kind: str) -> None:
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, f"{name} is wider than the {kind}'s window by {wide} pixels"
+
+
+def test_charts_show_the_last_hour(browser: Browser, screenshots: Path):
+    """Also the picture in the README."""
+    clock = ManualClock()
+    with running(clock) as server:
+        assert server.service is not None
+        an_hour(server.store, clock, server.service.dashboard.history)
+        context = browser.new_context(
+            viewport={"width": 1120, "height": 590}, reduced_motion="reduce", timezone_id="UTC"
+        )
+        page = Visit(context.new_page(), server).sign_in(token(None, "operator"))
+        expect(page.get_by_role("table", name="Queues").locator("tbody tr")).to_have_count(5)
+        page.screenshot(path=screenshots / "readme.png")
+        page.get_by_role("link", name="globex / imports").click()
+        expect(page.get_by_role("img", name=re.compile("^Jobs a minute, last hour"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("^Wait, last hour. Latest: mean [0-9]"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("^Run time, last hour. Latest: mean [0-9]"))).to_be_visible()
+        page.screenshot(path=screenshots / "queue-hour.png", full_page=True)
+        context.close()

@@ -29,8 +29,9 @@ _OWN = {"date", "tenure-request", "content-length", "server"}
 
 
 class Running:
-    def __init__(self, store: tenure.Store, port: int) -> None:
+    def __init__(self, store: tenure.Store, port: int, service: Service | None = None) -> None:
         self.store = store
+        self.service = service
         self.port = port
         self.capnp_port = 0
         self.url = f"http://127.0.0.1:{port}"
@@ -73,7 +74,7 @@ def running(
     bind = Bind("127.0.0.1", 0)
     with tenure.open(url, clock=clock, sweep=False) as store, listening(bind) as sock:
         service = Service(store, bind, served, capnp=bind if capnp else None)
-        with service.running(sock), closing(Running(store, sock.getsockname()[1])) as made:
+        with service.running(sock), closing(Running(store, sock.getsockname()[1], service)) as made:
             if service.capnp is not None:
                 made.capnp_port = service.capnp.port
             yield made

@@ -11,10 +11,10 @@ from typing import Any
 _STYLE = """
 :root { --text: #222; --back: #fff; --soft: #f5f5f2; --line: #ccc; --link: #0645ad }
 @media (prefers-color-scheme: dark) { :root { --text: #ddd; --back: #1b1b1b; --soft: #262626; --line: #444; --link: #8ab4f8 } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: var(--text); background: var(--back) }
+body { overflow-wrap: anywhere } body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: var(--text); background: var(--back) }
 a { color: var(--link) } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) } h3 { margin: 1.6rem 0 0; overflow-wrap: anywhere }
 code, pre { font: 14px/1.4 ui-monospace, monospace } p { margin: .2rem 0 } .m { display: inline-block; min-width: 4.5rem; font-weight: 700 }
-pre { background: var(--soft); padding: .6rem; overflow: auto } a { text-decoration: underline } nav a { margin-right: .8rem; white-space: nowrap }
+pre { background: var(--soft); padding: .6rem; overflow: auto; white-space: pre-wrap; margin: .4rem 0 } a { text-decoration: underline } nav a { margin-right: .8rem; white-space: nowrap }
 .t { overflow-x: auto } table { border-collapse: collapse } td, th { text-align: left; padding: .1rem .8rem .1rem 0; vertical-align: top }
 """
 

@@ -50,17 +50,23 @@ class LiveViews:
         `identify` returns the function that reads the view for the caller, with what has happened until a moment.
         `moment` tells it. Raises what `identify` or the first reading raises.
         """
-        app, loop, woken = self._operations, asyncio.get_running_loop(), asyncio.Event()
+        app, loop = self._operations, asyncio.get_running_loop()
+        woken, over = asyncio.Event(), asyncio.Event()
+
+        def wake() -> None:
+            woken.set()
+            if app.dispatcher.stopping:
+                over.set()
 
         def notify() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
-                loop.call_soon_threadsafe(woken.set)
+                loop.call_soon_threadsafe(wake)
 
         first, cost = await app.runner.run(_timed, await identify(None))
         entry_key = object()
         entry = app.dispatcher.in_flight.enter(entry_key, notify)
         gone = asyncio.ensure_future(caller_leaves())
-        gone.add_done_callback(lambda done: woken.set())
+        gone.add_done_callback(lambda done: over.set())
         watch = await app.runner.run(app.dispatcher.backend.watch, (None,), _A_YEAR_MS, notify)
         self.streams += 1
         try:
@@ -69,10 +75,9 @@ class LiveViews:
             await self._say(send, "view", first)
             last, told = first, loop.time()
             while True:
-                await asyncio.sleep(max(PACE_S, cost / SHARE * self.streams))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), QUIET_S)
-                if gone.done() or entry.over:
+                await _first_of(max(PACE_S, cost / SHARE * self.streams), over)
+                await _first_of(QUIET_S, woken, over)
+                if gone.done():
                     return
                 if app.dispatcher.stopping:
                     await self._say(send, "ended", b'{"why": "stopping"}')
@@ -105,6 +110,14 @@ class LiveViews:
     async def _say(send: Send, event: str, data: bytes) -> None:
         body = b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+    """Return when one of the events is set, or time is up."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 def _timed(read: Read) -> tuple[bytes, float]:

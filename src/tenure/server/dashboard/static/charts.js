@@ -16,8 +16,12 @@ const points = (values, most, width, height, top = 0) => {
 const largest = (...lists) => Math.max(1, ...lists.flat().filter((value) => value !== null));
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
+/** Without the minute that is not over yet. */
+export const whole = (values) => [...values.slice(0, -1), null];
+
 export function spark(ins, outs) {
   if (!ins?.length) return h("span", { class: "soft" }, "–");
+  [ins, outs] = [ins.slice(0, -1), outs.slice(0, -1)];
   const most = largest(ins, outs);
   const said = `Last hour: ${number(sum(ins))} in, ${number(sum(outs))} out`;
   return s("svg", { class: "spark", viewBox: "0 0 120 26", preserveAspectRatio: "none", role: "img", "aria-label": said },

@@ -1,7 +1,7 @@
 // One queue: numbers, the last hour, its policy, its jobs.
 
 import { age, h, number, plural, rate, show, span } from "./dom.js";
-import { chart } from "./charts.js";
+import { chart, whole } from "./charts.js";
 import { act, Live } from "./net.js";
 import { jobTable, searched, searchForm } from "./jobs.js";
 import { tiles } from "./overview.js";
@@ -43,7 +43,7 @@ export function queue(page, tenant, name) {
       h("p", { class: "small soft" }, `${plural(view.enqueued, "job")} enqueued since the queue was made, ${number(view.removed)} gone, ${number(view.done)} kept as done. Charts since `, view.since_ms ? age(view.since_ms) : "now", "; wait and run times are of a sample where the store is busy."));
     const c = view.charts;
     show(places.charts, h("div", { class: "charts" },
-      chart("Jobs a minute", [["in", c.ins], ["out", c.outs]], c.first_minute),
+      chart("Jobs a minute", [["in", whole(c.ins)], ["out", whole(c.outs)]], c.first_minute),
       chart("Backlog, jobs", [["waiting", c.waiting], ["leased", c.leased]], c.first_minute),
       chart("Wait", [["mean", c.wait_ms], ["longest", c.longest_wait_ms]], c.first_minute, { ms: true }),
       chart("Run time", [["mean", c.run_ms], ["longest", c.longest_run_ms]], c.first_minute, { ms: true })));
