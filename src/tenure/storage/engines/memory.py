@@ -140,6 +140,8 @@ class MemoryEngine:
 
     def _apply(self, changes: Changes) -> None:
         """Requires: the writer's lock is held. Doing it again changes nothing."""
+        if self._writer.checked:
+            self._writer.assert_held()
         tables = self._tables
         assert isinstance(changes, Transaction)
         for offset, row in enumerate(changes.journal):
