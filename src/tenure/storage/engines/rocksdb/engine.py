@@ -18,6 +18,7 @@ from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
 from tenure.process import Layer, closed_at_exit, renewed_after_fork
 from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, Traits, Transaction
+from tenure.storage.engines.rocksdb import fork_exit
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
 from tenure.storage.engines.rocksdb.log_rotation import LogRotation
@@ -56,6 +57,8 @@ class RocksEngine:
     ) -> None:
         folder = Folder(path, "rocksdb")
         existed = folder.check()
+        if not existed:
+            fork_exit.refuse_inherited_pool()  # before anything is made; a store that is there may be joined instead
         folder.lock(listens=listens)
         #: Changes whenever memory was thrown away (`storage.engine.Engine.generation`).
         self.generation = 0
