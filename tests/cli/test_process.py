@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -217,6 +218,19 @@ def test_a_server_that_cannot_run_makes_no_store(tmp_path: Path, missing: str, e
     )  # fmt: skip
     assert ran.returncode == 2, ran.stderr
     assert f"the package {missing} is not installed. Install it with: pip install 'tenure[{extra}]'" in ran.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("args", [("--bind", "{}"), ("--bind", "127.0.0.1:0", "--capnp", "{}")], ids=["bind", "capnp"])
+def test_a_server_whose_port_is_taken_makes_no_store(tmp_path: Path, args: tuple[str, ...]):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        ran = subprocess.run(
+            [*TENURE, "serve", *(word.format(place) for word in args)],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert ran.returncode, ran.stderr
+    assert f"cannot listen on {place}: Address already in use" in ran.stderr
     assert not (tmp_path / "data").exists()
 
 
