@@ -6,12 +6,11 @@ import click
 from msgspec.structs import replace
 
 from tenure.cli.command import command
-from tenure.cli.serve import settings_format
 from tenure.cli.session import Session
 from tenure.errors import SettingsError
 from tenure.extras import require
 from tenure.server_settings import Auth
-from tenure.telemetry import configure_logging, inform
+from tenure.telemetry import configure_logging
 
 
 @command(
@@ -49,8 +48,8 @@ def dashboard(session: Session, bind: str) -> None:
     with listening(place) as sock, session.store() as store:
         place = place._replace(port=sock.getsockname()[1])
         service = Service(store, place, served)
-        if settings_format(session) == "json":
-            inform("serving", address=place.url(), store=store.url)
-        else:
-            session.out.note(f"Showing {store.url} at {place.url()}. Ctrl-C ends it.")
+        if session.json:
+            session.out.emit({"address": place.url(), "store": store.url})
+            session.out.flush()
+        session.out.note(f"Showing {store.url} at {place.url()}. Ctrl-C ends it.")
         service.run(sock)
