@@ -18,7 +18,7 @@ from time import thread_time
 
 import msgspec
 
-from tenure.errors import NotFound, TenureError
+from tenure.errors import TenureError
 from tenure.server.asgi import OperationsApp, Send, start_of
 
 SHARE = 0.02
@@ -62,49 +62,54 @@ class LiveViews:
             with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
                 loop.call_soon_threadsafe(wake)
 
-        first, cost = await app.runner.run(_timed, await identify(None))
-        entry_key = object()
-        entry = app.dispatcher.in_flight.enter(entry_key, notify)
-        gone = asyncio.ensure_future(caller_leaves())
-        gone.add_done_callback(lambda done: over.set())
         watch = await app.runner.run(app.dispatcher.backend.watch, (None,), _A_YEAR_MS, notify)
+        key, gone = object(), asyncio.ensure_future(caller_leaves())
+        entry = app.dispatcher.in_flight.enter(key, notify)
+        gone.add_done_callback(lambda done: over.set())
         self.streams += 1
         try:
+            last, cost = await app.runner.run(_timed, await identify(None))
             await send(start_of(200, "text/event-stream", (("Cache-Control", "no-store"),)))
-            await self._say(send, "now", self._now())
-            await self._say(send, "view", first)
-            last, told = first, loop.time()
+            await self._say_now(send)
+            await self._say(send, "view", last)
             while True:
-                await _first_of(max(PACE_S, cost / SHARE * self.streams), over)
-                await _first_of(QUIET_S, woken, over)
+                await self._rest(send, max(PACE_S, cost / SHARE * self.streams), over)
+                await self._rest(send, QUIET_S, woken, over)
                 if gone.done():
                     return
                 if app.dispatcher.stopping:
-                    await self._say(send, "ended", b'{"why": "stopping"}')
+                    await self._end(send, "stopping")
                     return
                 woken.clear()
+                await app.runner.run(watch.again)  # before the look: what happens during it wakes again
                 try:
                     read, cost = await app.runner.run(_timed, await identify(moment()))
                 except TenureError as exc:
-                    await self._say(send, "ended", msgspec.json.encode({"why": exc.code, "detail": _words(exc)}))
+                    await self._end(send, exc.code)
                     return
                 if read != last:
                     await self._say(send, "view", read)
                     last = read
-                if loop.time() - told >= ALIVE_S:
-                    await self._say(send, "now", self._now())
-                    told = loop.time()
-                await app.runner.run(watch.again)
         finally:
             self.streams -= 1
             gone.cancel()
             watch.close()
-            app.dispatcher.in_flight.leave(entry_key, entry)
-            with contextlib.suppress(Exception):
-                await send({"type": "http.response.body", "body": b""})
+            app.dispatcher.in_flight.leave(key, entry)
 
-    def _now(self) -> bytes:
-        return msgspec.json.encode({"now_ms": self._operations.dispatcher.backend.now_ms()})
+    async def _rest(self, send: Send, seconds: float, *events: asyncio.Event) -> None:
+        """Return when one of the events is set, or time is up. Meanwhile the page is told that the stream lives."""
+        until = asyncio.get_running_loop().time() + seconds
+        while (left := until - asyncio.get_running_loop().time()) > 0 and not any(event.is_set() for event in events):
+            await _first_of(min(left, ALIVE_S), *events)
+            await self._say_now(send)
+
+    async def _say_now(self, send: Send) -> None:
+        now_ms = await self._operations.runner.run(self._operations.dispatcher.backend.now_ms)
+        await self._say(send, "now", msgspec.json.encode({"now_ms": now_ms}))
+
+    async def _end(self, send: Send, why: str) -> None:
+        await self._say(send, "ended", msgspec.json.encode({"why": why}))
+        await send({"type": "http.response.body", "body": b""})
 
     @staticmethod
     async def _say(send: Send, event: str, data: bytes) -> None:
@@ -124,8 +129,3 @@ def _timed(read: Read) -> tuple[bytes, float]:
     """What was read, and the processor's time that it took, in seconds."""
     began = thread_time()
     return read(), thread_time() - began
-
-
-def _words(exc: TenureError) -> str:
-    """Of errors that name nothing of the server's own."""
-    return str(exc) if isinstance(exc, NotFound) else ""
