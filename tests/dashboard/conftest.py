@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.server.running import Running, running
 
@@ -19,6 +19,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 #: Where screenshots are put; of `make test`, nowhere but the test's own folder.
 SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+expect.set_options(timeout=30_000)  # a busy machine is slow, which is no failure of a page
 _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
@@ -49,7 +50,7 @@ class Visit:
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("console", self._console)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(30_000)
 
     def _console(self, message: object) -> None:
         text = getattr(message, "text", "")

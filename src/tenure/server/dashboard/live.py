@@ -72,6 +72,7 @@ class LiveViews:
             await send(start_of(200, "text/event-stream", (("Cache-Control", "no-store"),)))
             await self._say_now(send)
             await self._say(send, "view", last)
+            woken.set()  # the first look may have been at a reading that was a moment old
             while True:
                 await self._rest(send, max(PACE_S, cost / SHARE * self.streams), over)
                 await self._rest(send, QUIET_S, woken, over)
