@@ -11,10 +11,15 @@ from datetime import UTC, datetime, timedelta
 
 import tenure.spark
 from tenure.spark.jobs.archive import ArchiveBusy, archive
+from tenure.spark.session import SHORT_LIVED_JAVA
 
 
 def main(url: str, root: str, scratch: str) -> None:
-    conf = {"spark.local.dir": scratch, "spark.log.level": "ERROR"}
+    conf = {
+        "spark.local.dir": scratch,
+        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
+    }
     spark = tenure.spark.session("archive", master="local[1]", memory="512m", conf=conf)
     while True:
         try:

@@ -12,7 +12,10 @@ import tenure
 import tenure.spark
 from tenure import bulk
 from tenure.bulk.schemas import TABLES
+from tenure.errors import TenureError
+from tenure.spark.datasource import TenureSource
 from tests.bulk.filling import fill
+from tests.spark.made import schema_of
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +144,12 @@ def test_a_store_is_read_while_it_is_open(spark: SparkSession, tmp_path: Path, s
     ],
 )  # fmt: skip
 def test_errors_say_what_is_wrong(spark: SparkSession, url: str, options: dict[str, str | None], said: str):
-    reader = spark.read.format("tenure")
-    for name, value in ({"url": url} | options).items():
-        if value is not None:
-            reader = reader.option(name, value)
-    with pytest.raises(Exception, match=said):
-        reader.load().count()
+    """As Spark calls the source, in its own processes; of an error there it shows the text."""
+    source = TenureSource({name: value for name, value in ({"url": url} | options).items() if value is not None})
+    with pytest.raises(TenureError, match=said):
+        source.reader(schema_of(source)).partitions()
+
+
+def test_spark_shows_the_text_of_an_error(spark: SparkSession, url: str):
+    with pytest.raises(Exception, match="unknown option 'nosuch'"):
+        load(spark, url, nosuch="1").count()

@@ -20,6 +20,8 @@ READS = "SPARK_TENURE_READS"
 
 #: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
 JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+#: For a Java that lives for seconds or minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
+SHORT_LIVED_JAVA = f"{JAVA} -XX:TieredStopAtLevel=1"
 
 
 def session(
