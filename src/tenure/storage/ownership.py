@@ -15,6 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+Record = dict[str, Any]
+"""The facts of `record`, as they were read back: those of an older version are fewer."""
+
 #: Ids of the records that this process has written and not withdrawn.
 _ours: set[str] = set()
 
@@ -70,7 +73,7 @@ def described(written: bytes) -> tuple[str, str]:
     return who, f"Stop it (kill {found['pid']}), or give this one a folder of its own."
 
 
-def _read(written: bytes) -> dict[str, Any] | None:
+def _read(written: bytes) -> Record | None:
     try:
         found = json.loads(written)
         return found if isinstance(found["pid"], int) and isinstance(found["since"], int) and found["host"] else None
@@ -78,13 +81,13 @@ def _read(written: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _is_ours(found: dict[str, Any]) -> bool:
+def _is_ours(found: Record) -> bool:
     if "id" in found:
         return found["id"] in _ours
     return bool(found["pid"] == os.getpid())  # written by an older version
 
 
-def _gone(found: dict[str, Any]) -> bool:
+def _gone(found: Record) -> bool:
     """Whether its writer is known to have ended. Never true of one in another container or on another machine."""
     if found.get("place") != _place() or not found.get("start"):
         return False
