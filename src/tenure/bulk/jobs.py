@@ -21,7 +21,6 @@ from tenure.storage.engine import Snapshot, Space, Walk
 #: Columns that need more than the state's row.
 FROM_JOBS = ("created_at", "key", "headers", "payload")
 FROM_NOTES = ("error", "result", "progress", "progress_note")
-FROM_LEASES = ("lease_until", "worker")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
 _FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024

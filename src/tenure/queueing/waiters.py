@@ -40,11 +40,6 @@ class Waiters:
         #: Who waits, by topic. Without the lock it tells whether there is anyone: whoever joins now looks at the store after.
         self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
-    @property
-    def anyone(self) -> bool:
-        """Whether there is anyone to wake."""
-        return bool(self.lines)
-
     def renew(self) -> None:
         """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""
         self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point

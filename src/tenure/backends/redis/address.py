@@ -43,10 +43,6 @@ class Address(NamedTuple):
     shown: str = ""
 
 
-def is_redis(scheme: str) -> bool:
-    return _SCHEME.match(scheme) is not None
-
-
 def parse(url: str) -> Address:
     """Read a URL. Raises OpenError, which never shows the password, for one that cannot be read."""
     shown = without_password(url)

@@ -75,7 +75,7 @@ def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -
 
 
 JOB_BYTES = _JOB_BYTES = _JOB.size
-unpack_job = _unpack_job = _JOB.unpack_from
+_unpack_job = _JOB.unpack_from
 
 
 JobFields = tuple[Any, ...]

@@ -12,9 +12,7 @@ from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack
 _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack
 _unpack_lease = _LEASE.unpack_from
-LEASE_BYTES = _LEASE_BYTES = _LEASE.size + 4
-#: As stored, with the checksum as one more field: for whoever has looked at the length, and compares it.
-unpack_sealed_lease = Struct(_LEASE.format + "I").unpack
+_LEASE_BYTES = _LEASE.size + 4
 
 
 class LeaseRecord(NamedTuple):

@@ -76,8 +76,6 @@ def decode_state(value: bytes, job: bytes) -> StateRecord:
     return new_tuple(StateRecord, state_fields(value, job))
 
 
-#: As stored, with the checksum as one more field: for whoever has looked at the length, and compares it.
-unpack_sealed_state = Struct(_STATE.format + "I").unpack
 #: Steps that a batch takes as a whole: no line of Python for each row.
 _unpack_sealed = Struct(_STATE.format + "4x").unpack
 _unpack_sum = Struct(f">{_STATE_BODY}xI").unpack
