@@ -1,8 +1,8 @@
-"""Following the journal from another process: where it begins and ends, and its rows between two places.
+"""Following the journal from another process: its first and last position, and its rows between two positions.
 
-A place is a commit and the number of its first event; the place behind the last commit is where the next will be written.
-A few events are fetched from the store as stored rows and decoded here; many are read from a snapshot, in parts. Every
-place that a caller brings is checked: the journal must have a row of that number there, in the store it was made for.
+A position is a commit and the number of its first event; the end position is where the next commit will be written. Few
+events are fetched from the store as stored rows and decoded here; many are read from a snapshot, in parts. Every position
+that a caller brings is checked: the journal must have that commit with that number, in the store it was made for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where task attempts put what they wrote, until a commit says which of them count.
+"""Files that task attempts stage, until a commit records which attempts count.
 
     <root>/<digest of the write's id>/<part>.arrow       chunks of at most 1,000 rows and 16 MiB, each of one queue
                                      /<part>.rejects     rows set aside, with their reason (Parquet)

@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.bulk import table_messages
 from tenure.bulk.plan import event_parts, plan
-from tenure.bulk.snapshots import Kept
+from tenure.bulk.snapshots import FolderSnapshot
 from tenure.errors import TenureError
 from tenure.protocol.problems import problem_of
 from tenure.protocol.snapshot_readers import SIZE
@@ -40,7 +40,7 @@ def _serve(request: bytes, answers: IO[bytes]) -> None:
 
 
 def _answer(ask: table_messages.Ask) -> bytes:
-    moment, query = Kept(ask.folder).moment(), ask.query()
+    moment, query = FolderSnapshot(ask.folder).view(), ask.query()
     if not ask.rows:
         return table_messages.page(moment, query, ask.space, ask.range())
     if ask.first_commit is not None and ask.end_commit is not None:

@@ -1,4 +1,4 @@
-"""Mending by people: replay, purge, discard, cancel, cleanup. Long ones work in chunks, each one transaction."""
+"""Administration of jobs: replay, purge, discard, cancel, cleanup. Long verbs work in chunks, each one transaction."""
 
 from __future__ import annotations
 
