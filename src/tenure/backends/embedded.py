@@ -67,7 +67,8 @@ class KvBackend:
 
     def __init__(self, engine: Engine, url: str, clock: Clock, journal_retention: float = JOURNAL_RETENTION) -> None:
         if engine.traits.scope == "process":
-            # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
+            # Where other processes write, this one never knows that there are no segments: each missing row would cost
+            # a lookup.
             engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)

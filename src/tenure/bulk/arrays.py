@@ -196,7 +196,10 @@ def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> 
 
 
 def as_text(binary: pa.Array) -> pa.Array:
-    """Text of UTF-8 bytes. Bytes that are not UTF-8 are replaced: one bad value must not keep a table from being read."""
+    """Text of UTF-8 bytes.
+
+    Bytes that are not UTF-8 are replaced: one bad value must not keep a table from being read.
+    """
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:

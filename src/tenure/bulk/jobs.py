@@ -115,7 +115,10 @@ _NO_JOBS = blocks.block([], _KEY, "jobs")
 
 
 class _Chunk:
-    """Some rows of `state`, and one method a column. Its batches are read in order, and then it knows what it covered."""
+    """Some rows of `state`, and one method a column.
+
+    Its batches are read in order, and then it knows what it covered.
+    """
 
     def __init__(self, moment: StoreView, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
         self._moment = moment

@@ -83,7 +83,8 @@ def read(moment: StoreView, query: Query, part: Part) -> Iterator[pa.RecordBatch
 
 def _cut(reader: Snapshot, space: Space, ranges: list[Range], rows: int) -> list[Part]:
     if space == keyspace.STATE:
-        # Both spaces have the same keys; of `jobs` no row is ever written twice, so its files tell better how many there are.
+        # Both spaces have the same keys; of `jobs` no row is ever written twice, so its files tell better how many
+        # there are.
         known = spread(within_queues(reader, reader.extents(keyspace.JOBS)), ranges)
         if known.rows > _EXACT:
             return [Part(space, found) for found in known.cut(even(known.rows, rows))]

@@ -154,7 +154,7 @@ def drop(url: str, id: str, token: str | None = None) -> bool:
 
 
 def find(url: str, id: str, token: str | None = None) -> Place:
-    """A snapshot that was taken before. A folder is found without the store, whoever has that open."""
+    """A snapshot that was taken before. Its folder is found without opening the store."""
     if is_server(url):
         with opened(url, token) as store:
             return place(url, store.renew_snapshot(id), token)

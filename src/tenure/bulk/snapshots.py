@@ -26,7 +26,10 @@ _KEPT = 4
 
 
 class FolderSnapshot:
-    """A named snapshot in its folder, for readers on the store's host. Reading renews it, so that it does not expire."""
+    """A named snapshot in its folder, for readers on the store's host.
+
+    Reading renews it, so that it does not expire.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -53,7 +56,7 @@ class FolderSnapshot:
             found = _open.get(str(self._folder))
             if found is None:
                 for gone in [folder for folder in _open if not Path(folder).exists()]:
-                    del _open[gone]  # and its files with it, which were kept for whoever had them open
+                    del _open[gone]  # its last reader's handles kept its files until now
                 while len(_open) >= _KEPT:
                     _open.pop(next(iter(_open)))  # closed when its last reader lets go of it
                 found = _open[str(self._folder)] = StoreView(open_copy(self._folder, self.id), info.taken_at_ms)

@@ -1,7 +1,7 @@
 """Tables over a connection: a query and a part as text, and pages of Arrow.
 
-A page is an Arrow stream of some rows. `tenure.next` in its schema's metadata is the key that the next page begins at; the
-last page has none. A reader that lost its connection asks again from the last whole page.
+A page is an Arrow stream of some rows. `tenure.next` in its schema's metadata is the key that the next page begins at;
+the last page has none. A reader that lost its connection asks again from the last whole page.
 """
 
 from __future__ import annotations

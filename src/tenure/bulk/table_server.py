@@ -1,6 +1,6 @@
 """A process that reads snapshots for a server: requests on its standard input, answers on its standard output.
 
-It ends when nobody can ask any more. Each message is a length, a flag and a body (`protocol.snapshot_readers`).
+It ends when its standard input is closed. Each message is a length, a flag and a body (`protocol.snapshot_readers`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _serve(request: bytes, answers: IO[bytes]) -> None:
         answer, failed = _answer(_ask(request)), 0
     except TenureError as exc:
         answer, failed = msgspec.json.encode(problem_of(exc)), 1
-    except Exception as exc:  # noqa: BLE001 - whoever asked is told, and asks another time
+    except Exception as exc:  # noqa: BLE001 - the server gets the error as its answer
         error = TenureError(f"the table cannot be read: {type(exc).__name__}: {exc}")
         answer, failed = msgspec.json.encode(problem_of(error)), 1
     answers.write(SIZE.pack(len(answer), failed) + answer)

@@ -37,8 +37,8 @@ class Waiter(Generic[S]):
 class Waiters:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point
-        #: The waiting callers, by topic. Read without the lock to see whether there are any: a caller that joins now looks at
-        #: the store afterwards.
+        #: The waiting callers, by topic. Read without the lock to see whether there are any: a caller that joins now
+        #: looks at the store afterwards.
         self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
     def renew(self) -> None:

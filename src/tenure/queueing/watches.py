@@ -3,9 +3,9 @@
     verbs ── wake ──▶ line (waiters.py) ── set ──▶ Watch ── notify ──▶ the server looks again
     the clock ──────▶ WatchThread ────────────────▶ Watch
 
-A watch stands in line like a thread that waits, so that threads and watches are served in turn. A thread that waits watches the
-clock itself; for watches, one `WatchThread` a store does it: it sleeps, by the store's clock, until the first of them has
-a job due or has waited long enough.
+A watch stands in line like a thread that waits, so that threads and watches are served in turn. A thread that waits
+watches the clock itself; for watches, one `WatchThread` a store does it: it sleeps, by the store's clock, until the
+first of them has a job due or has waited long enough.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class WatchSource(Protocol):
         """When a job of these queues becomes ready, or a lease runs out."""
 
     def poll_s(self, journal: bool) -> float | None:
-        """Seconds between two looks at `version`; None: every change wakes a line. `journal`: a watch waits for events."""
+        """Seconds between two looks at `version`; None: every change wakes a line.
+
+        `journal`: a watch waits for events.
+        """
 
     def version(self) -> int:
         """A number that changes with the store: the watches look again when it does."""
@@ -161,7 +164,9 @@ class WatchThread:
         self.store.waiters.leave(watch.waiter)
 
     def plan(self, watch: Watch) -> None:
-        """Note when to notify this watch though no verb wakes it: at its deadline, or when a job is due if it is first in line."""
+        """Note when to notify this watch though no verb wakes it: at its deadline, or when a job is due if it is first
+        in line.
+        """
         at = watch.deadline_ms
         self.store.listen(watch.topics)
         if watch.names:

@@ -1,8 +1,8 @@
 """Who has a store open: what its owner writes into the file OWNER, and what others make of it.
 
 A process id alone says little: two containers on one volume may both be process 1, and a number is used again after its
-process has ended. So a record has a random id, by which its writer knows its own; and boot id, pid namespace and start time
-of the process, by which others on the same system can tell whether it is still there.
+process has ended. So a record has a random id, by which its writer knows its own; and boot id, pid namespace and start
+time of the process, by which others on the same system can tell whether it is still there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def withdraw(id: str | None) -> None:
 def lets_in(written: bytes) -> bool:
     """Whether others may expect to be let in by a socket, soon if not now: by the owner, or by the one that follows it.
 
-    Of a record that cannot be read, or whose writer is gone, nothing is known: another process has only just taken the folder.
+    Of a record that cannot be read, or whose writer is gone, nothing is known: another process has only just taken the
+    folder.
     """
     found = _read(written)
     if found is None:

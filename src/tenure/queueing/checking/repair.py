@@ -1,7 +1,8 @@
 """`check(repair=True)`: repairs what the check found. Each fault is verified again and repaired in one transaction.
 
-What can be derived from other rows is made anew: index and due rows from states, states from the job's last event in the
-journal, counters from a recount. The jobs of a broken lease are given back. What is lost is removed, and reported as lost.
+What can be derived from other rows is made anew: index and due rows from states, states from the job's last event in
+the journal, counters from a recount. The jobs of a broken lease are given back. What is lost is removed, and reported
+as lost.
 """
 
 from __future__ import annotations

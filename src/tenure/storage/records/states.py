@@ -66,7 +66,7 @@ StateFields = tuple[Any, ...]
 
 
 def state_fields(value: bytes, job: bytes) -> StateFields:
-    """As `decode_state`, as a plain tuple: for whoever takes it apart at once."""
+    """The fields that `decode_state` returns, as a plain tuple, which is quicker to make."""
     if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE_BODY)[0] and value[0] == V1:
         return _unpack_state(value)
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
