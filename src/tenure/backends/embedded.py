@@ -48,7 +48,7 @@ from tenure.queueing import (
     staged_writes,
     sweep,
 )
-from tenure.queueing.core import Core
+from tenure.queueing.core import INSPECT_LIMIT, Core
 from tenure.queueing.outcomes import RememberingCore
 from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engine import Engine, Snapshot, Traits
@@ -65,7 +65,14 @@ JOURNAL_RETENTION = journal.KEPT_MS / 1000
 class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
 
-    def __init__(self, engine: Engine, url: str, clock: Clock, journal_retention: float = JOURNAL_RETENTION) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        url: str,
+        clock: Clock,
+        journal_retention: float = JOURNAL_RETENTION,
+        inspect_limit: int = INSPECT_LIMIT,
+    ) -> None:
         if engine.traits.scope == "process":
             # Where other processes write, this one never knows that there are no segments: each missing row would cost
             # a lookup.
@@ -73,6 +80,7 @@ class KvBackend:
         self._engine = engine
         self._core = Core(engine, clock)
         self._core.journal_kept_ms = round(1000 * journal_retention)
+        self._core.inspect_limit = inspect_limit
         bulk_loads.roll_forward(self._core)
         quotas.count_stored(self._core)
         journal.name_store(self._core)

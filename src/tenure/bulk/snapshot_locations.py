@@ -192,7 +192,8 @@ def home(url: str) -> Path:
         )
     if engine not in ("rocksdb", "lmdb") or path is None:
         raise InvalidArgument(
-            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port"
+            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port;"
+            " copy this store first: tenure migrate SOURCE rocksdb:./copy"
         )
     return expand(path)
 

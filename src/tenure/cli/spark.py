@@ -58,8 +58,17 @@ def _url(session: Session) -> str:
     return f"{engine}:{path or ''}"
 
 
-def _run(session: Session, job: str, on: SparkOptions, work: Callable[[SparkSession, Told], Summary]) -> Summary:
-    with spark_session(session, job, on["master"], on["memory"], on["conf"]) as made, step_line(session, job) as told:
+def _run(
+    session: Session,
+    job: str,
+    on: SparkOptions,
+    work: Callable[[SparkSession, Told], Summary],
+    is_short: Callable[[], bool] = lambda: False,
+) -> Summary:
+    with (
+        spark_session(session, job, on["master"], on["memory"], on["conf"], is_short) as made,
+        step_line(session, job) as told,
+    ):
         summary = work(made, told)
     say_summary(session, summary)
     return summary
@@ -221,7 +230,12 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
 
         return audit(made, _url(session), output=output, told=told)
 
-    summary = _run(session, "audit", on, work)
+    def is_short() -> bool:
+        from tenure.spark.jobs.audit import is_short
+
+        return is_short(_url(session))
+
+    summary = _run(session, "audit", on, work, is_short)
     say_audit(session, summary)
 
 

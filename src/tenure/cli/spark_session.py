@@ -64,8 +64,14 @@ def hushed(debug: bool = False) -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    session: Session, job: str, master: str, memory: str | None, conf: Sequence[str]
+    session: Session,
+    job: str,
+    master: str,
+    memory: str | None,
+    conf: Sequence[str],
+    is_short: Callable[[], bool] = lambda: False,
 ) -> Iterator[SparkSession]:
+    """A session for a command. `is_short` tells, once Spark is known to be there, that the job will take seconds."""
     log = session.settings.log
     configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
     require()
@@ -76,7 +82,10 @@ def spark_session(
             raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
         settings[name.strip()] = value.strip()
     from tenure.spark.job_session import running
+    from tenure.spark.session import SHORT_LIVED_JAVA
 
+    if is_short():
+        settings = {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA} | settings
     with running(f"tenure {job}", master, memory, settings, lambda: hushed(session.debug)) as spark:
         yield spark
 
