@@ -25,13 +25,13 @@ import pytest
 import tenure
 from tenure import ManualClock, Policy, Queue, Store
 
+COUNT = int(os.environ.get("INTERRUPTS", "120"))
 #: The tests use SIGALRM themselves, and so must not be timed by it.
 pytestmark = [
-    pytest.mark.timeout(300, method="thread"),
+    pytest.mark.timeout(max(300, COUNT), method="thread"),
     # A handler may raise inside a callback of the garbage collector, which can only report it.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-COUNT = int(os.environ.get("INTERRUPTS", "120"))
 OURS = str(Path(tenure.__file__).parent)
 STORES = [("memory", "memory"), ("rocksdb", "os"), ("rocksdb", "disk"), ("lmdb", "disk")]
 

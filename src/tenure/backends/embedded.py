@@ -50,7 +50,7 @@ from tenure.queueing import (
 )
 from tenure.queueing.core import INSPECT_LIMIT, Core
 from tenure.queueing.outcomes import RememberingCore
-from tenure.queueing.watches import Attendant, OfEngine
+from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engine import Engine, Snapshot, Traits
 from tenure.storage.folder import expand
 from tenure.storage.group_commit import GroupCommit
@@ -74,7 +74,8 @@ class KvBackend:
         inspect_limit: int = INSPECT_LIMIT,
     ) -> None:
         if engine.traits.scope == "process":
-            # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
+            # Where other processes write, this one never knows that there are no segments: each missing row would cost
+            # a lookup.
             engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)
@@ -83,7 +84,7 @@ class KvBackend:
         bulk_loads.roll_forward(self._core)
         quotas.count_stored(self._core)
         journal.name_store(self._core)
-        self._attendant = Attendant(OfEngine(self._core))
+        self._watches = WatchThread(EngineWatchSource(self._core))
         engine.share()
         self.url = url
         self._clock = clock
@@ -172,7 +173,7 @@ class KvBackend:
         return claim.claim(self._core, names, request, cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
-        return self._attendant.watch(topics, wait_ms, notify)
+        return self._watches.watch(topics, wait_ms, notify)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return settle.settle(self._core, name, items)
@@ -297,7 +298,7 @@ class KvBackend:
     def close(self) -> None:
         self._core.waiters.wake_all()
         self._engine.close()
-        self._attendant.stop()
+        self._watches.stop()
 
 
 class _PendingCommit(NamedTuple):

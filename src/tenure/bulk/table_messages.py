@@ -1,22 +1,21 @@
-"""Tables over a wire: a query and a part as text, and pages of Arrow that say where to go on.
+"""Tables over a connection: a query and a part as text, and pages of Arrow.
 
-A page is an Arrow stream of some rows; `tenure.next` in its schema's metadata is the key to go on from, absent on the
-last one. So whoever lost a connection goes on from the last page that came whole.
+A page is an Arrow stream of some rows. `tenure.next` in its schema's metadata is the key that the next page begins at;
+the last page has none. A reader that lost its connection asks again from the last whole page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
 
 from tenure.bulk.plan import Part
 from tenure.bulk.plan import read as read_part
-from tenure.bulk.query import Moment, Query, Range
+from tenure.bulk.query import Query, Range, StoreView
 from tenure.errors import InvalidArgument
-from tenure.storage.engine import Row, Walk
+from tenure.storage.engine import Row, Run, Snapshot, Space, Walk
 
 NEXT = b"tenure.next"
 PAGE_BYTES = 8 * 1024 * 1024
@@ -55,7 +54,7 @@ class Ask(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise InvalidArgument("begin and end are keys in hex digits, as the table's parts have them") from None
 
 
-def asked(query: Query) -> dict[str, Any]:
+def asked(query: Query) -> dict[str, str | int]:
     """A query as the parameters of a request."""
     found = {
         "columns": ",".join(query.columns),
@@ -79,7 +78,7 @@ def parts_of(packed: list[tuple[int, list[tuple[str, str]]]]) -> list[Part]:
     ]
 
 
-def page(moment: Moment, query: Query, space: int, keys: Range) -> bytes:
+def page(moment: StoreView, query: Query, space: int, keys: Range) -> bytes:
     """The first rows of a range, and where the next page begins."""
     tracked = _Tracked(moment, keys)
     batches: list[pa.RecordBatch] = []
@@ -106,48 +105,67 @@ def page(moment: Moment, query: Query, space: int, keys: Range) -> bytes:
 class _Tracked:
     """A moment that notes how far a table's own space was scanned: a batch ends where its last scan of it did."""
 
-    def __init__(self, moment: Moment, keys: Range) -> None:
+    def __init__(self, moment: StoreView, keys: Range) -> None:
         self.next = keys[0]
-        self.moment = Moment(_Noting(moment.reader, self), moment.now_ms, moment.queues())
+        self.moment = StoreView(_NotingSnapshot(moment.reader, self), moment.now_ms, moment.queues())
 
 
-class _Noting:
-    def __init__(self, reader: Any, tracked: _Tracked) -> None:
-        self._reader = reader
+class _NotingSnapshot(Snapshot):
+    """Reads another snapshot, and notes the last key of each scan."""
+
+    def __init__(self, inner: Snapshot, tracked: _Tracked) -> None:
+        self._inner = inner
         self._tracked = tracked
-        self._space: int | None = None
+        self._space: Space | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        return self._inner.get(space, key)
 
-    def scan(self, space: int, begin: bytes, end: bytes, limit: int, **how: Any) -> Any:
-        rows = self._reader.scan(space, begin, end, limit, **how)
-        self._note(space, rows[-1][0] if rows else None)
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._inner.get_many(space, keys)
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        rows = self._inner.scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+        self.note(space, rows[-1][0] if rows else None)
         return rows
 
-    def walk(self, space: int, begin: bytes, end: bytes) -> _NotingWalk:
-        return _NotingWalk(self._reader.walk(space, begin, end), lambda last: self._note(space, last))
-
-    def keys(self, space: int, begin: bytes, end: bytes, limit: int, **how: Any) -> Any:
-        keys = self._reader.keys(space, begin, end, limit, **how)
-        self._note(space, keys[-1] if keys else None)
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        keys = self._inner.keys(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+        self.note(space, keys[-1] if keys else None)
         return keys
 
-    def _note(self, space: int, last: bytes | None) -> None:
+    def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
+        return _NotingWalk(self._inner.walk(space, begin, end), self, space)
+
+    def note(self, space: Space, last: bytes | None) -> None:
         if self._space is None:
             self._space = space  # the first scan of a read is of the space its table is cut by
         if space == self._space and last is not None:
             self._tracked.next = last + b"\0"
 
+    def close(self) -> None:
+        """The inner snapshot is its opener's to close."""
 
-class _NotingWalk:
-    def __init__(self, walk: Walk, note: Callable[[bytes | None], None]) -> None:
-        self._walk, self._note = walk, note
+
+class _NotingWalk(Walk):
+    def __init__(self, inner: Walk, snapshot: _NotingSnapshot, space: Space) -> None:
+        self._inner, self._snapshot, self._space = inner, snapshot, space
 
     def take(self, limit: int) -> list[Row]:
-        rows = self._walk.take(limit)
-        self._note(rows[-1][0] if rows else None)
+        rows = self._inner.take(limit)
+        self._snapshot.note(self._space, rows[-1][0] if rows else None)
         return rows
+
+    def runs(self, limit: int) -> list[Run]:
+        runs = self._inner.runs(limit)
+        last = runs[-1] if runs else None
+        key = None if last is None else last[-1][0] if isinstance(last, list) else last.key(-1)
+        self._snapshot.note(self._space, key)
+        return runs
 
 
 def unpacked(body: bytes) -> tuple[list[pa.RecordBatch], bytes | None]:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,6 +19,7 @@ from tenure.extras import missing
 from tenure.telemetry import configure_logging
 
 if TYPE_CHECKING:
+    from tenure.analysis.summary import Summary
     from tenure.spark.job_session import SparkSession
 
 
@@ -90,11 +91,12 @@ def spark_session(
 
 
 Told = Callable[[str], None]
+"""Called with the name of the step that begins."""
 
 
 @contextmanager
-def telling(session: Session, job: str) -> Iterator[Told]:
-    """A line that says where the job is: one that changes where a person looks, one a step elsewhere; none with --json."""
+def step_line(session: Session, job: str) -> Iterator[Told]:
+    """Show the job's current step: a line that changes on a terminal, a line a step elsewhere, nothing with --json."""
     if session.json:
         yield lambda step: None
         return
@@ -106,7 +108,7 @@ def telling(session: Session, job: str) -> Iterator[Told]:
         yield lambda step: status.update(f"{job}: {step}")
 
 
-def summary_shape(summary: Any) -> dict[str, object]:
+def summary_shape(summary: Summary) -> dict[str, object]:
     return {
         "job": summary.job,
         "read": summary.read,

@@ -7,14 +7,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 
 from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
 from tenure.storage.durable_watermark import DurableWatermark
-from tenure.storage.engine import Durability, Extent, Reader, Row, Snapshot, Space, Traits, Transaction
+from tenure.storage.engine import Durability, Reader, Row, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.lmdb.flat_combining import Combiner, Request
 from tenure.storage.engines.lmdb.map_gate import Gate
 from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, take
@@ -108,7 +107,7 @@ class LmdbEngine:
 
     def version(self) -> int:
         # What a reader sees. The environment's own `last_txnid` is from the newest meta page, which is written a moment
-        # before readers are let at it: whoever took that for seen would sleep through the commit.
+        # before readers are let at it: a waiter that took that for seen would sleep through the commit.
         txn = self._begin()
         try:
             return int(txn.id())
@@ -181,7 +180,10 @@ class LmdbEngine:
         raise Unavailable("the store's map keeps growing, or its reader slots stay taken: try again")
 
     def _commit(self, group: list[Request], own: Request) -> None:
-        """Settle the group. Whoever spoils the common transaction is answered and left out, and the rest run again."""
+        """Settle the group.
+
+        A request that breaks the common transaction gets its error; the others run again without it.
+        """
         pending = group
         while pending:
             try:
@@ -224,8 +226,8 @@ class LmdbEngine:
         self._give_way()
 
     def _abort(self, txn: Txn) -> None:
-        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock held:
-        where a few threads read all the time that moment never comes by itself."""
+        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock
+        held: where a few threads read all the time that moment never comes by itself."""
         with self._gate.quiet():
             txn.abort()
 
@@ -254,7 +256,8 @@ class LmdbEngine:
             raise _Spoiled(request, exc) from exc
 
     def _give_way(self) -> None:
-        """LMDB's writers are not served in turn: whoever lets go of its lock and asks again at once mostly gets it again.
+        """LMDB does not serve its writers in turn: a process that releases the lock and takes it again at once mostly
+        gets it.
 
         A process that works without a pause rests for a moment now and then, so that others come to write at all.
         """
@@ -345,21 +348,13 @@ class LmdbEngine:
         target.write_format()
 
 
-class _Snapshot(Rows):
+class _Snapshot(Rows, Snapshot):
     """A read transaction that is held. For any thread, one at a time."""
 
     def __init__(self, txn: Txn, dbs: Sequence[Any], gate: Gate, owner: int) -> None:
         super().__init__(txn, dbs)
         self._gate = gate
         self._owner = owner
-
-    def __enter__(self) -> _Snapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         self._enter()
@@ -381,9 +376,6 @@ class _Snapshot(Rows):
             return super().salvage(space, begin, limit)
         finally:
             self._gate.leave()
-
-    def extents(self, space: Space) -> list[Extent]:
-        return []
 
     def entries(self, space: Space) -> int | None:
         self._enter()
