@@ -103,6 +103,7 @@ def test_a_purge_names_the_number_and_asks(server: Running, visit: NewVisit):
     page = visit().sign_in(token("acme", "admin"), "#/dead/acme/emails")
     page.get_by_role("button", name="Purge…").click()
     expect(page.get_by_role("dialog")).to_contain_text("All 3 dead jobs of acme / emails are removed for good")
+    assert Axe().run(page).response["violations"] == []
     page.get_by_role("button", name="No", exact=True).click()
     assert queue.counts().dead == 3
     page.get_by_role("button", name="Purge…").click()
@@ -170,6 +171,24 @@ def test_a_lost_connection_is_told_and_found_again(server: Running, visit: NewVi
     page.context.set_offline(False)
     expect(page.locator("#connection")).to_have_text("Live")
     expect(page.locator(".tile", has_text="ready")).to_contain_text("2")
+
+
+def test_numbers_that_grow_do_not_move_the_page(server: Running, visit: NewVisit):
+    queues = [server.store.queue(f"queue-{n}", tenant="acme") for n in range(5)]
+    for queue in queues:
+        queue.enqueue(b"x")
+    page = visit().sign_in(token("acme", "consume"))
+    expect(page.get_by_role("table", name="Queues").locator("tbody tr")).to_have_count(5)
+    page.evaluate(
+        "window.moved = 0; new PerformanceObserver(list => list.getEntries().forEach(entry => window.moved += entry.value))"
+        ".observe({type: 'layout-shift'})"
+    )
+    for queue in queues[:3]:
+        queue.enqueue_many([b"x"] * 499)
+        queue.claim(limit=120)
+    expect(page.locator(".tile", has_text="ready")).to_contain_text("1,142")
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.moved") < 0.02
 
 
 def test_it_works_by_the_keyboard(server: Running, visit: NewVisit):

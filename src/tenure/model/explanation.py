@@ -259,9 +259,7 @@ def _dead(story: _Story) -> _Told:
     elif job.max_attempts == 1:
         why = ["Its only attempt failed or ran out (max_attempts)."]
     else:
-        why = [
-            f"All of its {job.max_attempts:,} {_plural(job.max_attempts, 'attempt')} failed or ran out (max_attempts)."
-        ]
+        why = [f"All of its {job.max_attempts:,} attempts failed or ran out (max_attempts)."]
     return where, why, "It stays until somebody replays or purges it.", None
 
 
