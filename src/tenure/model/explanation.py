@@ -256,6 +256,8 @@ def _dead(story: _Story) -> _Told:
     where = f"It has been dead {story.since(job.ended_at_ms or story.facts.now_ms)}{story.after_error}."
     if job.reason == "failed":
         why = [f"Its worker gave it up at attempt {job.attempt} of {job.max_attempts} (fail): no retry would help."]
+    elif job.max_attempts == 1:
+        why = ["Its only attempt failed or ran out (max_attempts)."]
     else:
         why = [
             f"All of its {job.max_attempts:,} {_plural(job.max_attempts, 'attempt')} failed or ran out (max_attempts)."

@@ -31,15 +31,16 @@ export function spark(ins, outs) {
 /** lines: [[name, values], [name, values]]; `ms`: the values are durations. */
 export function chart(title, lines, firstMinute, { ms = false } = {}) {
   const most = largest(...lines.map(([, values]) => values));
+  const highest = Math.max(...lines.flatMap(([, values]) => values.filter((value) => value !== null)), -1);
   const tell = (value) => (value === undefined || value === null ? "–" : ms ? span(value) : number(value));
   const known = (values) => values.filter((value) => value !== null);
   const last = lines.map(([name, values]) => `${name} ${tell(known(values).at(-1))}`).join(", ");
   const hour = (minute) => new Date(minute * 60000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-  const svg = s("svg", { class: "chart", viewBox: "0 0 300 110", preserveAspectRatio: "none", role: "img", "aria-label": `${title}, last hour. Latest: ${last}. Highest: ${tell(most)}` },
+  const svg = s("svg", { class: "chart", viewBox: "0 0 300 110", preserveAspectRatio: "none", role: "img", "aria-label": `${title}, last hour. Latest: ${last}. Highest: ${tell(highest < 0 ? null : highest)}` },
     [10, 50, 90].map((y) => s("path", { class: "grid", d: `M0 ${y}H300` })),
     lines.map(([, values], at) => s("path", { class: at ? "b" : "a", d: points(values, most, 300, 80, 10), "vector-effect": "non-scaling-stroke" })));
   return h("figure", { "data-key": title },
-    h("figcaption", null, h("strong", null, title), h("span", { class: "small soft" }, `highest ${tell(most)}`)),
+    h("figcaption", null, h("strong", null, title), h("span", { class: "small soft" }, highest < 0 ? "nothing yet" : `highest ${tell(highest)}`)),
     svg,
     h("div", { class: "row spread small soft" }, h("span", null, hour(firstMinute)),
       h("span", null, lines.map(([name], at) => [h("span", { class: at ? "key b" : "key" }), name, " "])), h("span", null, "now")));
