@@ -104,7 +104,7 @@ class ReferenceTransaction:
         def work() -> None:
             if self.cancelled:
                 raise FDBError(1025)
-            if not predicates.retryable(code):
+            if not predicates.is_retryable(FDBError(code)):
                 raise FDBError(code)
             self.reset(code)
 

@@ -66,7 +66,9 @@ def _wait(
     if leading:
         due = core.read(lambda reader: next_due(core, reader, leading))
         if due is not None and due < wake_at:
-            wake_at = due
+            # One that is due and was not taken is held by another measure than this clock: look again in a while.
+            soonest = core.time.now_ms() + _LOOK_AGAIN_MS if core.engine.traits.scope == "cluster" else due
+            wake_at = min(wake_at, max(due, soonest))
     # A cancelled caller is noticed soon, though nothing in the store tells of it.
     slices = [s for s in (core.engine.traits.poll if leading else None, 0.05 if cancel is not None else None) if s]
     poll = min(slices) if slices else None
@@ -94,7 +96,7 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
                 times.append(max(keyspace.split_ready(keys[0]).visible_at_ms, opens))
     leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
     if leases:
-        times.append(keyspace.split_due(leases[0]).time_ms)
+        times.append(keyspace.split_due(leases[0]).time_ms + core.engine.traits.grace_ms)
     return min(times) if times else None
 
 
@@ -126,6 +128,8 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
             return outcome
 
 
+#: In a cluster, how soon a waiting claim looks again at what it could not take though it was due.
+_LOOK_AGAIN_MS = 20
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
 #: Expired leases were taken over first: their jobs can be read by the next transaction only.
 _AGAIN = Leased(QueueName("", ""), NO_ID, 0, [])
@@ -153,7 +157,8 @@ def _claim(
     if queue is None or queue.paused:
         return None
     until = keyspace.commit(unit.now + 1)
-    if tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1) and sweep.expire_some(core, unit):
+    expired = keyspace.commit(unit.now + 1 - core.engine.traits.grace_ms)
+    if tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + expired, 1, snapshot=True) and sweep.expire_some(core, unit):
         return _AGAIN
     if queue.limited:
         room = limits.room(tx, queue, unit.now, request.limit)

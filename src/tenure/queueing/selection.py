@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ from tenure.storage.records import JobRecord, StateRecord, decode_jobs, decode_s
 _WAITING = int(State.WAITING)
 #: Ready rows that may be passed over (expired, orphaned, damaged) before a claim settles for what it has.
 _PASSED_OVER = 10_000
+
+
+#: Rows that a claim reads at most to choose among, beyond those it takes.
+_CHOICE = 2_048
 
 
 class Selected(NamedTuple):
@@ -48,16 +53,32 @@ class Selection:
 def select(
     unit: UnitOfWork, queue: Registered, tiers: Sequence[bytes], until: bytes, request: ClaimRequest
 ) -> Selection:
-    """Read ready rows from the highest priority down until `request.limit` jobs are found."""
+    """Read ready rows from the highest priority down until `request.limit` jobs are found.
+
+    Where the transaction says so (`spread`), the rows are chosen at random among the first ones, side by side.
+    """
+    spread = unit.tx.spread
+    found = _select(unit, queue, tiers, until, request, spread)
+    # What was chosen could not be taken, and there may be others before and behind it.
+    return found if found.jobs or spread == 1 else _select(unit, queue, tiers, until, request, 1)
+
+
+def _select(
+    unit: UnitOfWork, queue: Registered, tiers: Sequence[bytes], until: bytes, request: ClaimRequest, spread: int
+) -> Selection:
     found = Selection()
     jobs, limit, passed = found.jobs, request.limit, 0
     for tier in tiers:
         begin, end = tier, tier + until
         wanted = limit - len(jobs)
         while wanted > 0:
-            keys = unit.tx.keys(READY, begin, end, wanted)
+            # Without conflict: the jobs' own rows are read, and those conflict with whoever else takes them.
+            keys = unit.tx.keys(READY, begin, end, min(wanted * spread, max(wanted, _CHOICE)), snapshot=True)
             if not keys:
                 break
+            if len(keys) > wanted:
+                at = wanted * random.randrange(-(-len(keys) // wanted))
+                keys = keys[at : at + wanted]
             before = len(jobs)
             if not _read(unit, queue, request.max_bytes, keys, found):
                 return found

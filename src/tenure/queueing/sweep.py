@@ -83,7 +83,8 @@ def expire_some(core: Core, unit: UnitOfWork) -> bool:
 def _due(reader: Reader, kind: Due, now_ms: int, limit: int, after: bytes = b"") -> list[DueKey]:
     """Rows that are due, behind `after`, earliest first."""
     begin = after + b"\0" if after else keyspace.due_prefix(kind)
-    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit)
+    # A row that another process acts upon meanwhile is met again by what it refers to, which is read as well.
+    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit, snapshot=True)
     return [keyspace.split_due(key) for key in keys]
 
 
@@ -146,10 +147,12 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"") -> _Page:
     last: bytes | None = after
     # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
     for _ in range(_CLAIM_PAGES):
-        rows = _due(unit.tx, Due.LEASE, unit.now, BATCH, last or b"")
+        rows = _due(unit.tx, Due.LEASE, unit.now - core.engine.traits.grace_ms, BATCH, last or b"")
         for row in rows:
             if jobs >= _JOBS or len(expired) + len(stale) >= BATCH:
                 break
+            if not unit.tx.may_take_over(keyspace.of_queue(row.queue, row.reference)):
+                continue  # by this host's clock it has run out, and by the cluster's it has not
             try:
                 found = _read_expired(core, unit, row)
             except Corrupt:

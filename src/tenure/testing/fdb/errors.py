@@ -58,14 +58,14 @@ class FDBError(Exception):
 class _Predicates:
     """What an error says about its transaction: `fdb.predicates`."""
 
-    def retryable(self, code: int) -> bool:
-        return code in _MAYBE_COMMITTED or code in _NOT_COMMITTED
+    def is_retryable(self, error: FDBError) -> bool:
+        return error.code in _MAYBE_COMMITTED or error.code in _NOT_COMMITTED
 
-    def maybe_committed(self, code: int) -> bool:
-        return code in _MAYBE_COMMITTED
+    def is_maybe_committed(self, error: FDBError) -> bool:
+        return error.code in _MAYBE_COMMITTED
 
-    def retryable_not_committed(self, code: int) -> bool:
-        return code in _NOT_COMMITTED
+    def is_retryable_not_committed(self, error: FDBError) -> bool:
+        return error.code in _NOT_COMMITTED
 
 
 predicates = _Predicates()

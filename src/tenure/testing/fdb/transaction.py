@@ -277,7 +277,7 @@ class Transaction(TransactionRead):
         def work() -> None:
             if self._cancelled:
                 raise FDBError(errors.CANCELLED)
-            if not predicates.retryable(code) or self._retries == self.retry_limit:
+            if not predicates.is_retryable(FDBError(code)) or self._retries == self.retry_limit:
                 raise FDBError(code)
             self._retries += 1
             self._reset_futures(FDBError(code))
