@@ -66,9 +66,10 @@ def _wait(
     if leading:
         due = core.read(lambda reader: next_due(core, reader, leading))
         if due is not None and due < wake_at:
-            # One that is due and was not taken is held by another measure than this clock: look again in a while.
-            soonest = core.time.now_ms() + _LOOK_AGAIN_MS if core.engine.traits.scope == "cluster" else due
-            wake_at = min(wake_at, max(due, soonest))
+            wake_at = due
+            if core.engine.traits.scope == "cluster" and due <= core.time.now_ms():
+                # It was not taken: its lease lasts by another measure than this clock. Look again in a while.
+                core.clock.wait(signal, remaining_ms / 1000, core.engine.traits.poll)
     # A cancelled caller is noticed soon, though nothing in the store tells of it.
     slices = [s for s in (core.engine.traits.poll if leading else None, 0.05 if cancel is not None else None) if s]
     poll = min(slices) if slices else None
@@ -128,8 +129,6 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
             return outcome
 
 
-#: In a cluster, how soon a waiting claim looks again at what it could not take though it was due.
-_LOOK_AGAIN_MS = 20
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
 #: Expired leases were taken over first: their jobs can be read by the next transaction only.
 _AGAIN = Leased(QueueName("", ""), NO_ID, 0, [])

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
@@ -61,13 +62,12 @@ class Committed(NamedTuple):
     stamp: bytes
 
 
-class _Applied:
-    """A commit that is still in the window: what it changed, to be undone by readers of an older version."""
+class _Applied(NamedTuple):
+    """A commit that is still in the window: the keys that it changed, and what conflicts with it."""
 
-    __slots__ = ("before", "ranges", "version")
-
-    def __init__(self, version: int, before: dict[bytes, bytes | None], ranges: Sequence[Range]) -> None:
-        self.version, self.before, self.ranges = version, before, ranges
+    version: int
+    keys: Sequence[bytes]
+    ranges: Sequence[Range]
 
 
 class _Watch(NamedTuple):
@@ -92,6 +92,8 @@ class Cluster:
         self.lock = threading.RLock()
         self._rows: SortedDict = SortedDict()
         self._recent: deque[_Applied] = deque()
+        #: What a key was before each change that is in the window: version, value before it.
+        self._before: SortedDict = SortedDict()
         self._version = 1
         self._offset = 0
         self._began_us = self.time_us()
@@ -130,12 +132,15 @@ class Cluster:
 
     def get(self, version: int, key: bytes) -> bytes | None:
         with self.lock:
-            value: bytes | None = self._rows.get(key)
-            for applied in reversed(self._recent):
-                if applied.version <= version:
-                    break
-                value = applied.before.get(key, value) if key in applied.before else value
-            return value
+            return self._at(version, key)
+
+    def _at(self, version: int, key: bytes) -> bytes | None:
+        value: bytes | None = self._rows.get(key)
+        for changed, before in reversed(self._before.get(key, ())):
+            if changed <= version:
+                break
+            value = before
+        return value
 
     def get_range(
         self, version: int, begin: bytes, end: bytes, limit: int, reverse: bool = False
@@ -144,23 +149,19 @@ class Cluster:
         if begin >= end:
             return []
         with self.lock:
-            undone: dict[bytes, bytes | None] = {}
-            for applied in reversed(self._recent):
-                if applied.version <= version:
-                    break
-                undone.update((key, old) for key, old in applied.before.items() if begin <= key < end)
             keys: Iterable[bytes] = self._rows.irange(begin, end, inclusive=(True, False), reverse=reverse)
-            if not undone:
+            if self._version <= version or not self._recent or self._recent[-1].version <= version:
                 return [(key, self._rows[key]) for key in (islice(keys, limit) if limit else keys)]
-            merged = sorted({*keys, *undone}, reverse=reverse)
-            found = []
-            for key in merged:
-                value = undone[key] if key in undone else self._rows[key]
-                if value is not None:
-                    found.append((key, value))
-                    if len(found) == limit:
-                        break
-            return found
+            gone = [
+                key
+                for key in self._before.irange(begin, end, inclusive=(True, False))
+                if key not in self._rows and self._at(version, key) is not None
+            ]
+            if gone:
+                keys = merge(keys, reversed(gone) if reverse else gone, reverse=reverse)
+            rows = ((key, self._at(version, key)) for key in keys)
+            found = ((key, value) for key, value in rows if value is not None)
+            return list(islice(found, limit) if limit else found)
 
     def boundaries(self, begin: bytes, end: bytes, every: int) -> list[bytes]:
         """Where shards begin: the range's first key, and each `every`-th after it."""
@@ -207,14 +208,23 @@ class Cluster:
                 raise FDBError(errors.NOT_COMMITTED)
         version = self._version = max(self._version + 1, self.current_version())
         stamp = self.stamp(version)
-        applied = _Applied(version, {}, request.writes)
-        applied.ranges = [*request.writes, *self._apply(request.mutations, stamp, applied.before)]
-        self._recent.append(applied)
-        while self._recent[0].version < version - WINDOW:
-            self._recent.popleft()
+        before: dict[bytes, bytes | None] = {}
+        made = self._apply(request.mutations, stamp, before)
+        for key, value in before.items():
+            self._before.setdefault(key, []).append((version, value))
+        self._recent.append(_Applied(version, list(before), [*request.writes, *made]))
+        self._forget_old(version - WINDOW)
         self.done += 1
-        self.fire_watches(applied.before)
+        self.fire_watches(before)
         return Committed(version, stamp)
+
+    def _forget_old(self, version: int) -> None:
+        while self._recent[0].version < version:
+            for key in self._recent.popleft().keys:
+                changes = self._before[key]
+                del changes[0]
+                if not changes:
+                    del self._before[key]
 
     def conflicts(self, request: Request) -> bool:
         """Whether a commit since the read version wrote what this transaction read."""

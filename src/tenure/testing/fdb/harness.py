@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 from tenure.api.store import Store
 from tenure.api.sweeper import Sweeper
@@ -21,14 +22,21 @@ class SimulatedHarness(EngineHarness):
     persistent = True
     race_jobs = 1_000
 
+    #: On the machine's clock, how many seconds one of the cluster's takes: it is slower than a real one.
+    slower = 4
+
     def __init__(self, cluster: Cluster | None = None, *, grace: float = 0.0) -> None:
-        self.cluster = cluster or Cluster()
+        self.cluster = cluster or Cluster(time_us=lambda: time.monotonic_ns() // 1000 // self.slower)
         self._grace = grace
 
     def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
+        # A little fewer versions than a second has: commits while the clock stands still run ahead of it.
+        versions = 990_000
         if isinstance(clock, ManualClock):
             follow(self.cluster, clock)
-        engine = FoundationEngine(fdb, fdb.Database(self.cluster), grace=self._grace)
+        else:
+            versions //= self.slower
+        engine = FoundationEngine(fdb, fdb.Database(self.cluster), grace=self._grace, lease_versions=versions)
         clock = SystemClock() if clock is None else clock
         backend = KvBackend(engine, "foundationdb:simulated", clock)
         return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)

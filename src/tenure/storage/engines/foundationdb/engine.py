@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -22,7 +23,7 @@ from tenure.storage.engines.foundationdb.binding import (
     translated,
     unknown,
 )
-from tenure.storage.engines.foundationdb.layout import MARK_BYTES, ROW_BITS, Layout, number
+from tenure.storage.engines.foundationdb.layout import MARK_BYTES, ROW_BITS, Layout, number, pack_number
 from tenure.storage.engines.foundationdb.rows import Rows
 from tenure.storage.engines.foundationdb.snapshot import CopiedSnapshot, VersionSnapshot
 from tenure.storage.engines.foundationdb.transaction import LIMIT, FoundationTransaction, writer
@@ -35,6 +36,12 @@ _FOLD_EVERY = 64
 _STALE = 600_000_000
 _STALE_BATCH = 1_000
 _NONCE = 16
+#: Conflicts after which a transaction has the others wait for it (one, if a try takes long: the next would meet as many
+#: others again), for how many versions, and how they wait.
+_STARVED = 4
+_LONG = 0.05
+_GATE_VERSIONS = 3_000_000
+_GATE_REST = 0.005
 
 
 class Spread:
@@ -192,9 +199,12 @@ class FoundationEngine:
 
     def _transaction(self) -> FdbTransaction:
         made = self._db.create_transaction()
-        made.options.set_timeout(self._timeout_ms)
-        made.options.set_retry_limit(self._retry_limit)
+        self._limit(made)
         return made
+
+    def _limit(self, tr: FdbTransaction) -> None:
+        tr.options.set_timeout(self._timeout_ms)
+        tr.options.set_retry_limit(self._retry_limit)
 
     def _retrying(self, work: Callable[[FdbTransaction], T]) -> T:
         """For what may be done twice: run it until it commits."""
@@ -254,6 +264,10 @@ class _Attempts(Generic[T]):
         #: The mark of the try that is being committed.
         self._sent: bytes | None = None
         self._chose = False
+        self._conflicts = 0
+        self._began = 0.0
+        #: What the gate holds while this transaction has shut it.
+        self._gate = b""
         self.committed = False
         self._choose()
 
@@ -263,9 +277,21 @@ class _Attempts(Generic[T]):
         self._tries = 0
 
     def run(self, fn: Callable[[Transaction], T]) -> T:
+        try:
+            return self._run(fn)
+        finally:
+            if self._gate:
+                self._engine._retrying(self._open_gate)
+
+    def _run(self, fn: Callable[[Transaction], T]) -> T:
         tr = self._engine._transaction()
         while True:
             try:
+                while self._is_shut(tr):
+                    time.sleep(_GATE_REST)
+                    tr.reset()
+                    self._engine._limit(tr)
+                self._began = time.monotonic()
                 return self._once(tr, fn)
             except self._fdb.FDBError as error:
                 try:
@@ -308,9 +334,34 @@ class _Attempts(Generic[T]):
         sent, self._sent = self._sent, None
         if sent is not None and not (self._fdb.predicates.is_maybe_committed(error) or error.code == TIMED_OUT):
             del self._maybe[sent]
-        if error.code == CONFLICT and self._chose:
-            self._engine.spread.conflict()
+        if error.code == CONFLICT:
+            self._conflicts += _STARVED if time.monotonic() - self._began > _LONG else 1
+            if self._chose:
+                self._engine.spread.conflict()
         self._engine._back_off(tr, error)
+        if self._conflicts >= _STARVED and not self._gate:
+            self._engine._retrying(self._shut_gate)
+
+    # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # A transaction that reads much conflicts with many small ones, each time anew. When that has happened often enough it
+    # shuts the gate: others that begin see it and wait, those that have begun finish, and then its turn has come.
+
+    def _is_shut(self, tr: FdbTransaction) -> bool:
+        gate = tr.snapshot.get(self._engine._layout.gate).value
+        return gate is not None and gate[8:] != self._gate and number(gate) > tr.get_read_version().wait()
+
+    def _shut_gate(self, tr: FdbTransaction) -> None:
+        key, version = self._engine._layout.gate, tr.get_read_version().wait()
+        gate = tr.get(key).value
+        if gate is None or number(gate) <= version:
+            self._gate = self._nonce
+            tr.set(key, pack_number(version + _GATE_VERSIONS) + self._gate)
+
+    def _open_gate(self, tr: FdbTransaction) -> None:
+        key = self._engine._layout.gate
+        gate = tr.get(key).value
+        if gate is not None and gate[8:] == self._gate:
+            tr.clear(key)
 
     def _looked_up(self, error: FdbError, last: TenureError) -> T:
         """The tries are over, and one of them may have committed: a last look at the mark decides, if it is there."""

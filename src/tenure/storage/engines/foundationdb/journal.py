@@ -32,6 +32,7 @@ from tenure.storage.records import REF_BITS, event_ref, split_ref
 NO_ROW = 0xFFFF
 #: A reference to an event that is no longer kept: before all that are.
 _TRIMMED = 1
+_END = b"\xff" * 9
 
 
 class Pending(NamedTuple):
@@ -90,10 +91,10 @@ def number_rows(end: End, inbox: Sequence[Pending], resolve: Callable[[int], int
     at, next_number, time_ms = end
 
     def previous(ref: int) -> int:
-        number_, index = split_ref(ref)
-        if not number_ & PROVISIONAL:
+        provisional, index = split_ref(ref)
+        if not provisional & PROVISIONAL:
             return ref
-        transaction, row = of_transaction(number_)
+        transaction, row = of_transaction(provisional)
         first = firsts.get(transaction)
         return resolve(ref) if first is None else event_ref(first + row, index)
 
@@ -122,31 +123,33 @@ def first_commits(end: int, inbox: Sequence[Pending]) -> dict[int, int]:
 class JournalView:
     """The journal as one version shows it: dense rows, and behind them those that are not folded."""
 
-    def __init__(self, transaction: Any, layout: Layout, dense: Callable[..., list[Row]]) -> None:
-        """`dense`: scans the dense rows (begin, end, limit, reverse)."""
-        self._snapshot = transaction.snapshot
+    def __init__(self, reader: Any, layout: Layout, dense: Callable[[bytes, bytes, int, bool], list[Row]]) -> None:
+        """`reader`: the binding's transaction, or its snapshot. `dense`: scans dense rows (begin, end, limit, reverse)."""
+        self._reader = reader
         self._layout = layout
-        self._dense = dense
-        self._loaded: tuple[End, list[Numbered]] | None = None
+        self.dense = dense
+        self._pending: list[Numbered] | None = None
         self._firsts: dict[int, int] = {}
 
-    def _load(self) -> tuple[End, list[Numbered]]:
-        if self._loaded is None:
-            end = end_of(self._dense(b"", b"\xff" * 9, 1, True))
-            inbox = read_inbox(self._snapshot, self._layout)
+    def pending(self) -> list[Numbered]:
+        """The rows that are not folded, numbered."""
+        if self._pending is None:
+            end = end_of(self.dense(b"", _END, 1, True))
+            inbox = read_inbox(self._reader, self._layout)
             self._firsts = first_commits(end.commit, inbox)
-            self._loaded = end, number_rows(end, inbox, self.resolve)
-        return self._loaded
+            self._pending = number_rows(end, inbox, self.resolve)
+        return self._pending
 
     def scan(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
-        _, pending = self._load()
-        behind = [(commit(row.commit), row.value) for row in pending]
-        behind = [row for row in behind if begin <= row[0] < end]
-        if reverse:
-            rows = behind[::-1][:limit]
-            return rows + self._dense(begin, end, limit - len(rows), True) if len(rows) < limit else rows
-        rows = self._dense(begin, end, limit, False)
-        return rows + behind[: limit - len(rows)]
+        if not reverse:
+            rows = self.dense(begin, end, limit, False)
+            return rows if len(rows) >= limit else rows + self._behind(begin, end)[: limit - len(rows)]
+        rows = self._behind(begin, end)[::-1][:limit]
+        return rows if len(rows) >= limit else rows + self.dense(begin, end, limit - len(rows), True)
+
+    def _behind(self, begin: bytes, end: bytes) -> list[Row]:
+        rows = [(commit(row.commit), row.value) for row in self.pending()]
+        return [row for row in rows if begin <= row[0] < end]
 
     def get(self, key: bytes) -> bytes | None:
         found = self.scan(key, key + b"\0", 1, False)
@@ -154,21 +157,19 @@ class JournalView:
 
     def resolve(self, ref: int) -> int:
         """The real reference of a provisional one; one before all that are kept, if its row is gone."""
-        number_, index = split_ref(ref)
-        if not number_ & PROVISIONAL:
+        provisional, index = split_ref(ref)
+        if not provisional & PROVISIONAL:
             return ref
-        transaction, row = of_transaction(number_)
-        if self._loaded is not None or not self._firsts:
-            first = self._firsts.get(transaction)
-            if first is not None:
-                return event_ref(first + row, index)
-        mark = self._snapshot.get(self._layout.mark(transaction)).value
-        if mark is not None and len(mark) > MARK_BYTES:
-            return event_ref(number(mark, MARK_BYTES) + row, index)
-        if mark is not None and self._loaded is None:
-            self._load()  # it committed, and is not folded
-            return self.resolve(ref)
-        return _TRIMMED
+        transaction, row = of_transaction(provisional)
+        first = self._firsts.get(transaction)
+        if first is None:
+            mark = self._reader.get(self._layout.mark(transaction)).value
+            if mark is not None and len(mark) > MARK_BYTES:
+                first = number(mark, MARK_BYTES)
+            elif mark is not None and self._pending is None:
+                self.pending()  # it committed, and is not folded
+                return self.resolve(ref)
+        return _TRIMMED if first is None else event_ref(first + row, index)
 
     def resolved_state(self, value: bytes) -> bytes:
         """A stored state whose last event is a real reference. Damage is left as it is."""
@@ -197,10 +198,8 @@ def fold(transaction: Any, layout: Layout, put: Callable[[int, bytes, bytes], No
     inbox = read_inbox(transaction.snapshot, layout, FOLD)
     if not inbox:
         return False
-    end = end_of(view._dense(b"", b"\xff" * 9, 1, True))
-    transaction.add_read_conflict_range(
-        layout.spaces[JOURNAL] + commit(end.commit), layout.spaces[JOURNAL] + b"\xff" * 9
-    )
+    end = end_of(view.dense(b"", _END, 1, True))
+    transaction.add_read_conflict_range(layout.spaces[JOURNAL] + commit(end.commit), layout.spaces[JOURNAL] + _END)
     version = transaction.get_read_version().wait()
     for at, value, pending in number_rows(end, inbox, view.resolve):
         put(JOURNAL, commit(at), pack_number(pending.transaction) + value)

@@ -6,6 +6,7 @@
     ("mark"), transaction u64                          that it committed: nonce 16, try u16; its journal number u64, once it has one
     ("stale"), version u64, transaction u64            a mark without journal rows, to be forgotten
     ("held"), key of `leases`                          the version from which on the lease may be taken over, u64
+    ("gate")                                           while it is later than now, transactions wait: its version u64, a nonce
     ("pulse")                                          changes with every commit: what waiting processes watch
 
 Behind a packed prefix the keyspace's own bytes follow as they are. They sort as they should, and the tuple layer would
@@ -55,6 +56,7 @@ class Layout:
         self._marks: bytes = directory.pack(("mark",))
         self.stale: bytes = directory.pack(("stale",))
         self._held: bytes = directory.pack(("held",))
+        self.gate: bytes = directory.pack(("gate",))
         self.pulse: bytes = directory.pack(("pulse",))
 
     def part(self, space: Space, key: bytes, part: int) -> bytes:

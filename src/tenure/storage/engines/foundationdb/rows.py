@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tenure.errors import Corrupt
 from tenure.storage.engine import Row, Space
@@ -29,11 +30,13 @@ class Rows:
         self._resolving = resolving
         #: Whether ready rows were looked at without conflict, to choose among them: this is a claim.
         self.chose = False
-        self.journal = JournalView(transaction, layout, self._dense)
+        #: The journal, read with conflicts and without.
+        self._journal = JournalView(transaction, layout, partial(self._dense, False))
+        self.journal = JournalView(self._snapshot, layout, partial(self._dense, True))
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         if space == JOURNAL:
-            return None if split_commit(key) & PROVISIONAL else self.journal.get(key)
+            return None if split_commit(key) & PROVISIONAL else self._journal.get(key)
         raw = self.transaction.get(self.layout.spaces[space] + key).value
         return None if raw is None else self._value(space, key, raw)
 
@@ -49,7 +52,7 @@ class Rows:
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[Row]:
         if space == JOURNAL:
-            return self.journal.scan(begin, end, limit, reverse)
+            return (self.journal if snapshot else self._journal).scan(begin, end, limit, reverse)
         rows = self._range(space, begin, end, limit, reverse, snapshot)
         return [(key, self._value(space, key, raw)) for key, raw in rows]
 
@@ -57,7 +60,7 @@ class Rows:
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
         if space == JOURNAL:
-            return [key for key, _ in self.journal.scan(begin, end, limit, reverse)]
+            return [key for key, _ in self.scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)]
         self.chose |= snapshot and space == READY
         return [key for key, _ in self._range(space, begin, end, limit, reverse, snapshot)]
 
@@ -74,9 +77,8 @@ class Rows:
         size = len(prefix)
         return [(row.key[size:], row.value) for row in rows]
 
-    def _dense(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
-        """Dense journal rows. Only a look at the first ones conflicts, with those who trim: the end moves all the time."""
-        rows = self._range(JOURNAL, begin, end, limit, reverse, snapshot=reverse)
+    def _dense(self, snapshot: bool, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        rows = self._range(JOURNAL, begin, end, limit, reverse, snapshot)
         return [(key, self._whole(JOURNAL, key, raw)[_JOURNAL_HEAD:]) for key, raw in rows]
 
     def _value(self, space: Space, key: bytes, raw: bytes) -> bytes:
