@@ -290,17 +290,12 @@ def test_paths_may_be_path_objects():
         ("lmdb:$HOME/a b:c", ("lmdb", "$HOME/a b:c")),
         ("memory:", ("memory", None)),
         ("memory://", ("memory", None)),
+        ("foundationdb:", ("foundationdb", None)),
+        ("foundationdb:/etc/foundationdb/fdb.cluster", ("foundationdb", "/etc/foundationdb/fdb.cluster")),
     ],
 )
 def test_urls(url, meaning):
     assert parse_url(url) == meaning
-
-
-@pytest.mark.parametrize("url", ["foundationdb:", "fdb:x"])
-def test_engines_to_come_say_so(url):
-    with pytest.raises(UnknownEngine, match="this release does not have") as caught:
-        parse_url(url)
-    assert "rocksdb:PATH" in str(caught.value)
 
 
 @pytest.mark.parametrize(
