@@ -71,7 +71,7 @@ def one_seed(seed: int) -> None:
         queue = store.queue("work")
 
         def work() -> None:
-            for turn in range(2):
+            for turn in range(1 if seed % 4 else 2):
                 sent.extend(e.id for e in queue.enqueue_many([b"%d-%d" % (number, turn), b""]))
                 claim = queue.claim(limit=draw.choice((1, 2)), lease=30)
                 for delivery in claim:

@@ -10,11 +10,17 @@ from tenure.testing.fdb import errors
 from tenure.testing.fdb.errors import FDBError
 
 T = TypeVar("T")
+_finishing = threading.Lock()
 
 
 class Future(Generic[T]):
+    """A result that is there, or will be. It needs something to wait for only in the second case, which is rare."""
+
+    __slots__ = ("_callbacks", "_done", "_error", "_ready", "_result")
+
     def __init__(self) -> None:
-        self._ready = threading.Event()
+        self._done = False
+        self._ready: threading.Event | None = None
         self._result: T
         self._error: FDBError | None = None
         self._callbacks: list[Callable[[Future[T]], None]] = []
@@ -24,9 +30,10 @@ class Future(Generic[T]):
         """Do the work now; keep its result or its error."""
         made = cls()
         try:
-            made.set(work())
+            made._result = work()
         except FDBError as error:
-            made.fail(error)
+            made._error = error
+        made._done = True
         return made
 
     def set(self, result: T) -> None:
@@ -38,31 +45,40 @@ class Future(Generic[T]):
         self._finish()
 
     def _finish(self) -> None:
-        self._ready.set()
-        for callback in self._callbacks:
+        with _finishing:
+            self._done = True
+            if self._ready is not None:
+                self._ready.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback(self)
-        self._callbacks = []
 
     def wait(self) -> T:
-        self._ready.wait()
+        if not self._done:
+            self.block_until_ready()
         if self._error is not None:
             raise self._error
         return self._result
 
     def is_ready(self) -> bool:
-        return self._ready.is_set()
+        return self._done
 
     def block_until_ready(self) -> None:
-        self._ready.wait()
+        with _finishing:
+            if self._done:
+                return
+            ready = self._ready = self._ready or threading.Event()
+        ready.wait()
 
     def on_ready(self, callback: Callable[[Future[T]], None]) -> None:
-        if self.is_ready():
-            callback(self)
-        else:
-            self._callbacks.append(callback)
+        with _finishing:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        callback(self)
 
     def cancel(self) -> None:
-        if not self.is_ready():
+        if not self._done:
             self.fail(FDBError(errors.OPERATION_CANCELLED))
 
 

@@ -20,7 +20,7 @@ class SimulatedHarness(EngineHarness):
 
     url = None
     persistent = True
-    race_jobs = 1_000
+    race_jobs = 400
 
     #: On the machine's clock, how many seconds one of the cluster's takes: it is slower than a real one.
     slower = 4
@@ -51,7 +51,7 @@ class ClusterHarness(EngineHarness):
     url = None
     persistent = True
     manual_clock = False
-    race_jobs = 1_000
+    race_jobs = 400
 
     def __init__(self, cluster_file: str) -> None:
         from tenure.storage.engines.foundationdb.binding import load
