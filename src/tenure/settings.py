@@ -85,6 +85,8 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ca_file: Annotated[str, Meta(min_length=1)] | None = None
     cert_file: Annotated[str, Meta(min_length=1)] | None = None
     key_file: Annotated[str, Meta(min_length=1)] | None = None
+    #: Seconds past its end for which an expired lease is left alone.
+    grace: Grace = 0.0
     #: Seconds to wait for an answer, and for WAIT.
     timeout: Seconds = 5.0
     #: Seconds for which the client sends a request again before it raises Unavailable.
