@@ -140,10 +140,13 @@ class FoundationEngine:
 
         def take(tr: FdbTransaction) -> Snapshot:
             version = tr.get_read_version().wait()
-            pinned = self._db.create_transaction()  # its own: `tr` is reset for the next try
-            pinned.set_read_version(version)
-            kind = CopiedSnapshot if spaces is None else VersionSnapshot
-            return kind(Rows(pinned, self._layout, resolving=spaces is None or STATE in spaces), self._fdb)
+
+            def pinned() -> Rows:
+                own = self._db.create_transaction()
+                own.set_read_version(version)
+                return Rows(own, self._layout, resolving=spaces is None or STATE in spaces)
+
+            return (CopiedSnapshot if spaces is None else VersionSnapshot)(pinned, self._fdb)
 
         return self._retrying(take)
 

@@ -7,27 +7,33 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tenure.errors import Corrupt
-from tenure.storage.engine import Extent, Row, Space, Steps
+from tenure.storage.engine import Row, Snapshot, Space
 from tenure.storage.engines.foundationdb.binding import Binding, translated
 from tenure.storage.engines.foundationdb.rows import Rows
 from tenure.storage.keyspace import EVERYWHERE, LAST
 
 T = TypeVar("T")
 _PAGE = 2_000
+_TRIES = 4
 
 
-class VersionSnapshot:
+class VersionSnapshot(Snapshot):
     """`storage.engine.Snapshot` of one version, read as it is asked for. Raises Unavailable once the version is gone."""
 
-    def __init__(self, rows: Rows, fdb: Binding) -> None:
-        self._rows, self._fdb = rows, fdb
+    def __init__(self, pinned: Callable[[], Rows], fdb: Binding) -> None:
+        """`pinned`: a reader of the version, in a transaction of its own."""
+        self._pinned, self._fdb = pinned, fdb
+        self._rows = pinned()
 
     def _asked(self, look: Callable[[], T]) -> T:
-        try:
-            return look()
-        except self._fdb.FDBError as error:
-            raise translated(error) from error
+        for left in reversed(range(_TRIES)):
+            try:
+                return look()
+            except self._fdb.FDBError as error:
+                if not left or not self._fdb.predicates.is_retryable(error):
+                    raise translated(error) from error
+                self._rows = self._pinned()  # the same version: a server may have been slow, or gone for a moment
+        raise AssertionError("unreachable")
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         return self._asked(lambda: self._rows.get(space, key))
@@ -45,18 +51,6 @@ class VersionSnapshot:
     ) -> list[bytes]:
         return self._asked(lambda: self._rows.keys(space, begin, end, limit, reverse=reverse, snapshot=True))
 
-    def walk(self, space: Space, begin: bytes, end: bytes) -> Steps:
-        return Steps(self, space, begin, end)
-
-    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        return self.scan(space, begin, LAST, limit), []
-
-    def extents(self, space: Space) -> list[Extent]:
-        return []
-
-    def entries(self, space: Space) -> int | None:
-        return None
-
     def close(self) -> None:
         self._rows.transaction.cancel()
 
@@ -72,13 +66,11 @@ class VersionSnapshot:
 class CopiedSnapshot(VersionSnapshot):
     """All rows of one version, copied into this process: for a look that takes longer than five seconds."""
 
-    def __init__(self, rows: Rows, fdb: Binding) -> None:
-        super().__init__(rows, fdb)
-        self._tables: list[tuple[list[bytes], list[bytes]]] = [
-            self._asked(lambda space=space: _all(rows, space))  # type: ignore[misc]  # the loop's variable, bound now
-            for space in range(len(EVERYWHERE))
-        ]
-        rows.transaction.cancel()
+    def __init__(self, pinned: Callable[[], Rows], fdb: Binding) -> None:
+        """Raises the binding's error if the version is gone before all of it is read."""
+        super().__init__(pinned, fdb)
+        self._tables = [_all(self._rows, space) for space in range(len(EVERYWHERE))]
+        self._rows.transaction.cancel()
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         keys, values = self._tables[space]
