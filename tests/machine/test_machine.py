@@ -550,4 +550,4 @@ class SharedReference(Reference):
 @pytest.mark.timeout(PATIENCE)
 def test_foundationdb_on_a_simulated_cluster_with_faults() -> None:
     """One process: nobody else claims, so that its order is the strict one."""
-    run_state_machine_as_test(machine(ClusterPlace, SharedReference), settings=looking(8))
+    run_state_machine_as_test(machine(ClusterPlace, SharedReference), settings=looking(5))

@@ -292,6 +292,23 @@ def test_the_journal_is_the_same_before_and_after_it_is_folded():
     assert_told_right(before)
 
 
+def test_a_journal_of_large_rows_is_folded_in_several_transactions():
+    cluster, clock = a_cluster()
+    store = opened(cluster, clock)
+    queue = store.queue("work")
+    queue.configure(tenure.Policy(max_attempts=1))
+    for _ in range(4):
+        queue.enqueue_many([b""] * 40)
+        for delivery in queue.claim(limit=40):
+            queue.fail(delivery, "e" * 8_000)
+    before = all_events(store)
+    engine_of(store).tend()
+    layout = engine_of(store)._layout
+    assert not cluster.get_range(cluster.current_version(), layout.inbox, layout.inbox + b"\xff", 0)
+    assert all_events(store) == before
+    assert_sound(store)
+
+
 def test_large_values_are_kept_in_parts():
     cluster, clock = a_cluster()
     store = opened(cluster, clock)

@@ -119,7 +119,8 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
 
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
-    if not core.only_writer and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
+    shared = core.engine.traits.scope == "host"
+    if shared and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)

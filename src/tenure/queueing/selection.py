@@ -77,7 +77,7 @@ def _select(
             if not keys:
                 break
             if len(keys) > wanted:
-                at = wanted * random.randrange(-(-len(keys) // wanted))
+                at = wanted * random.randrange(len(keys) // wanted)
                 keys = keys[at : at + wanted]
             before = len(jobs)
             if not _read(unit, queue, request.max_bytes, keys, found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure.errors import CommitUnknown, Conflict, OpenError, TenureError, TooLarge, Unavailable
+from tenure.errors import CommitUnknown, OpenError, TenureError, TooLarge, Unavailable
 
 #: The binding carries no types. What is used of it is what `tenure.testing.fdb` has, which does.
 Binding = Any
@@ -42,7 +42,7 @@ def translated(error: FdbError) -> TenureError:
     if code in _TOO_LARGE:
         return TooLarge(_TOO_LARGE[code], _LIMITS[code] + 1, _LIMITS[code])
     if code == CONFLICT:
-        return Conflict(f"other transactions were in the way each time: {error}")
+        return Unavailable(f"other transactions were in the way each time: {error}")
     if code == _TOO_OLD:
         return Unavailable(
             "FoundationDB keeps a version for five seconds, and this look took longer: ask for less at a time"

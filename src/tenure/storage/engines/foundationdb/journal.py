@@ -186,8 +186,9 @@ def end_of(rows: list[Row]) -> End:
     return End(split_commit(rows[0][0]), header.first_number + header.events, header.time_ms)
 
 
-#: Pieces of the inbox that one fold takes on.
+#: Pieces of the inbox that one fold looks at, and bytes that it takes on (more, if one row has more).
 FOLD = 256
+_FOLD_BYTES = 500_000
 
 
 def fold(transaction: Any, layout: Layout, put: Callable[[int, bytes, bytes], None], view: JournalView) -> bool:
@@ -195,7 +196,8 @@ def fold(transaction: Any, layout: Layout, put: Callable[[int, bytes, bytes], No
 
     `put` writes a row. Two folds at once conflict on the end of the dense rows.
     """
-    inbox = read_inbox(transaction.snapshot, layout, FOLD)
+    looked = read_inbox(transaction.snapshot, layout, FOLD)
+    inbox = _beginning(looked)
     if not inbox:
         return False
     end = end_of(view.dense(b"", _END, 1, True))
@@ -210,4 +212,14 @@ def fold(transaction: Any, layout: Layout, put: Callable[[int, bytes, bytes], No
             transaction.set(layout.stale_mark(version, pending.transaction), b"")
     keys = [key for pending in inbox for key in pending.keys]
     transaction.clear_range(keys[0], keys[-1] + b"\0")
-    return len(keys) >= FOLD // 2
+    return len(inbox) < len(looked) or len(keys) >= FOLD // 2
+
+
+def _beginning(inbox: list[Pending]) -> list[Pending]:
+    """As many rows as one fold may write."""
+    size = 0
+    for at, pending in enumerate(inbox):
+        size += len(pending.value)
+        if size > _FOLD_BYTES:
+            return inbox[: max(1, at)]
+    return inbox

@@ -73,7 +73,7 @@ class Rows:
             return []
         prefix = self.layout.spaces[space]
         reader = self._snapshot if snapshot else self.transaction
-        rows = reader.get_range(prefix + begin, prefix + end, limit=limit, reverse=reverse)
+        rows = reader.get_range(prefix + begin, prefix + end, limit=limit, reverse=reverse).to_list()
         size = len(prefix)
         return [(row.key[size:], row.value) for row in rows]
 
