@@ -135,7 +135,7 @@ def _embedded(storage: Storage, clock: Clock) -> _Opened:
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
         _refuse_less(engine.traits.durability, storage.promised, url)
-        return _Opened(KvBackend(engine, url, clock, storage.journal_retention), engine.remarks)
+        return _Opened(KvBackend(engine, url, clock, storage.journal_retention, storage.inspect_limit), engine.remarks)
     except BaseException:
         engine.close()
         raise
@@ -159,7 +159,7 @@ def _owned(storage: Storage, clock: Clock) -> _Opened:
         try:
             _refuse_less(engine.traits.durability, storage.promised, url)
             remarks[:] = engine.remarks
-            return OwnerBackend(engine, url, clock, Path(path), storage.journal_retention)
+            return OwnerBackend(engine, url, clock, Path(path), storage.journal_retention, storage.inspect_limit)
         except BaseException:
             engine.close()
             raise

@@ -77,7 +77,8 @@ class Queue:
     ) -> Enqueued:
         """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time.
 
-        `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered with.
+        `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered
+        with.
         """
         if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
@@ -185,7 +186,7 @@ class Queue:
         return extended
 
     def progress(self, delivery: Settleable, fraction: float, note: str | None = None) -> None:
-        """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost."""
+        """Store how far the delivery is (0 to 1), shown by `get` and `list`. Raises LeaseLost."""
         if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._span("progress"):

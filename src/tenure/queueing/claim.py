@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from tenure.errors import Corrupt, InvalidArgument, LeaseLost
-from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, Leased
 from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
@@ -124,15 +124,30 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
+    step = _FIRST
     while True:
-        outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names), now)
-        if outcome is not _AGAIN:
+        outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names, step), now)  # noqa: B023 (called before `step` is set again)
+        if not isinstance(outcome, _Step):
             return outcome
+        step = outcome
 
 
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
-#: Expired leases were taken over first: their jobs can be read by the next transaction only.
-_AGAIN = Leased(QueueName("", ""), NO_ID, 0, [])
+
+
+class _Step(NamedTuple):
+    """Where a claim goes on that found nothing within `core.inspect_limit` rows. Each step is a transaction of its own."""
+
+    #: Take no expired leases over, which the step before did: their jobs can be read only by this one.
+    jobs_only: bool = False
+    #: Look for expired leases behind this row; None: there are no others.
+    leases: bytes | None = b""
+    #: Look for jobs behind this ready row.
+    ready: bytes = b""
+    damaged: Corrupt | None = None
+
+
+_FIRST = _Step()
 
 
 def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
@@ -144,8 +159,14 @@ def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
 
 
 def _claim(
-    core: Core, unit: UnitOfWork, name: QueueName, request: ClaimRequest, lease: bytes, names: Sequence[QueueName]
-) -> Leased | None:
+    core: Core,
+    unit: UnitOfWork,
+    name: QueueName,
+    request: ClaimRequest,
+    lease: bytes,
+    names: Sequence[QueueName],
+    step: _Step,
+) -> Leased | _Step | None:
     tx = unit.tx
     identity = None
     if request.id is not None:
@@ -157,18 +178,31 @@ def _claim(
     if queue is None or queue.paused:
         return None
     until = keyspace.commit(unit.now + 1)
-    expired = keyspace.commit(unit.now + 1 - core.engine.traits.grace_ms)
-    if tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + expired, 1, snapshot=True) and sweep.expire_some(core, unit):
-        return _AGAIN
+    if not step.jobs_only and step.leases is not None:
+        step = _take_over(core, unit, step)
+        if step.jobs_only:
+            return step
     if queue.limited:
         room = limits.room(tx, queue, unit.now, request.limit)
         if not room:
             return None
         request = msgspec.structs.replace(request, limit=room)
-    return _take(core, Grant(unit, queue, name, request, lease, identity), until)
+    return _take(core, Grant(unit, queue, name, request, lease, identity), until, step)
 
 
-def _take(core: Core, grant: Grant, until: bytes) -> Leased | None:
+def _take_over(core: Core, unit: UnitOfWork, step: _Step) -> _Step:
+    """Take over leases that have run out: a claim's share of the sweep."""
+    until = keyspace.commit(max(0, unit.now + 1 - core.engine.traits.grace_ms))
+    if not unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
+        return _NO_LEASES if step is _FIRST else step._replace(leases=None)
+    page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
+    return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)
+
+
+_NO_LEASES = _Step(leases=None)
+
+
+def _take(core: Core, grant: Grant, until: bytes, step: _Step) -> Leased | _Step | None:
     """The next jobs: as they are stored together, if that is how they can be handed out, else row by row."""
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
@@ -177,16 +211,23 @@ def _take(core: Core, grant: Grant, until: bytes) -> Leased | None:
         shares = tx.first_together(tiers, until, request.limit)
         if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
-    found = select(unit, queue, tiers, until, request)
+    found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit)
     for key in found.orphans:
         tx.delete(keyspace.READY, key)
     for job, state in found.expired:
         remove(unit, queue.number, job, state, Change.TTL_PASSED)
-    if not found.jobs:
-        if found.damaged and not (found.expired or found.orphans):
-            raise found.damaged[0]
-        return _AGAIN if found.damaged else None
-    return grant.rows(found)
+    if found.jobs:
+        return grant.rows(found)
+    damaged = step.damaged or (found.damaged[0] if found.damaged else None)
+    if found.stopped is not None:
+        return _Step(True, step.leases, found.stopped + b"\0", damaged)
+    if step.leases is not None:
+        return _Step(False, step.leases, b"", damaged)
+    if damaged is None:
+        return None
+    if found.expired or found.orphans:
+        return _Step(True, None, step.ready, damaged)  # what was cleared is to be kept: the next step raises
+    raise damaged
 
 
 def _given_before(core: Core, unit: UnitOfWork, names: Sequence[QueueName], identity: ClaimIdentity) -> Leased | None:

@@ -6,7 +6,8 @@ import base64
 import hashlib
 import html
 import json
-from typing import Any
+
+from tenure.server.openapi import Schema
 
 _STYLE = """
 :root { --text: #222; --back: #fff; --soft: #f5f5f2; --line: #ccc; --link: #0645ad }
@@ -34,7 +35,7 @@ _TAGS = {
 }
 
 
-def docs_page(schema: dict[str, Any]) -> str:
+def docs_page(schema: Schema) -> str:
     by_tag: dict[str, list[str]] = {tag: [] for tag in _TAGS}
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -64,7 +65,7 @@ def docs_page(schema: dict[str, Any]) -> str:
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
 
 
-def _errors(schema: dict[str, Any]) -> str:
+def _errors(schema: Schema) -> str:
     """The refusals, which are the same for every operation."""
     some = next(iter(next(iter(schema["paths"].values())).values()))
     rows = "".join(
@@ -82,7 +83,7 @@ def _codes(description: str) -> str:
     return ", ".join(f"`{code}`" for code in description.removeprefix("code: ").split(", "))
 
 
-def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
+def _operation(path: str, method: str, operation: Schema) -> str:
     lines = [f'<h3><code><span class="m">{method.upper()}</span>{_(path)}</code></h3>']
     lines.append(f"<p>{_(operation['summary'])} {_code(operation['description'])}</p>")
     query = [p for p in operation["parameters"] if p["in"] == "query"]
@@ -98,7 +99,7 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
     return "".join(lines)
 
 
-def _component(component: dict[str, Any]) -> str:
+def _component(component: Schema) -> str:
     text = f"<p>{_(component['description'])}</p>" if "description" in component else ""
     fields = component.get("properties")
     if not fields:
@@ -111,11 +112,11 @@ def _component(component: dict[str, Any]) -> str:
     return text + f'<div class="t"><table>{rows}</table></div>'
 
 
-def _default(field: dict[str, Any]) -> str:
+def _default(field: Schema) -> str:
     return f"default {_(json.dumps(field['default']))}" if "default" in field else "optional"
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: Schema) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return f'<a href="#{_(name)}"><code>{_(name)}</code></a>'

@@ -15,6 +15,9 @@ from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import FAULTS
 from tenure.version import __version__
 
+Schema = dict[str, Any]
+"""An object of an OpenAPI document: JSON of any shape."""
+
 _PATTERNS = {
     "queue": f"^{NAME_PATTERN}$",
     "tenant": f"^{TENANT_PATTERN}$",
@@ -30,14 +33,14 @@ _PATTERNS = {
 _TAGS = {"produce": "produce", "consume": "consume", "any": "look", "admin": "mend", "operator": "operate"}
 
 
-def openapi(operations: dict[str, Operation] = OPERATIONS) -> dict[str, Any]:
+def openapi(operations: dict[str, Operation] = OPERATIONS) -> Schema:
     public = [operation for operation in operations.values() if not operation.local]
     kinds: list[Any] = [m.Problem]
     for operation in public:
         kinds += [operation.answers] if operation.in_query else [operation.asks, operation.answers]
     shown, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schemas = iter(shown[1:])
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, Schema] = {}
     for operation in public:
         asks = None if operation.in_query else next(schemas)
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, asks, next(schemas))
@@ -57,8 +60,8 @@ def openapi(operations: dict[str, Operation] = OPERATIONS) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
-    described: dict[str, Any] = {
+def _described(operation: Operation, asks: Any, answers: Any) -> Schema:
+    described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": f"Takes the scope `{operation.scope}`." if operation.scope != "any" else "Takes any scope.",
@@ -78,11 +81,11 @@ def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
     return described
 
 
-def _content(schema: Any) -> dict[str, Any]:
+def _content(schema: Any) -> Schema:
     return {"application/json": {"schema": schema}, "application/msgpack": {"schema": schema}}
 
 
-def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+def _path_parameters(operation: Operation) -> list[Schema]:
     return [
         {
             "name": name,
@@ -94,7 +97,7 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+def _query_parameters(operation: Operation) -> list[Schema]:
     if not operation.in_query or operation.asks is m.Nothing:
         return []
     (found,), components = msgspec.json.schema_components([operation.asks], ref_template="{name}")
@@ -102,7 +105,7 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
     return [{"name": name, "in": "query", "required": False, "schema": _plain(field)} for name, field in fields.items()]
 
 
-def _plain(field: dict[str, Any]) -> dict[str, Any]:
+def _plain(field: Schema) -> Schema:
     """A query has no null: what may be left out is simply not there."""
     choices = [choice for choice in field.get("anyOf", ()) if choice.get("type") != "null"]
     schema = dict(choices[0]) if choices else dict(field)
@@ -113,7 +116,7 @@ def _plain(field: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _headers(operation: Operation) -> list[dict[str, Any]]:
+def _headers(operation: Operation) -> list[Schema]:
     named = [
         {
             "name": "Tenure-Tenant",
@@ -136,7 +139,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
     return named
 
 
-def _refusals() -> dict[str, Any]:
+def _refusals() -> Schema:
     """One shape for all of them; the code tells which."""
     statuses: dict[int, list[str]] = {}
     for code, fault in FAULTS.items():

@@ -24,7 +24,7 @@ from tenure.backends.redis.records import (
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.contract.backend import Progress
 from tenure.model.job import Replayed, Swept
-from tenure.model.lifecycle import Reason, State
+from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
@@ -150,11 +150,7 @@ def _fitting(core: Core, shard: Shard, jobs: Sequence[bytes], request: ReplayReq
         state = decode_state(raw, job)
         if state.state != State.DEAD or state.token != expected.get(job, state.token):
             continue
-        if request.reason is not None and Reason(state.reason).name.lower() != request.reason:
-            continue
-        if request.since_ms is not None and state.ended_at_ms < request.since_ms:
-            continue
-        if request.before_ms is not None and state.ended_at_ms >= request.before_ms:
+        if not request.covers(state.reason, state.ended_at_ms):
             continue
         if request.error is not None and request.error not in (error or b"").decode("utf-8", "replace"):
             continue

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -207,6 +208,11 @@ def nothing_written(store: Store) -> Iterator[None]:
     before = footprint(store)
     yield
     assert footprint(store) == before
+
+
+def each_of(call: Callable[..., object], values: Iterable[object]) -> list[Callable[[], object]]:
+    """Calls with one of these values each, right or wrong: for `must_refuse`."""
+    return [partial(call, value) for value in values]
 
 
 def must_refuse(store: Store, error: type[TenureError], calls: Iterable[Callable[[], object]]) -> None:
