@@ -17,7 +17,7 @@ PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
+.PHONY: help setup installed demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,11 @@ setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, find Java fo
 	@$(ensure_java)
 	@$(ensure_chromium)
 
-demo: setup ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
+# What all but the browser tests need.
+installed: $(STAMP)
+	@$(ensure_java)
+
+demo: installed ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
 
 test: setup ## run the tests; ARGS="-k name" is passed on
@@ -42,23 +46,23 @@ test-crash: setup ## kill -9 a working process 200 times an engine, flip 2,000 b
 check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
 
 # The parts of `check`; .pre-commit-config.yaml calls each.
-check-format: setup
+check-format: installed
 	@$(PY) -m ruff format --check $(CHECKED)
 
-check-lint: setup
+check-lint: installed
 	@$(PY) -m ruff check $(CHECKED)
 
-check-types: setup
+check-types: installed
 	@$(PY) -m mypy $(CHECKED)
 
-check-imports: setup
+check-imports: installed
 	@$(VENV)/bin/lint-imports --no-logo
 
-format: setup ## format, and fix what lint can fix
+format: installed ## format, and fix what lint can fix
 	@$(PY) -m ruff format $(CHECKED)
 	@$(PY) -m ruff check --fix $(CHECKED)
 
-release-check: setup ## build wheel and sdist into dist/, and use the wheel in a new environment
+release-check: installed ## build wheel and sdist into dist/, and use the wheel in a new environment
 	@$(PY) tools/release_check.py
 
 bench: setup $(PEERS) ## the benchmarks, beside other queues: a table with ratios, and bench/results/latest.md and .json

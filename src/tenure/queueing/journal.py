@@ -185,12 +185,12 @@ def store_id(reader: Reader) -> str:
         return ""  # `check` tells; a stream goes on without comparing
 
 
-def bounds(reader: Reader) -> tuple[int, int]:
-    """The first and last row kept; (1, 0) for an empty journal."""
+def bounds(reader: Reader, *, snapshot: bool = False) -> tuple[int, int]:
+    """The first and last row kept; (1, 0) for an empty journal. `snapshot`: without conflict with those who append."""
     first = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1)
     if not first:
         return 1, 0
-    last = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True)
+    last = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True, snapshot=snapshot)
     return keyspace.split_commit(first[0]), keyspace.split_commit(last[0])
 
 
@@ -315,7 +315,7 @@ def _cut(reader: Reader, before_ms: int) -> tuple[int, int] | None:
     first = reader.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1)
     if not first or records.decode_journal_header(first[0][1]).time_ms >= before_ms:
         return None
-    oldest, newest = bounds(reader)
+    oldest, newest = bounds(reader, snapshot=True)
     # The last row always stays: the next one's number follows from it.
     end = min(
         first_at(reader, before_ms, oldest, newest), newest, *[c.commit for _, c in consumers(reader)] or [newest]
@@ -338,7 +338,7 @@ def _register(core: Core, consumer: str, start: tuple[int, int] | None) -> None:
     """Remember how far a consumer has read: nothing from there on is trimmed."""
 
     def run(unit: UnitOfWork) -> None:
-        oldest, _ = bounds(unit.tx)
+        oldest, _ = bounds(unit.tx, snapshot=True)
         commit = oldest if start is None else start[0]
         if commit < oldest:
             raise JournalTrimmed(cursor(oldest, 0))
