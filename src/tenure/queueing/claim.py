@@ -67,6 +67,9 @@ def _wait(
         due = core.read(lambda reader: next_due(core, reader, leading))
         if due is not None and due < wake_at:
             wake_at = due
+            if core.engine.traits.scope == "cluster" and due <= core.time.now_ms():
+                # It was not taken: its lease lasts by another measure than this clock. Look again in a while.
+                core.clock.wait(signal, remaining_ms / 1000, core.engine.traits.poll)
     # A cancelled caller is noticed soon, though nothing in the store tells of it.
     slices = [s for s in (core.engine.traits.poll if leading else None, 0.05 if cancel is not None else None) if s]
     poll = min(slices) if slices else None
@@ -94,7 +97,7 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
                 times.append(max(keyspace.split_ready(keys[0]).visible_at_ms, opens))
     leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
     if leases:
-        times.append(keyspace.split_due(leases[0]).time_ms)
+        times.append(keyspace.split_due(leases[0]).time_ms + core.engine.traits.grace_ms)
     return min(times) if times else None
 
 
@@ -116,7 +119,8 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
 
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
-    if not core.only_writer and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
+    shared = core.engine.traits.scope == "host"
+    if shared and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
@@ -175,7 +179,7 @@ def _claim(
         return None
     until = keyspace.commit(unit.now + 1)
     if not step.jobs_only and step.leases is not None:
-        step = _take_over(core, unit, until, step)
+        step = _take_over(core, unit, step)
         if step.jobs_only:
             return step
     if queue.limited:
@@ -186,9 +190,10 @@ def _claim(
     return _take(core, Grant(unit, queue, name, request, lease, identity), until, step)
 
 
-def _take_over(core: Core, unit: UnitOfWork, until: bytes, step: _Step) -> _Step:
+def _take_over(core: Core, unit: UnitOfWork, step: _Step) -> _Step:
     """Take over leases that have run out: a claim's share of the sweep."""
-    if not unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1):
+    until = keyspace.commit(max(0, unit.now + 1 - core.engine.traits.grace_ms))
+    if not unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
         return _NO_LEASES if step is _FIRST else step._replace(leases=None)
     page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
     return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from tenure.storage.keyspace import JOBS, READY, READY_JOB, STATE, ready
 from tenure.storage.records import JobRecord, StateRecord, decode_jobs, decode_states, new_tuple
 
 _WAITING = int(State.WAITING)
+
+
+#: Rows that a claim reads at most to choose among, beyond those it takes.
+_CHOICE = 2_048
 
 
 class Selected(NamedTuple):
@@ -61,16 +66,40 @@ def select(
     """Read ready rows behind `after`, from the highest priority down, until `request.limit` jobs are found.
 
     Ends early, with `stopped` set, when `inspect` rows were passed over: they have expired, lack their job, or are damaged.
+    Where the transaction says so (`spread`), the rows are chosen at random among the first ones, side by side.
     """
+    spread = 1 if after else unit.tx.spread
+    if spread > 1:
+        found = _select(unit, queue, tiers, until, request, after, inspect, spread)
+        if found.jobs:
+            return found
+        # What was chosen could not be taken, and there may be others before and behind it.
+    return _select(unit, queue, tiers, until, request, after, inspect, 1)
+
+
+def _select(
+    unit: UnitOfWork,
+    queue: Registered,
+    tiers: Sequence[bytes],
+    until: bytes,
+    request: ClaimRequest,
+    after: bytes,
+    inspect: int,
+    spread: int,
+) -> Selection:
     found = Selection()
     jobs, limit = found.jobs, request.limit
     for tier in tiers:
         begin, end = max(tier, after), tier + until
         wanted = limit - len(jobs)
         while wanted > 0 and begin < end:
-            keys = unit.tx.keys(READY, begin, end, wanted)
+            # Without conflict: the jobs' own rows are read, and those conflict with whoever else takes them.
+            keys = unit.tx.keys(READY, begin, end, min(wanted * spread, max(wanted, _CHOICE)), snapshot=True)
             if not keys:
                 break
+            if len(keys) > wanted:
+                at = wanted * random.randrange(len(keys) // wanted)
+                keys = keys[at : at + wanted]
             if not _read(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
             if len(keys) < wanted:

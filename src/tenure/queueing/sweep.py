@@ -77,7 +77,8 @@ def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
 def _due(reader: Reader, kind: Due, now_ms: int, limit: int, after: bytes = b"") -> list[DueKey]:
     """Rows that are due, behind `after`, earliest first."""
     begin = after + b"\0" if after else keyspace.due_prefix(kind)
-    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit)
+    # A row that another process acts upon meanwhile is met again by what it refers to, which is read as well.
+    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit, snapshot=True)
     return [keyspace.split_due(key) for key in keys]
 
 
@@ -138,12 +139,14 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH)
     stale: list[DueKey] = []
     jobs = back = dead = unreadable = 0
     # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
-    rows = _due(unit.tx, Due.LEASE, unit.now, limit, after)
+    rows = _due(unit.tx, Due.LEASE, unit.now - core.engine.traits.grace_ms, limit, after)
     last = keyspace.due(*rows[-1]) if len(rows) == limit else None
     for number, row in enumerate(rows):
         if jobs >= _JOBS:
             last = keyspace.due(*rows[number - 1])
             break
+        if not unit.tx.may_take_over(keyspace.of_queue(row.queue, row.reference)):
+            continue  # by this host's clock it has run out, and by the cluster's versions it has not
         try:
             found = _read_expired(core, unit, row)
         except Corrupt:

@@ -276,7 +276,7 @@ def sweep(core: Core) -> Swept:
     totals = dict.fromkeys(_SWEPT, 0)
     more = False
     for shard in core.shards.shards():
-        *counted, left = core.commands.call(shard.base, "sweep", random.random())
+        *counted, left = core.commands.call(shard.base, "sweep", random.random(), core.grace_ms)
         more = more or bool(left)
         for name, count in zip(_SWEPT, counted, strict=True):
             totals[name] += count

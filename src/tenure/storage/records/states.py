@@ -61,6 +61,14 @@ def encode_state(record: StateRecord) -> bytes:
     return seal_state(*record)
 
 
+def with_last_event(value: bytes, ref: int) -> bytes:
+    """A stored state with another last event. One that is damaged stays as it is."""
+    if len(value) != STATE_BYTES or crc32(value[:-4]) != unpack_crc(value, _STATE_BODY)[0]:
+        return value
+    body = value[:STATE_ALIKE] + ref.to_bytes(8, "big") + value[STATE_ALIKE + 8 : -4]
+    return body + pack_crc(crc32(body))
+
+
 StateFields = tuple[Any, ...]
 """What a `StateRecord` holds, in its order."""
 
