@@ -97,6 +97,10 @@ def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
     rest = restore(spark, url, root)
     assert (back.written + rest.written, rest.facts["there"]) == (ended, back.written)
     assert summed(url) == first
+    assert archive(spark, url, root, LATER).written == ended
+    again = restore(spark, url, root)
+    assert (again.read, again.written) == (ended, ended), "archived by two runs, a job is read once"
+    assert summed(url) == first
 
 
 def ended(url: str, count: int) -> None:

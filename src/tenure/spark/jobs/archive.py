@@ -93,9 +93,17 @@ class Archive:
         places = [str(self.root / entry.place) for entry in self.entries() if entry.jobs]
         if not places:
             return None
-        newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"))
-        rows = spark.read.parquet(*places).withColumn("_newest", F.row_number().over(newest))
-        return rows.where("_newest = 1").drop("_newest")
+        rows = spark.read.parquet(*places)
+        if len(places) == 1:
+            return rows
+        # Only names and numbers are sorted: payloads of 8 MiB would not fit into Java's memory.
+        rows = rows.withColumn(
+            "_run", F.regexp_extract("_metadata.file_path", r"/run=(\d+)/[^/]+/[^/]+$", 1).cast("int")
+        )
+        newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"), F.desc("_run"))
+        named = rows.select("tenant", "queue", "id", "token", "_run").withColumn("_place", F.row_number().over(newest))
+        older = named.where("_place > 1").select("tenant", "queue", "id", "_run")
+        return rows.join(F.broadcast(older), ["tenant", "queue", "id", "_run"], "left_anti").drop("_run")
 
     def vacuum(self) -> None:
         """Remove the files of attempts that can no longer be committed: those whose number is taken."""
