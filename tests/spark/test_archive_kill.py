@@ -90,10 +90,16 @@ def test_each_job_once_though_runs_are_killed(tmp_path: Path) -> None:
                 heard.driver.kill()
                 drivers.append(Driver(tmp_path, url, said))
                 print(f"killed at {heard.step.strip()!r}", flush=True)
-            last = drivers[0]
-            assert last.process.stdin is not None
-            last.process.stdin.close()
-            assert last.process.wait(600) == 0
+            for driver in drivers:
+                driver.kill()
+            for _ in range(3):  # on a busy machine Spark gives up a Python that starts slowly, and the run with it
+                drivers.append(last := Driver(tmp_path, url, said))
+                assert last.process.stdin is not None
+                last.process.stdin.close()
+                if last.process.wait(600) == 0:
+                    break
+            else:
+                pytest.fail("no run came to an end")
         finally:
             for driver in drivers:
                 driver.kill()

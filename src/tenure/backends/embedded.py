@@ -254,6 +254,9 @@ class KvBackend:
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return journal.events(self._core, after, limit, wait_ms, consumer)
 
+    def newest_events(self, limit: int) -> EventPage:
+        return journal.newest(self._core, limit)
+
     def forget_consumer(self, consumer: str) -> bool:
         return journal.forget_consumer(self._core, consumer)
 

@@ -28,6 +28,8 @@ _STORE = b"store"
 _CURSOR = Struct(">BQH")  # version, commit, events of it that were read
 #: Rows one trim may delete: an engine without range deletes walks over each.
 _TRIM = 10_000
+#: Rows that `newest` reads at a time, going back from the end.
+_NEWEST_ROWS = 20
 
 
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,6 +102,35 @@ def _page(core: Core, reader: Reader, start: tuple[int, int] | None, limit: int)
             if len(found) >= limit:
                 break
     return EventPage(found, cursor(commit, skip))
+
+
+def newest(core: Core, limit: int) -> EventPage:
+    """The last durable events, oldest first, read from the journal's end."""
+
+    def run(reader: Reader) -> EventPage:
+        oldest, last = bounds(reader)
+        durable = core.engine.durable()
+        end = commit = (last if durable is None else min(last, durable)) + 1
+        parts: list[list[Event]] = []
+        left = limit
+        while commit > oldest and left:
+            rows = reader.scan(
+                keyspace.JOURNAL, keyspace.commit(oldest), keyspace.commit(commit), _NEWEST_ROWS, reverse=True
+            )
+            if not rows:
+                break
+            for key, value in rows:
+                commit = keyspace.split_commit(key)
+                row = records.decode_journal(value, commit)
+                first = max(0, len(row.events) - left)
+                taken = enumerate(row.events[first:], first)
+                parts.append([_shown(core, reader, row, commit, index, event) for index, event in taken])
+                left -= len(row.events) - first
+                if not left:
+                    break
+        return EventPage([event for part in reversed(parts) for event in part], cursor(end, 0))
+
+    return core.read(run)
 
 
 def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:

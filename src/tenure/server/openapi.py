@@ -13,6 +13,7 @@ from tenure.protocol.calls import Operation
 from tenure.protocol.formats import ARROW
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import FAULTS
+from tenure.server.api_examples import WORDS, curl, example_of
 from tenure.version import __version__
 
 Schema = dict[str, Any]
@@ -77,7 +78,11 @@ def _described(operation: Operation, asks: Any, answers: Any) -> Schema:
     if operation.name == "events":
         described["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     if asks is not None and operation.asks is not m.Nothing:
-        described["requestBody"] = {"required": True, "content": _content(asks)}
+        content = _content(asks)
+        if example_of(operation).body is not None:
+            content["application/json"]["example"] = example_of(operation).body
+        described["requestBody"] = {"required": True, "content": content}
+    described["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": curl(operation)}]
     return described
 
 
@@ -92,6 +97,7 @@ def _path_parameters(operation: Operation) -> list[Schema]:
             "in": "path",
             "required": True,
             "schema": {"type": "string", "pattern": _PATTERNS.get(name, "^[^/]+$")},
+            "example": WORDS[name],
         }
         for name in re.findall(r"{(\w+)}", operation.path)
     ]

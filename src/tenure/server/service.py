@@ -196,6 +196,7 @@ class Service:
             bodies=limits.bodies,
         )
         self.operations = app.operations
+        self.dashboard = app.dashboard
         config = uvicorn.Config(
             RequestLogger(app, app.paths),
             http=guarded(limits.head, limits.idle, app.operations),

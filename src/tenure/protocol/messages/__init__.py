@@ -13,6 +13,7 @@ from tenure.protocol.messages.administration import (
     EventsQuery as EventsQuery,
     JobList as JobList,
     ListQuery as ListQuery,
+    NewestQuery as NewestQuery,
     PurgeBody as PurgeBody,
     QueueBody as QueueBody,
     QueueList as QueueList,

@@ -107,6 +107,20 @@ def test_pages_of_any_size_tell_the_same(store: Store, queue: Queue, size: int) 
     assert store.events(after=page.cursor).events == []
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_newest_events_are_the_last_of_all(store: Store, queue: Queue, size: int) -> None:
+    assert store.backend.newest_events(size).events == []
+    for _ in range(120):
+        queue.enqueue(b"one by one")
+    fill(queue, 3)
+    queue.ack_many(queue.claim(limit=3))
+    page = store.backend.newest_events(size)
+    assert page.events == all_events(store)[-size:]
+    assert store.events(after=page.cursor).events == []
+    queue.enqueue(b"later")
+    assert [event.type for event in store.events(after=page.cursor)] == ["enqueued"]
+
+
 def test_a_reader_goes_on_where_it_stopped(store: Store, queue: Queue) -> None:
     cursor = store.events().cursor
     assert store.events(after=cursor).events == []
