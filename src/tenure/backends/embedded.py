@@ -12,7 +12,6 @@ from tenure.clock import Clock
 from tenure.contract.backend import (
     Events,
     JobIds,
-    Jobs,
     PendingSync,
     Progress,
     QueueInfos,
@@ -42,10 +41,12 @@ from tenure.queueing import (
     journal,
     policies,
     queries,
+    queue_deletion,
     quotas,
     restore,
     settle,
     staged_writes,
+    store_queries,
     sweep,
 )
 from tenure.queueing.core import Core
@@ -211,6 +212,12 @@ class KvBackend:
     def configure(self, policies_by_name: Mapping[QueueName, Policy]) -> None:
         policies.configure(self._core, policies_by_name)
 
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return queue_deletion.delete_queue(self._core, name, force)
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        queue_deletion.replace_queues(self._core, tenant, policies)
+
     def policy(self, name: QueueName) -> Policy:
         return policies.policy(self._core, name)
 
@@ -230,8 +237,24 @@ class KvBackend:
         """For a server's metrics: the busiest queues, and how many others there are."""
         return queries.depths(self._core, limit)
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        return queries.upcoming(self._core, before_ms, limit, tenant, queues)
+    def find(self, job: bytes) -> Job | None:
+        return store_queries.find(self._core, job)
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        return store_queries.list_all(self._core, state, limit, cursor, tenant, queues)
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        return store_queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
 
     def sweep(self) -> Swept:
         self._engine.tend()

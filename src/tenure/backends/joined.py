@@ -27,7 +27,6 @@ from tenure.contract.backend import (
     Backend,
     Events,
     JobIds,
-    Jobs,
     Progress,
     QueueInfos,
     QuotaInfos,
@@ -230,8 +229,24 @@ class JoinedRequestView(NetworkServing):
     def queues(self, tenant: str | None) -> QueueInfos:
         return self._ask("queues", lambda to: to.queues(tenant))
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        return self._ask("upcoming", lambda to: to.upcoming(before_ms, limit, tenant, queues))
+    def find(self, job: bytes) -> Job | None:
+        return self._ask("find", lambda to: to.find(job))
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        return self._ask("list_all", lambda to: to.list_all(state, limit, cursor, tenant, queues))
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        return self._ask("upcoming", lambda to: to.upcoming(before_ms, after_ms, limit, cursor, tenant, queues))
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -266,6 +281,12 @@ class JoinedRequestView(NetworkServing):
 
     def configure(self, policies: Mapping[QueueName, Policy]) -> None:
         self._ask("configure", lambda to: to.configure(policies))
+
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return self._ask("delete_queue", lambda to: to.delete_queue(name, force))
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        self._ask("replace_queues", lambda to: to.replace_queues(tenant, policies))
 
     def policy(self, name: QueueName) -> Policy:
         return self._ask("policy", lambda to: to.policy(name))

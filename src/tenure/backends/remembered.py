@@ -91,6 +91,12 @@ class RememberedVerbs:
     def configure(self, policies: Mapping[QueueName, Policy]) -> None:
         self._for("configure", sorted(policies.items(), key=lambda item: item[0])).configure(policies)
 
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return self._for("delete_queue", name, force).delete_queue(name, force)
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        self._for("replace_queues", tenant, sorted(policies.items())).replace_queues(tenant, policies)
+
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._for("set_quota", tenant, quota).set_quota(tenant, quota)
 

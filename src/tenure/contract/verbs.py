@@ -59,6 +59,8 @@ VERBS: dict[str, Verb] = {
         _verb("counts", Queries, "small"),
         _verb("timeline", Queries),
         _verb("queues", Queries),
+        _verb("find", Queries, "small"),
+        _verb("list_all", Queries),
         _verb("upcoming", Queries),
         _verb("replay", Maintenance, "writes", "remembered", "chunked"),
         _verb("restore", Maintenance, "writes", "remembered"),
@@ -70,6 +72,8 @@ VERBS: dict[str, Verb] = {
         _verb("check", Maintenance, "writes"),  # with repair=True
         _verb("set_paused", Administration, "writes", "remembered"),
         _verb("configure", Administration, "writes", "remembered"),
+        _verb("delete_queue", Administration, "writes", "remembered", "chunked"),
+        _verb("replace_queues", Administration, "writes", "remembered"),
         _verb("policy", Administration, "small"),
         _verb("set_quota", Administration, "writes", "remembered"),
         _verb("quotas", Administration),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from tenure.errors import Forbidden, NotFound, WaitTimeout
@@ -154,9 +156,31 @@ def queues(call: Call) -> m.QueueList:
     ])  # fmt: skip
 
 
-def upcoming(call: Call) -> m.JobList:
+def find(call: Call) -> Job:
+    """Another tenant's job, or one of a queue that the token may not name, is as one that is not there."""
+    job = call.backend.find(call.job)
+    return _there(job if job is not None and call.sees(job.tenant, job.queue) else None)
+
+
+def _asked_queues(call: Call) -> Collection[str] | None:
+    """The queues that a list is to show, of those that the token may name."""
+    asked, own = call.request.queues, call.identity.queues
+    if asked is None:
+        return own
+    names = {checked("queue", name) for name in asked.split(",")}
+    return names if own is None else names & own
+
+
+def list_all(call: Call) -> Page:
     query = call.request
-    return m.JobList(call.backend.upcoming(query.before_ms, query.limit, call.tenant, call.identity.queues))
+    return call.backend.list_all(query.state, query.limit, query.cursor, call.tenant, _asked_queues(call))
+
+
+def upcoming(call: Call) -> Page:
+    query = call.request
+    return call.backend.upcoming(
+        query.before_ms, query.after_ms, query.limit, query.cursor, call.tenant, _asked_queues(call)
+    )
 
 
 #: Events of one answer: a caller that wants more goes on with the answer's cursor.

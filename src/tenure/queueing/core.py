@@ -49,6 +49,11 @@ class Core:
         self._generation = engine.generation
         renewed_after_fork(self, Layer.QUEUEING)
 
+    @property
+    def plain(self) -> Core:
+        """The core whose transactions are remembered under no request."""
+        return self
+
     def renew_after_fork(self) -> None:
         self.ids.renew()
         self.waiters.renew()

@@ -51,7 +51,7 @@ def planned(
 ) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
     """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
-    ids = core.ids.take(now, len(requests))
+    drawn = core.ids.take(now, len(requests))
     alike = isinstance(requests, PlainRequests)
     _check_size(core, requests)
     keyed: list[Keyed] = []
@@ -66,6 +66,8 @@ def planned(
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         queue = unit.queue(name)
+        mark = queue.mark
+        ids = [job[:6] + mark + job[9:] for job in drawn]
         duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)

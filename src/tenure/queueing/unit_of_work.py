@@ -187,11 +187,13 @@ class UnitOfWork:
         number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
         made = []
         for name in names:
+            before = self._core.registry.read(self.tx, name)
             raw = self.tx.get(keyspace.META, keyspace.quota_row(name.tenant))
             meter = 0 if raw is None else records.decode_struct(records.QuotaRecord, raw, "a quota").number
-            made.append(self.save_queue(records.QueueRecord(number, *name, Policy(), meter=meter)))
-            self.event(Change.QUEUE_CREATED, number, text=_pack_queue_event((name.tenant, name.queue)))
-            number += 1
+            given = number if before is None else before.number
+            made.append(self.save_queue(records.QueueRecord(given, *name, Policy(), meter=meter)))
+            self.event(Change.QUEUE_CREATED, given, text=_pack_queue_event((name.tenant, name.queue)))
+            number += before is None
         self.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
         return made
 

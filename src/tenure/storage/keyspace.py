@@ -1,4 +1,4 @@
-"""Every key, once. Format v1; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
+"""Every key, once. Format 2; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
 
     space        key                                             value
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
@@ -24,6 +24,7 @@
     segments     queue u32, last job 16                          ids and payloads of jobs that were enqueued together
     segment_state  queue u32, last job 16                        what changes about them, the same for all
     segment_ready  as ready, of its first job                    its last job, while it waits
+    job_queues   job 16                                          queue u32: of jobs whose id does not name their queue
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -59,22 +60,25 @@ LIMITS: Space = 17
 SEGMENTS: Space = 18
 SEGMENT_STATE: Space = 19
 SEGMENT_READY: Space = 20
+JOB_QUEUES: Space = 21
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
-    "segments", "segment_state", "segment_ready",
+    "segments", "segment_state", "segment_ready", "job_queues",
 )  # fmt: skip
 
-#: Those that every engine keeps. Segments are for engines with one writer (`storage.segments`): the others have no such spaces.
-EVERYWHERE = NAMES[:SEGMENTS]
+#: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
+SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
+#: Those that every engine keeps.
+EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_SPACES)
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
 FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5}
 
-FORMAT = 1
+FORMAT = 2
 LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes
 
 

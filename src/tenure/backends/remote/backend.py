@@ -11,7 +11,7 @@ from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
-from tenure.contract.backend import Backend, Events, Jobs, Progress, QueueInfos, QuotaInfos, Topic, Watch
+from tenure.contract.backend import Backend, Events, Progress, QueueInfos, QuotaInfos, Topic, Watch
 from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
@@ -201,10 +201,31 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         body = m.DrawBody(requests)
         return self._ask(OPERATIONS["draw"], f"/v1/quotas/{quote(tenant, safe='')}/draw", None, body, m.Count).count
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        path = "/v1/upcoming" + query_of(before_ms=before_ms, limit=limit)
-        jobs = self._ask(OPERATIONS["upcoming"], path, tenant, None, m.JobList).jobs
-        return jobs if queues is None else [job for job in jobs if job.queue in queues]
+    def find(self, job: bytes) -> Job | None:
+        try:
+            return self._ask(OPERATIONS["find"], f"/v1/jobs/{job.hex()}", None, None, Job)
+        except NotFound:
+            return None
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        path = "/v1/jobs" + query_of(state=state, limit=limit, cursor=cursor, queues=_listed(queues))
+        return self._ask(OPERATIONS["list_all"], path, tenant, None, Page)
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        path = "/v1/upcoming" + query_of(
+            before_ms=before_ms, after_ms=after_ms, limit=limit, cursor=cursor, queues=_listed(queues)
+        )
+        return self._ask(OPERATIONS["upcoming"], path, tenant, None, Page)
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)
@@ -243,6 +264,17 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         tenant, queues = _tenant_and_queues(list(policies))
         body = dict(zip(queues, policies.values(), strict=True))
         self._ask(OPERATIONS["apply"], "/v1/queues", tenant, body, m.Done)
+
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        try:
+            self._of_queue("delete_queue", name, query_of(force="true" if force else None), None, m.Done)
+        except NotFound:
+            return False
+        return True
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        body = dict(policies)
+        self._ask(OPERATIONS["replace_queues"], "/v1/queue-set", tenant, body, m.Done, wait_ms=LONG_MS)
 
     def sweep(self) -> Swept:
         return self._ask(OPERATIONS["sweep"], "/v1/admin/sweep", None, None, Swept)
@@ -293,6 +325,10 @@ def _tenant_and_queues(names: Sequence[QueueName]) -> tuple[str | None, list[str
         (tenant,) = tenants
         return None if tenant == DEFAULT_TENANT else tenant, [name.queue for name in names]
     return None, [f"{name.tenant}/{name.queue}" for name in names]
+
+
+def _listed(queues: Collection[str] | None) -> str | None:
+    return None if queues is None else ",".join(sorted(queues))
 
 
 def _which(names: Sequence[QueueName], reply: m.ClaimReply) -> QueueName:

@@ -22,6 +22,7 @@ from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
+from tenure.queueing.locations import note_foreign
 from tenure.queueing.registry import NEXT_QUEUE
 from tenure.queueing.removal import due_row, index_row, remove, remove_leased
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -110,6 +111,13 @@ def _hold_key(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) ->
     keys = free_keys(unit, queue, [fault.job])
     hold_keys(unit, queue, keys)
     return "gave it its key back" if keys else ""
+
+
+def _note_queue(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    if read_state(unit.tx, fault.queue, fault.job) is None:
+        return "nothing to do any more: the job is gone"
+    note_foreign(unit.tx, fault.queue, (fault.job,))
+    return "wrote the row that leads from its id to its queue"
 
 
 def _drop_notes(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
@@ -293,6 +301,7 @@ MENDERS: dict[str, Mender] = {
     "put_row": _put_row,
     "remove_job": _remove_job,
     "hold_key": _hold_key,
+    "note_queue": _note_queue,
     "give_back": _give_back,
     "lease_lost": _lease_lost,
     "gone": _gone,

@@ -45,7 +45,8 @@ def check(survey: Survey) -> None:
 
 def check_entries(survey: Survey) -> None:
     """An engine that counts its rows apart from them may have lost some without a trace in any one."""
-    for space, name in enumerate(keyspace.EVERYWHERE):
+    for space in keyspace.EVERYWHERE:
+        name = keyspace.NAMES[space]
         try:
             entries = survey.reader.entries(space)
         except Corrupt as exc:

@@ -14,10 +14,12 @@ from tenure.storage.records.bookkeeping import (
     decode_bucket,
     decode_count,
     decode_dedup,
+    decode_number,
     decode_request,
     encode_bucket,
     encode_count,
     encode_dedup,
+    encode_number,
     encode_request,
 )
 from tenure.storage.records.bulk_loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
@@ -193,6 +195,7 @@ __all__ = [
     "decode_lease",
     "decode_lease_jobs",
     "decode_load_runs",
+    "decode_number",
     "decode_request",
     "decode_segment_mark",
     "decode_segment_state",
@@ -213,6 +216,7 @@ __all__ = [
     "encode_load_runs",
     "encode_msgpack",
     "encode_new_lease",
+    "encode_number",
     "encode_plain_job",
     "encode_plain_jobs",
     "encode_request",

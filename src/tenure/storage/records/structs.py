@@ -32,6 +32,8 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     paused: bool = False
     #: The number under which its tenant's usage is counted; 0: the tenant has no quota.
     meter: int = 0
+    #: Its jobs, policy and place in lists are gone; the row keeps name and number together, for the journal.
+    deleted: bool = False
 
 
 class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -24,6 +24,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
     look events policies snapshots           what can be seen
+    store_wide                               all queues together
     clock races processes                    time, threads and processes
     arguments damage opening                 what is refused
 """
@@ -37,7 +38,7 @@ import pytest
 THEMES = (
     "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "limits", "look",
     "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
-    "snapshots", "staging", "sweeping", "ttl", "waiting",
+    "snapshots", "staging", "store_wide", "sweeping", "ttl", "waiting",
 )  # fmt: skip
 FIXTURES = ("broken", "clock", "foldered", "holding", "live", "ordered", "queue", "shared", "store", "world")
 
