@@ -32,7 +32,7 @@ UPGRADING = "upgrading"
 #: Where logs go that cannot be used.
 LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
-_NAMES = ("tenure", "leasehold")
+NAMES = ("tenure", "leasehold")
 _OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "db.tables", LOST, "staging", "snapshots"}
 
 
@@ -45,9 +45,11 @@ def expand(path: str) -> Path:
 
 
 class Folder:
-    def __init__(self, path: str, engine: str) -> None:
+    def __init__(self, path: str, engine: str, *, upgrading: bool = False) -> None:
+        """`upgrading`: the caller brings an older format up to this one, so that it may open it."""
         self.path = expand(path)
         self.engine = engine
+        self._upgrading = upgrading
         self.db = self.path / "db"
         self._fd: int | None = None
         #: The id of what we wrote into OWNER.
@@ -85,11 +87,13 @@ class Folder:
                 )
             return False
         words = file.read_bytes().decode("ascii", "replace").split()
+        if self._upgrading:
+            return True
         if words[3:] == [UPGRADING]:
             raise FormatError(
                 f"{self.path} is half upgraded: run 'tenure upgrade {self.engine}:{self.path}' to its end"
             )
-        if len(words) != 3 or words[0] not in _NAMES or not words[1].isdigit():
+        if len(words) != 3 or words[0] not in NAMES or not words[1].isdigit():
             raise FormatError(f"{file} is damaged: expected 'tenure {FORMAT} {self.engine}'")
         if words[2] != self.engine:
             raise FormatError(f"{self.path} holds a {words[2]} store: open it as {words[2]}:{self.path}")

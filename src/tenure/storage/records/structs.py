@@ -101,6 +101,12 @@ class LoadRecord(msgspec.Struct, frozen=True, array_like=True):
     keep_ms: int
 
 
+class UpgradeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How far an upgrade of the format is: the key to go on from."""
+
+    key: bytes
+
+
 class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
     value: int
 
@@ -115,7 +121,7 @@ _DECODERS: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
-        RefusalsRecord, StoreRecord,
+        RefusalsRecord, StoreRecord, UpgradeRecord,
     )
 }  # fmt: skip
 

@@ -53,8 +53,9 @@ class RocksEngine:
         sync_interval: float = 0.1,
         boot_id: str = "",
         listens: bool = False,
+        upgrading: bool = False,
     ) -> None:
-        folder = Folder(path, "rocksdb")
+        folder = Folder(path, "rocksdb", upgrading=upgrading)
         existed = folder.check()
         folder.lock(listens=listens)
         #: Changes whenever memory was thrown away (`storage.engine.Engine.generation`).
