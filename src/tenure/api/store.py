@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
 from tenure.model.event import EventPage
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Job, Page, QueueInfo, Swept
+from tenure.model.lease import any_queues
 from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from tenure.model.quota import Quota, QuotaInfo
@@ -94,6 +96,34 @@ class Store:
         self._turn = first + 1
         handles = handles[first:] + handles[:first]
         return claim_from(handles, claim_request(limit, lease, wait, worker, max_bytes, None))
+
+    def claim_any(
+        self,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        tenants: Collection[str] | None = None,
+        queues: Collection[str] | None = None,
+        weights: Mapping[str, float] | None = None,
+        max_bytes: int | None = None,
+        id: str | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Claim:
+        """Claim from whichever queue's turn it is: tenants take turns, then the queues of each. `claim.queue` is its handle.
+
+        `tenants` and `queues` choose among them; `weights` say how much of the turns a tenant gets, or a queue of its
+        tenant's (`tenant/queue`); 1 is usual. `cancel`, once set, ends the waiting.
+        """
+        request = claim_request(limit, lease, wait, worker, max_bytes, id)
+        among = any_queues(tenants, queues, weights)
+        with self._telemetry.span("claim_any") as span:
+            leased = self._backend.claim_any(request, among, cancel)
+            if leased is None or not leased.deliveries:
+                return Claim.of_nothing()
+            span.jobs(len(leased.deliveries))
+        return Claim(self.queue(leased.name.queue, leased.name.tenant), leased)
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
         """A write in several transactions that is published exactly once under its id, however often it is repeated.

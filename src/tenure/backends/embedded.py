@@ -24,7 +24,7 @@ from tenure.contract.backend import (
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -37,6 +37,7 @@ from tenure.queueing import (
     bulk_loads,
     checking,
     claim,
+    claim_any,
     enqueue,
     journal,
     policies,
@@ -163,6 +164,11 @@ class KvBackend:
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
         return claim.claim(self._core, names, request, cancel)
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        return claim_any.claim_any(self._core, request, among, cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
         return self._attendant.watch(topics, wait_ms, notify)

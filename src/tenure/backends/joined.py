@@ -39,7 +39,7 @@ from tenure.contract.verbs import REMEMBERED
 from tenure.errors import OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -199,6 +199,17 @@ class JoinedRequestView(NetworkServing):
             return to.claim(names, msgspec.structs.replace(request, wait_ms=min(request.wait_ms, left)), cancel)
 
         return self._ask("claim", claim)
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        until = time.monotonic() + request.wait_ms / 1000
+
+        def claim(to: Backend) -> Leased | None:
+            left = max(0, round((until - time.monotonic()) * 1000))
+            return to.claim_any(msgspec.structs.replace(request, wait_ms=min(request.wait_ms, left)), among, cancel)
+
+        return self._ask("claim_any", claim)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return self._ask("settle", lambda to: to.settle(name, items))

@@ -17,7 +17,7 @@ import msgspec
 from tenure.contract.backend import Backend, JobIds, Progress
 from tenure.errors import TenureError
 from tenure.model.job import Enqueued, Replayed, Restored
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
@@ -59,6 +59,14 @@ class RememberedVerbs:
         if request.id is None:  # by its own id a claim can be repeated
             request = msgspec.structs.replace(request, id=self._request.hex())
         found: Leased | None = self._viewed.claim(names, request, cancel)
+        return found
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        if request.id is None:
+            request = msgspec.structs.replace(request, id=self._request.hex())
+        found: Leased | None = self._viewed.claim_any(request, among, cancel)
         return found
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:

@@ -21,7 +21,7 @@ from typing import Literal, Protocol, TypeVar
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
@@ -148,6 +148,14 @@ class Consumption(Protocol):
         Expired leases are taken over first. `cancel`, once set, ends the waiting; nothing is then left leased.
         With `request.id` seen before: the same lease's open jobs. Raises LeaseLost (that claim expired),
         InvalidArgument (its other arguments differ).
+        """
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        """A lease over jobs of one queue, chosen fairly: tenants take turns, then the queues of each. Otherwise as `claim`.
+
+        Raises InvalidArgument without `traits.any_queue`.
         """
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:

@@ -50,6 +50,7 @@ VERBS: dict[str, Verb] = {
         _verb("enqueue", Production, "writes", "remembered", "small"),
         # A claim is remembered by its own id, which is the request's where it has none.
         _verb("claim", Consumption, "writes", "waits", "remembered", "small"),
+        _verb("claim_any", Consumption, "writes", "waits", "remembered", "small"),
         _verb("settle", Consumption, "writes", "remembered", "small"),
         _verb("extend", Consumption, "writes", "remembered", "small"),
         _verb("progress", Consumption, "writes", "remembered", "small"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -10,8 +10,8 @@ from tenure.errors import Forbidden, NotFound, WaitTimeout
 from tenure.model.event import EventPage
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
-from tenure.model.lease import Extended, proof_of
-from tenure.model.names import JobName, QueueName, checked
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, any_queues, proof_of
+from tenure.model.names import ANY_QUEUE, JobName, QueueName, checked
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -40,7 +40,7 @@ def cancel(call: Call) -> m.Done:
 
 def _names(call: Call) -> list[QueueName]:
     request = call.request
-    if isinstance(request, m.ClaimAnyBody):
+    if isinstance(request, m.ClaimSeveralBody):
         return list(dict.fromkeys(call.identity.queue(queue, call.tenant) for queue in request.queues))
     return [call.name]
 
@@ -49,18 +49,41 @@ def claim(call: Call) -> m.ClaimReply:
     request = call.request.checked()
     if request.wait_ms:
         request = msgspec.structs.replace(request, wait_ms=0)
-    return m.ClaimReply.of(call.backend.claim(_names(call), request), call.request.columns)
+    return m.ClaimReply.of(_claimer(call)(request), call.request.columns)
+
+
+def _claimer(call: Call) -> Callable[[ClaimRequest], Leased | None]:
+    """The backend's verb that the request asks for, on the queues it may name."""
+    if isinstance(call.request, m.ClaimAnyBody):
+        among = _among(call)
+        return lambda request: call.backend.claim_any(request, among)
+    names = _names(call)
+    return lambda request: call.backend.claim(names, request)
+
+
+def _among(call: Call) -> AnyQueues:
+    body, own = call.request, call.identity.queues
+    tenants = body.tenants
+    if call.tenant is not None:
+        if tenants is not None and set(tenants) != {call.tenant}:
+            raise Forbidden("only an operator's token names other tenants")
+        tenants = [call.tenant]
+    queues = own if body.queues is None else {checked("queue", name) for name in body.queues}
+    if own is not None and queues is not None:
+        queues = own & queues
+    return any_queues(tenants, queues, body.weights)
 
 
 def claim_waits(call: Call) -> Waiting | None:
     if not call.request.wait_ms:
         return None
     request = call.request.checked()
-    names = _names(call)
+    names = (ANY_QUEUE,) if isinstance(call.request, m.ClaimAnyBody) else _names(call)
     now, columns = msgspec.structs.replace(request, wait_ms=0), call.request.columns
+    claimed = _claimer(call)
 
     def look() -> m.ClaimReply | None:
-        leased = call.backend.claim(names, now)
+        leased = claimed(now)
         return None if leased is None else m.ClaimReply.of(leased, columns)
 
     return Waiting(names, request.wait_ms, look, lambda left_ms: m.ClaimReply([], left_ms=left_ms))

@@ -8,7 +8,7 @@ job, a job past its ttl) it clears; a damaged job it leaves where it is, and goe
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,7 +16,7 @@ from tenure.errors import Corrupt, InvalidArgument, LeaseLost
 from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, Leased
 from tenure.model.lifecycle import Change
-from tenure.model.names import QueueName
+from tenure.model.names import ANY_QUEUE, QueueName
 from tenure.queueing import limits, sweep
 from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
@@ -33,17 +33,28 @@ from tenure.storage.keyspace import Due
 def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
+    """A lease over jobs of the first of these queues that has any, waiting for one if asked to."""
+    return waited(core, names, request.wait_ms, lambda: _try_all(core, names, request), cancel)
+
+
+def waited(
+    core: Core,
+    lines: Sequence[QueueName],
+    wait_ms: int,
+    attempt: Callable[[], Leased | None],
+    cancel: threading.Event | None,
+) -> Leased | None:
     """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
-    leased = _try_all(core, names, request)
-    if leased is not None or not request.wait_ms:
+    leased = attempt()
+    if leased is not None or not wait_ms:
         return leased
-    deadline = core.time.now_ms() + request.wait_ms
-    waiter = core.waiters.join(names)
+    deadline = core.time.now_ms() + wait_ms
+    waiter = core.waiters.join(lines)
     try:
         while not (cancel is not None and cancel.is_set()):
             waiter.signal.clear()
             seen = core.engine.version()
-            leased = _try_all(core, names, request)
+            leased = attempt()
             remaining = deadline - core.time.now_ms()
             if leased is not None or remaining <= 0:
                 return leased
@@ -81,21 +92,35 @@ def _wait(
 def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
     """When the next job of these queues becomes ready, or a lease (of any queue) runs out."""
     times = []
+    kinds = [Due.LEASE]
     for name in names:
+        if name == ANY_QUEUE:
+            kinds.append(Due.TURN)
+            continue
         queue = core.registry.find(reader, name)  # type: ignore[arg-type]  # lines of claims are queue names
         if queue is None or queue.paused:
             continue
         opens = limits.opens_at(reader, queue) if queue.limited else 0
         if opens is None:
             continue  # whoever lets a job go wakes the line; and leases that end are looked at below
-        for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
-            keys = reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
-            if keys:
-                times.append(max(keyspace.split_ready(keys[0]).visible_at_ms, opens))
-    leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
-    if leases:
-        times.append(keyspace.split_due(leases[0]).time_ms)
+        first = next_job(core, reader, queue)
+        if first is not None:
+            times.append(max(first, opens))
+    for kind in kinds:
+        first_due = reader.keys(keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_end(kind), 1)
+        if first_due:
+            times.append(keyspace.split_due(first_due[0]).time_ms)
     return min(times) if times else None
+
+
+def next_job(core: Core, reader: Reader, queue: Registered) -> int | None:
+    """When the first of a queue's waiting jobs becomes ready, or became so; None: none waits."""
+    times = []
+    for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
+        keys = reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
+        if keys:
+            times.append(keyspace.split_ready(keys[0]).visible_at_ms)
+    return min(times, default=None)
 
 
 def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> Leased | None:
@@ -122,13 +147,13 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
     lease = core.ids.one(now)
     while True:
         outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names), now)
-        if outcome is not _AGAIN:
+        if outcome is not AGAIN:
             return outcome
 
 
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
 #: Expired leases were taken over first: their jobs can be read by the next transaction only.
-_AGAIN = Leased(QueueName("", ""), NO_ID, 0, [])
+AGAIN = Leased(QueueName("", ""), NO_ID, 0, [])
 
 
 def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
@@ -145,25 +170,25 @@ def _claim(
     tx = unit.tx
     identity = None
     if request.id is not None:
-        identity = ClaimIdentity(keyspace.digest(request.id.encode()), _asked(request))
-        given = _given_before(core, unit, names, identity)
+        identity = identity_of(request)
+        given = given_before(core, unit, names, identity)
         if given is not None:
             return given
     queue = core.registry.find(tx, name)
     if queue is None or queue.paused:
         return None
     until = keyspace.commit(unit.now + 1)
-    if tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1) and sweep.expire_some(core, unit):
-        return _AGAIN
+    if leases_due(unit, until) and sweep.expire_some(core, unit):
+        return AGAIN
     if queue.limited:
         room = limits.room(tx, queue, unit.now, request.limit)
         if not room:
             return None
         request = msgspec.structs.replace(request, limit=room)
-    return _take(core, Grant(unit, queue, name, request, lease, identity), until)
+    return take(core, Grant(unit, queue, name, request, lease, identity), until)
 
 
-def _take(core: Core, grant: Grant, until: bytes) -> Leased | None:
+def take(core: Core, grant: Grant, until: bytes) -> Leased | None:
     """The next jobs: as they are stored together, if that is how they can be handed out, else row by row."""
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
@@ -180,11 +205,32 @@ def _take(core: Core, grant: Grant, until: bytes) -> Leased | None:
     if not found.jobs:
         if found.damaged and not (found.expired or found.orphans):
             raise found.damaged[0]
-        return _AGAIN if found.damaged else None
+        return AGAIN if found.damaged else None
     return grant.rows(found)
 
 
-def _given_before(core: Core, unit: UnitOfWork, names: Sequence[QueueName], identity: ClaimIdentity) -> Leased | None:
+def leases_due(unit: UnitOfWork, until: bytes) -> bool:
+    """Whether a lease has run out."""
+    return bool(unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1))
+
+
+def identity_of(request: ClaimRequest) -> ClaimIdentity:
+    """Of a claim that has an id."""
+    return ClaimIdentity(keyspace.digest((request.id or "").encode()), _asked(request))
+
+
+def note_any(unit: UnitOfWork, queue: Registered, identity: ClaimIdentity) -> None:
+    """Remember which queue served a claim from any: repeated, it goes there."""
+    unit.tx.put(keyspace.CLAIMS, keyspace.of_queue(0, identity.key), records.encode_number(queue.number))
+
+
+def any_claimed(core: Core, reader: Reader, identity: ClaimIdentity) -> QueueName | None:
+    raw = reader.get(keyspace.CLAIMS, keyspace.of_queue(0, identity.key))
+    queue = None if raw is None else core.registry.by_number(reader, records.decode_number(raw))
+    return None if queue is None else queue.name
+
+
+def given_before(core: Core, unit: UnitOfWork, names: Sequence[QueueName], identity: ClaimIdentity) -> Leased | None:
     """What a claim with this id was given. Over several queues, it may find jobs in one that had none: any may have served it."""
     for queue in (core.registry.find(unit.tx, name) for name in names):
         seen = None if queue is None else unit.tx.get(keyspace.CLAIMS, keyspace.of_queue(queue.number, identity.key))

@@ -39,6 +39,7 @@ def put(core: Core, unit: UnitOfWork, policies: Mapping[QueueName, Policy]) -> N
                 unit.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
             if queue.limited:
                 unit.woken[name] = ALL
+                unit.lifted(queue)
 
 
 def set_paused(core: Core, name: QueueName, paused: bool) -> None:
@@ -50,6 +51,7 @@ def set_paused(core: Core, name: QueueName, paused: bool) -> None:
         unit.event(Change.QUEUE_PAUSED if paused else Change.QUEUE_RESUMED, queue.number)
         if not paused:
             unit.woken[name] = ALL
+            unit.lifted(queue)
 
     core.write(run, answer=NOTHING)
 

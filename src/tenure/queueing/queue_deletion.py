@@ -12,9 +12,10 @@ from tenure.errors import QueueNotEmpty
 from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
-from tenure.queueing import admin, policies
+from tenure.queueing import admin, policies, turns
 from tenure.queueing.core import Core
 from tenure.queueing.outcomes import NOTHING, YES_OR_NO
+from tenure.queueing.queue_turns import queue_sub
 from tenure.queueing.registry import Registered
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
@@ -89,6 +90,7 @@ def _delete(core: Core, unit: UnitOfWork, names: Sequence[QueueName]) -> bool:
         done = _count(tx, queue, Counter.DONE)
         if done:
             raise QueueNotEmpty(str(queue.name), 0, 0, 0, done)
+    places = {queue.number: turns.place(tx, queue_sub(queue)) for queue in found}
     for queue in found:
         unit.save_queue(queue.record(policy=Policy(), paused=False, deleted=True))
         unit.event(Change.QUEUE_DELETED, queue.number)
@@ -97,4 +99,6 @@ def _delete(core: Core, unit: UnitOfWork, names: Sequence[QueueName]) -> bool:
         tx.delete_range(keyspace.DEDUP, *keyspace.queue_range(queue.number))
         tx.delete_range(keyspace.CLAIMS, *keyspace.queue_range(queue.number))
         unit.woken[queue.name] = ALL
+        turns.move(tx, queue_sub(queue), places[queue.number], None)
+        core.turns.learn(unit, queue.number, None)
     return bool(found)

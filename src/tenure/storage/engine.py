@@ -63,6 +63,8 @@ class Traits:
     journal: Literal["store", "queue"] = "store"
     #: Whether tenants can be given quotas, which hold over all their queues.
     quotas: bool = True
+    #: Whether a claim can be served by any queue, in turn.
+    any_queue: bool = True
 
 
 class Reader(Protocol):

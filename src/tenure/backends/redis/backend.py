@@ -15,7 +15,7 @@ from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -92,6 +92,12 @@ class RedisBackend(NetworkServing):
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
         return consume.claim(self._core, names, request, cancel)
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        # Queues are in different slots: no step can see whose turn it is.
+        raise InvalidArgument("a Redis store does not claim from any queue: name the queues, with store.claim([...])")
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
         return self._attendant.watch(topics, wait_ms, told)

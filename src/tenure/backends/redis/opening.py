@@ -75,6 +75,7 @@ def open_redis(
         value_bytes=ATOMIC_BYTES,
         journal="queue",
         quotas=False,
+        any_queue=False,
     )
     return RedisBackend(core, address.shown, traits), remarks
 

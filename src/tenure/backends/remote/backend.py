@@ -24,7 +24,7 @@ from tenure.errors import (
 )
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle, receipt
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -102,12 +102,37 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
+        reply = self._claimed(request, lambda left_ms: self._claim(names, request, left_ms, cancel), cancel)
+        return None if reply is None else reply.leased(_which(names, reply))
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        limit, lease_ms, worker = request.limit, request.lease_ms, request.worker
+        operation = OPERATIONS["claim_any"]
+
+        def ask(wait_ms: int) -> m.ClaimReply:
+            body = m.ClaimAnyBody(
+                limit, lease_ms, wait_ms, worker, request.max_bytes, request.id, True,
+                tenants=None if among.tenants is None else sorted(among.tenants),
+                queues=None if among.queues is None else sorted(among.queues),
+                weights=among.weights or None,
+            )  # fmt: skip
+            return self._ask(operation, "/v1/claims/any", None, body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
+
+        reply = self._claimed(request, ask, cancel)
+        return None if reply is None else reply.leased(QueueName(reply.tenant, reply.queue))
+
+    def _claimed(
+        self, request: ClaimRequest, ask: Callable[[int], m.ClaimReply], cancel: threading.Event | None
+    ) -> m.ClaimReply | None:
+        """Ask, with what is left of the wait, until there is a lease or nothing is left. None: there is none."""
         left_ms = request.wait_ms
         while True:
             if cancel is not None and cancel.is_set() and left_ms:
                 return None
             try:
-                reply = self._claim(names, request, left_ms, cancel)
+                reply = ask(left_ms)
             except LeaseLost:
                 if request.id is not None or self._request:
                     raise
@@ -115,7 +140,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
                 # again.
                 continue
             if reply.lease is not None:
-                return reply.leased(_which(names, reply))
+                return reply
             left_ms = reply.left_ms
             if left_ms <= 0:
                 return None
@@ -134,8 +159,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             body = m.ClaimBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True)
             return self._of_queue("claim", names[0], "/claims", body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
         tenant, queues = _tenant_and_queues(names)
-        several = m.ClaimAnyBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
-        operation = OPERATIONS["claim_any"]
+        several = m.ClaimSeveralBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
+        operation = OPERATIONS["claim_several"]
         return self._ask(operation, "/v1/claims", tenant, several, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:

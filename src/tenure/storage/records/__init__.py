@@ -136,6 +136,7 @@ from tenure.storage.records.structs import (
     decode_struct,
     encode_struct,
 )
+from tenure.storage.records.turns import TurnRecord, decode_turn, encode_turn
 
 __all__ = [
     "COUNT_BYTES",
@@ -181,6 +182,7 @@ __all__ = [
     "StateFields",
     "StateRecord",
     "StoreRecord",
+    "TurnRecord",
     "UpgradeRecord",
     "WriteRecord",
     "alike_states",
@@ -204,6 +206,7 @@ __all__ = [
     "decode_state",
     "decode_states",
     "decode_struct",
+    "decode_turn",
     "encode_bucket",
     "encode_claim",
     "encode_count",
@@ -227,6 +230,7 @@ __all__ = [
     "encode_segment_state",
     "encode_state",
     "encode_struct",
+    "encode_turn",
     "event_ref",
     "event_sums",
     "job_fields",
