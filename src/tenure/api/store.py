@@ -107,17 +107,18 @@ class Store:
         tenants: Collection[str] | None = None,
         queues: Collection[str] | None = None,
         weights: Mapping[str, float] | None = None,
+        excluding: Collection[str] = (),
         max_bytes: int | None = None,
         id: str | None = None,
         cancel: threading.Event | None = None,
     ) -> Claim:
         """Claim from whichever queue's turn it is: tenants take turns, then the queues of each. `claim.queue` is its handle.
 
-        `tenants` and `queues` choose among them; `weights` say how much of the turns a tenant gets, or a queue of its
+        `tenants`, `queues` and `excluding` choose among them; `weights` say how much of the turns a tenant gets, or a queue of its
         tenant's (`tenant/queue`); 1 is usual. `cancel`, once set, ends the waiting.
         """
         request = claim_request(limit, lease, wait, worker, max_bytes, id)
-        among = any_queues(tenants, queues, weights)
+        among = any_queues(tenants, queues, weights, excluding)
         with self._telemetry.span("claim_any") as span:
             leased = self._backend.claim_any(request, among, cancel)
             if leased is None or not leased.deliveries:

@@ -234,10 +234,14 @@ class AnyQueues(msgspec.Struct, frozen=True):
     queues: frozenset[str] | None = None
     #: By tenant, or by `tenant/queue`; 1 where nothing is said.
     weights: dict[str, float] = {}
+    #: Names of queues that are left out.
+    excluding: frozenset[str] = frozenset()
 
     def includes(self, name: QueueName) -> bool:
-        return (self.queues is None or name.queue in self.queues) and (
-            self.tenants is None or name.tenant in self.tenants
+        return (
+            (self.queues is None or name.queue in self.queues)
+            and (self.tenants is None or name.tenant in self.tenants)
+            and name.queue not in self.excluding
         )
 
     def weight(self, name: QueueName | str) -> float:
@@ -251,10 +255,13 @@ MAX_WEIGHT = 1000
 
 
 def any_queues(
-    tenants: Collection[str] | None, queues: Collection[str] | None, weights: Mapping[str, float] | None
+    tenants: Collection[str] | None,
+    queues: Collection[str] | None,
+    weights: Mapping[str, float] | None,
+    excluding: Collection[str] = (),
 ) -> AnyQueues:
     """Checked. Raises InvalidArgument."""
-    for what, given in (("tenants", tenants), ("queues", queues)):
+    for what, given in (("tenants", tenants), ("queues", queues), ("excluding", excluding)):
         if isinstance(given, str):
             raise InvalidArgument(f"{what} is a list of names")
     found = dict(weights or {})
@@ -268,6 +275,7 @@ def any_queues(
         None if tenants is None else frozenset(checked("tenant", tenant) for tenant in tenants),
         None if queues is None else frozenset(checked("queue", queue) for queue in queues),
         found,
+        frozenset(checked("queue", queue) for queue in excluding),
     )
 
 

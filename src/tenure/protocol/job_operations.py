@@ -71,7 +71,7 @@ def _among(call: Call) -> AnyQueues:
     queues = own if body.queues is None else {checked("queue", name) for name in body.queues}
     if own is not None and queues is not None:
         queues = own & queues
-    return any_queues(tenants, queues, body.weights)
+    return any_queues(tenants, queues, body.weights, body.excluding or ())
 
 
 def claim_waits(call: Call) -> Waiting | None:

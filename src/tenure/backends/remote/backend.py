@@ -117,6 +117,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
                 tenants=None if among.tenants is None else sorted(among.tenants),
                 queues=None if among.queues is None else sorted(among.queues),
                 weights=among.weights or None,
+                excluding=sorted(among.excluding) or None,
             )  # fmt: skip
             return self._ask(operation, "/v1/claims/any", None, body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
 

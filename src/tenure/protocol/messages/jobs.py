@@ -150,6 +150,8 @@ class ClaimAnyBody(ClaimBody, kw_only=True):
     queues: Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = None
     #: By tenant, or by `tenant/queue`.
     weights: dict[str, float] | None = None
+    #: Names of queues that are left out.
+    excluding: Annotated[list[str], Meta(max_length=1000)] | None = None
 
 
 class DeliveryBody(Struct, frozen=True, omit_defaults=True, gc=False):
