@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("DEBUG_WRITER_LOCK", "1")  # functions that require the writer's lock assert that it is held
 settings.register_profile(
     "patient",
     deadline=None,

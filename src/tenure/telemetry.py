@@ -56,45 +56,55 @@ NOTED = 256
 
 
 class Meter:
-    """The numbers of one verb. Its lock may be taken again by a signal handler that runs a verb while it is held."""
+    """The numbers of one verb.
+
+    No verb waits here: a run is noted in one step, without a lock, and whoever finds many notes counts them, unless
+    another thread does so already. An exception that a tracing function raises can leave the lock locked; then numbers
+    are late, and nothing else happens.
+    """
 
     __slots__ = ("counts", "errors", "jobs", "lock", "noted", "seconds")
 
     def __init__(self) -> None:
+        #: Reentrant: a signal handler may run a verb while this thread counts.
         self.lock = threading.RLock()
-        #: (seconds, jobs) of runs. Noting one is a single step, so it takes no lock, and counting is for many at once.
-        self.noted: deque[tuple[float, int]] = deque()
+        #: (seconds, jobs, error's code) of runs.
+        self.noted: deque[tuple[float, int, str | None]] = deque(maxlen=64 * NOTED)
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
         self.jobs = 0
         self.errors: dict[str, int] = {}
 
-    def did(self, began: float, jobs: int) -> None:
-        """A run that began then (by `perf_counter`) moved so many jobs."""
+    def did(self, began: float, jobs: int, error: str | None = None) -> None:
+        """A run that began then (by `perf_counter`) moved so many jobs; `error` is the code of what ended it."""
         noted = self.noted
-        noted.append((perf_counter() - began, jobs))
+        noted.append((perf_counter() - began, jobs, error))
         if len(noted) >= NOTED:
             self.count()
 
-    def count(self) -> None:
-        """Bring the numbers up to date."""
+    def failed(self, began: float, kind: type[BaseException]) -> None:
+        """A run that began then was ended by this kind of exception."""
+        self.did(began, 0, kind.code if issubclass(kind, TenureError) else "unexpected")
+
+    def count(self, patience: float = 0) -> None:
+        """Bring the numbers up to date; give up if another thread has the lock for longer than `patience`, seconds."""
+        if not self.lock.acquire(timeout=patience):
+            return
+        try:
+            self._count()
+        finally:
+            self.lock.release()
+
+    def _count(self) -> None:
         counts, take = self.counts, self.noted.popleft
-        with self.lock, contextlib.suppress(IndexError):
+        with contextlib.suppress(IndexError):
             while True:
-                seconds, jobs = take()
+                seconds, jobs, error = take()
                 counts[bisect_left(BOUNDS, seconds)] += 1
                 self.seconds += seconds
                 self.jobs += jobs
-
-    def ended(self, began: float, kind: type[BaseException] | None) -> None:
-        """A run that began then ended, by this error if any, having moved nothing."""
-        seconds = perf_counter() - began
-        with self.lock:
-            self.counts[bisect_left(BOUNDS, seconds)] += 1
-            self.seconds += seconds
-            if kind is not None:
-                code = kind.code if issubclass(kind, TenureError) else "unexpected"
-                self.errors[code] = self.errors.get(code, 0) + 1
+                if error is not None:
+                    self.errors[error] = self.errors.get(error, 0) + 1
 
 
 class Span:
@@ -104,7 +114,7 @@ class Span:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._jobs = -1
+        self._jobs = 0
 
     def jobs(self, count: int) -> None:
         """How many jobs the verb moved."""
@@ -117,10 +127,10 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._jobs >= 0 and kind is None:
+        if kind is None:
             self._meter.did(self._start, self._jobs)
         else:
-            self._meter.ended(self._start, kind)
+            self._meter.failed(self._start, kind)
 
 
 class _ByVerb(dict[str, Meter]):
@@ -173,15 +183,11 @@ class Meters(Collected):
     def collect(self) -> Iterator[Metric]:
         seconds, jobs, errors, retries, conflicts = families = self._families()
         for verb, meter in sorted(self.by_verb.copy().items()):
-            with meter.lock:
-                meter.count()
-                counts, total = list(meter.counts), meter.seconds
-                moved = meter.jobs or None
-                raised = sorted(meter.errors.items())
-            seconds.add_metric([verb], histogram_buckets(counts), total)
-            if moved is not None:
-                jobs.add_metric([verb], moved)
-            for code, count in raised:
+            meter.count(patience=1)
+            seconds.add_metric([verb], histogram_buckets(list(meter.counts)), meter.seconds)
+            if meter.jobs:
+                jobs.add_metric([verb], meter.jobs)
+            for code, count in sorted(meter.errors.copy().items()):
                 errors.add_metric([verb, code], count)
         with self._lock:
             retried = sorted(self._retries.items())

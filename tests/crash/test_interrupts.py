@@ -7,11 +7,13 @@ many for each engine and way (the long run: 3,000).
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,13 +25,13 @@ import pytest
 import tenure
 from tenure import ManualClock, Policy, Queue, Store
 
+COUNT = int(os.environ.get("INTERRUPTS", "120"))
 #: The tests use SIGALRM themselves, and so must not be timed by it.
 pytestmark = [
-    pytest.mark.timeout(300, method="thread"),
+    pytest.mark.timeout(max(300, COUNT), method="thread"),
     # A handler may raise inside a callback of the garbage collector, which can only report it.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-COUNT = int(os.environ.get("INTERRUPTS", "120"))
 OURS = str(Path(tenure.__file__).parent)
 STORES = [("memory", "memory"), ("rocksdb", "os"), ("rocksdb", "disk"), ("lmdb", "disk")]
 
@@ -109,6 +111,25 @@ def settle_down(store: Store, clock: ManualClock) -> None:
     assert store.check().ok
 
 
+def in_another_thread(act: Callable[[], object]) -> None:
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            ended.append(error)
+        else:
+            ended.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    if not ended:
+        faulthandler.dump_traceback()
+    assert ended == [None], ended or "it hangs"
+
+
 def test_a_signal_handler_raises_at_any_moment(store: tuple[Store, ManualClock]) -> None:
     opened, clock = store
     queue, kept = opened.queue("work"), opened.queue("kept")
@@ -143,6 +164,7 @@ def test_a_signal_handler_raises_at_any_moment(store: tuple[Store, ManualClock])
     print(f"{hits} signals raised inside verbs")
     assert hits > COUNT // 4
     settle_down(opened, clock)
+    in_another_thread(lambda: [verb() for verb in verbs(queue, kept)])
 
 
 class RaiseAtLine:
@@ -188,6 +210,8 @@ def test_a_tracing_function_raises_at_any_line(store: tuple[Store, ManualClock])
     print(f"{hits} exceptions raised at lines of ours")
     assert hits > COUNT // 2
     settle_down(opened, clock)
+    in_another_thread(lambda: [verb() for verb in verbs(queue, kept)])  # nothing is left locked to this thread
+    in_another_thread(lambda: settle_down(opened, clock))
 
 
 LOOP = """

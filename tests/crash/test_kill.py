@@ -1,6 +1,6 @@
 """Kill -9, again and again, on the same data: what was acknowledged is there, nothing is half there.
 
-CRASH_ROUNDS sets how often (20 an engine if not said; `make test-crash` says 200).
+CRASH_ROUNDS sets how often (10 an engine if not said; `make test-crash` says 200).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tenure
 from tenure import Backoff, Policy
 from tests.crash.audit import Audit, Call, read_log
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "10"))
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.damage import flips
 
-COUNT = int(os.environ.get("DAMAGE_FLIPS", "160")) // 2
+COUNT = int(os.environ.get("DAMAGE_FLIPS", "80")) // 2
 
 
 @pytest.mark.crash

@@ -18,7 +18,7 @@ import pytest
 import tenure
 from tenure.api.store import Store
 from tenure.backends.owner.event_loop import EventLoop
-from tenure.errors import StoreClosed
+from tenure.errors import OpenError, StoreClosed
 from tenure.testing.conformance.world import assert_sound
 
 PATIENCE = 50.0
@@ -138,22 +138,19 @@ def test_a_child_that_drops_the_store_harms_nothing(store: Store) -> None:
 def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path: Path) -> None:
     """A child that outlives its parent must not keep the store from the next process."""
     url = f"{engine}:{tmp_path / 'data'}"
-    ready, told = os.pipe()
-    owner = os.fork()
-    if owner == 0:
-        try:
-            store = tenure.open(url, sweep=False)
-            store.queue("work").enqueue(b"kept")
-            if os.fork() == 0:
-                os.write(told, b"%d\n" % os.getpid())
-                os.close(told)
-                time.sleep(30)
-        finally:
-            os._exit(0)
-    os.close(told)
-    with os.fdopen(ready) as reader:
-        child = int(reader.readline())
-    os.waitpid(owner, 0)
+    code = (
+        "import os, sys, time, tenure\n"
+        "store = tenure.open(sys.argv[1], sweep=False)\n"
+        "store.queue('work').enqueue(b'kept')\n"
+        "if os.fork() == 0:\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(60)\n"
+        "os._exit(0)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        owner.wait(PATIENCE)
     try:
         os.kill(child, 0)  # it lives
         with tenure.open(url, sweep=False) as store:
@@ -161,6 +158,33 @@ def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path
             assert_sound(store)
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_of_a_process_that_used_rocksdb_opens_none(tmp_path: Path) -> None:
+    """RocksDB's background threads are not there: its first flush would wait for ever. Nothing is made or changed."""
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with tenure.open(url, sweep=False) as store:
+        store.queue("work").enqueue(b"kept")
+
+    def refused() -> None:
+        for path in ("data", "new"):
+            with pytest.raises(OpenError, match="spawn"):
+                tenure.open(f"rocksdb:{tmp_path / path}", sweep=False)
+        assert not (tmp_path / "new").exists()
+        with tenure.open(f"lmdb:{tmp_path / 'lmdb'}", sweep=False) as other:
+            other.queue("work").enqueue(b"another engine")
+
+    assert in_child(refused) == 0
+    with tenure.open(url, sweep=False) as store:
+        assert store.queue("work").counts().ready == 1
+
+    def joined() -> None:
+        with tenure.open(url, sweep=False) as other:
+            other.queue("work").enqueue(b"by the owner's socket")
+
+    with tenure.open(url, sweep=False) as store:
+        assert in_child(joined) == 0
+        assert store.queue("work").counts().ready == 2
 
 
 def test_a_child_leaves_the_handles_alone_that_a_closed_store_had() -> None:

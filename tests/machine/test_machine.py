@@ -506,13 +506,13 @@ def parent() -> Iterator[Path]:
 
 @pytest.mark.timeout(PATIENCE)
 def test_memory() -> None:
-    run_state_machine_as_test(machine(MemoryPlace), settings=looking(80))
+    run_state_machine_as_test(machine(MemoryPlace), settings=looking(45))
 
 
 @pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize("engine", [TwiceEngine, StaleEngine])
 def test_transactions_that_run_again(engine: type[TwiceEngine | StaleEngine]) -> None:
-    run_state_machine_as_test(machine(lambda: MemoryPlace(engine)), settings=looking(30))
+    run_state_machine_as_test(machine(lambda: MemoryPlace(engine)), settings=looking(18))
 
 
 @pytest.mark.timeout(PATIENCE)
@@ -524,11 +524,11 @@ def test_every_plain_job_in_a_segment(parent: Path, engine: Any, monkeypatch: py
         made = machine(lambda: DiskPlace("rocksdb", parent, durability="os"))
     else:
         made = machine(lambda: MemoryPlace(engine))
-    run_state_machine_as_test(made, settings=looking(15 if engine == "rocksdb" else 30))
+    run_state_machine_as_test(made, settings=looking(8 if engine == "rocksdb" else 16))
 
 
 @pytest.mark.timeout(PATIENCE)
-@pytest.mark.parametrize(("durability", "examples"), [("os", 15), ("disk", 4)])
+@pytest.mark.parametrize(("durability", "examples"), [("os", 8), ("disk", 3)])
 def test_rocksdb(parent: Path, durability: str, examples: int) -> None:
     run_state_machine_as_test(
         machine(lambda: DiskPlace("rocksdb", parent, durability=durability)), settings=looking(examples)

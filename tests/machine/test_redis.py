@@ -52,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.timeout(PATIENCE)
 def test_one_server(server: Server) -> None:
     made = machine(lambda: RedisPlace(RedisHarness(server.url, [server])), ApartReference)
-    run_state_machine_as_test(made, settings=looking(15))
+    run_state_machine_as_test(made, settings=looking(10))
 
 
 @pytest.mark.timeout(PATIENCE)

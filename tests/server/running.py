@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import tenure
@@ -69,8 +69,12 @@ def running(clock: ManualClock | None = None, capnp: bool = False, **settings: A
     """`settings` are those of `serving.Server`."""
     served = Server(**{"auth": Auth(secret=Secret(SECRET.decode())), **settings})
     bind = Bind("127.0.0.1", 0)
-    with tenure.open("memory:", clock=clock, sweep=False) as store, listening(bind) as sock:
-        service = Service(store, bind, served, capnp=bind if capnp else None)
+    with (
+        tenure.open("memory:", clock=clock, sweep=False) as store,
+        listening(bind) as sock,
+        listening(bind) if capnp else nullcontext() as capnp_sock,
+    ):
+        service = Service(store, bind, served, capnp=capnp_sock)
         with service.running(sock), closing(Running(store, sock.getsockname()[1])) as made:
             if service.capnp is not None:
                 made.capnp_port = service.capnp.port

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -15,3 +19,23 @@ def test_times_are_utc_and_python_runs(spark: SparkSession):
 def test_the_source_is_found_without_registering(spark: SparkSession):
     with pytest.raises(AnalysisException, match="unknown table 'nope'"):
         spark.read.format("tenure").option("url", "memory:").option("table", "nope").load()
+
+
+def test_the_end_of_a_forked_child_leaves_the_programs_folders():
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from tenure.spark.session import _plain_python, reads_folder\n"
+        "folders = [reads_folder(), Path(_plain_python()).parent]\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "assert all(folder.exists() for folder in folders)\n"
+        "print(*folders)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    folders = [Path(folder) for folder in ran.stdout.split()]
+    assert len(folders) == 2
+    assert not any(folder.exists() for folder in folders)

@@ -98,19 +98,10 @@ def test_rows_are_kept_in_order(db: RocksEngine) -> None:
         assert reader.keys(JOBS, b"c", b"f", 1, reverse=True) == [b"e"]
         assert reader.keys(STATE, b"", LAST, 1, reverse=True) == []
 
+        assert [row for rows in iterate(reader, JOBS, b"b", b"g", 2) for row in rows] == LETTERS[1:6]
+        assert b"".join(key for keys in iterate_keys(reader, JOBS, b"b", b"g", 5) for key in keys) == b"bcdef"
+
     db.read(look)
-    assert [row for rows in iterate(_reader(db), JOBS, b"b", b"g", 2) for row in rows] == LETTERS[1:6]
-    assert [key for keys in iterate_keys(_reader(db), JOBS, b"b", b"g", 5) for key in keys] == [
-        b"b",
-        b"c",
-        b"d",
-        b"e",
-        b"f",
-    ]
-
-
-def _reader(db: RocksEngine) -> Any:
-    return db.read(lambda reader: reader)
 
 
 @pytest.mark.parametrize("space", [JOBS, STATE, PAYLOAD, READY])

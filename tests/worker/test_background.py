@@ -92,8 +92,9 @@ def test_a_store_that_raises_anything_ends_no_thread(app, monkeypatch, verb, err
 
     good = telemetry._logger()
     backend = app.store._backend
-    with app.worker(lease=0.6, concurrency=2) as worker:
-        assert job.delay(0).result() == 1
+    # Only what is about extending needs a short lease: on a busy machine a short one runs out before its job begins.
+    with app.worker(lease=0.6 if verb == "extend" else 30, concurrency=2) as worker:
+        assert job.delay(0).result(60) >= 1
         if not can_log:
             monkeypatch.setattr(telemetry, "_logger", no_handles)
         started.clear()
@@ -101,7 +102,7 @@ def test_a_store_that_raises_anything_ends_no_thread(app, monkeypatch, verb, err
         handle = job.delay(0.5 if verb == "extend" else 0)
         assert started.wait(60)
         assert handle.result(60) >= 1
-        assert job.delay(0).result(60) == 1
+        assert job.delay(0).result(60) >= 1
         monkeypatch.setattr(telemetry, "_logger", lambda: good)
         assert all(thread.is_alive() for thread in worker._threads())
     assert worker.totals.outcomes["done"] >= 3

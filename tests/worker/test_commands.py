@@ -181,7 +181,7 @@ def test_the_line_a_person_sees(folder):
         store.queue("default").enqueue(b'{"task":"tasks.fail"}', max_attempts=1)
     screen.until("to ada")
     screen.until("task_dead.*\n?.*ValueError: broken")  # a line of the log, above
-    screen.until("in fail\\W")  # and the handler's traceback below it, line by line
+    screen.until("in\\s+fail\\W")  # and the handler's traceback below it, line by line
     screen.until("1 done · (\x1b\\[\\d+m)?1 dead")
     assert screen.end() == 0
     assert "stopped" in screen.sent

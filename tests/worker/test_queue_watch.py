@@ -135,6 +135,7 @@ def test_a_handler_that_waits_for_its_own_worker_is_warned(app, lines, pool, mon
 
     @app.task
     def inner(number: int) -> int:
+        time.sleep(0.5)  # not done before it is waited for: there would be nothing to warn of
         return number
 
     @app.task

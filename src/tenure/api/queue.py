@@ -88,7 +88,7 @@ class Queue:
         try:
             added = self._backend.enqueue(self.name, (request,))[0]
         except BaseException as error:
-            self._enqueues.ended(began, type(error))
+            self._enqueues.failed(began, type(error))
             raise
         self._enqueues.did(began, 1)
         if wanted(DEBUG):
@@ -131,7 +131,7 @@ class Queue:
         try:
             leased = self._backend.claim((self.name,), request)
         except BaseException as error:
-            self._claims.ended(began, type(error))
+            self._claims.failed(began, type(error))
             raise
         return claimed(self._telemetry, (self,), leased, began)
 
@@ -203,7 +203,7 @@ class Queue:
             if outcome is not None:
                 raise outcome
         except BaseException as error:
-            meter.ended(began, type(error))
+            meter.failed(began, type(error))
             raise
         meter.did(began, 1)
         if wanted(DEBUG):
@@ -403,7 +403,7 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
     try:
         leased = first._backend.claim([queue.name for queue in queues], request, cancel)
     except BaseException as error:
-        first._claims.ended(began, type(error))
+        first._claims.failed(began, type(error))
         raise
     return claimed(first._telemetry, queues, leased, began)
 
@@ -412,7 +412,7 @@ def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None
     """What a backend answered, counted and in the user's hands."""
     queue = queues[0]
     if leased is None or not leased.deliveries:  # nothing there, or a repeated claim whose jobs are all settled
-        queue._claims.ended(began, None)
+        queue._claims.did(began, 0)
         return Claim(queue, None)
     queue._claims.did(began, len(leased.deliveries))
     if leased.name is not queue.name and leased.name != queue.name:

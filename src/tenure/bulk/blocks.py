@@ -12,9 +12,9 @@ from tenure.bulk.checksums import Sums
 from tenure.errors import Corrupt
 from tenure.storage import records
 from tenure.storage.checksum import crc32
-from tenure.storage.engine import Row, Space, Walk
-from tenure.storage.keyspace import JOBS, STATE
-from tenure.storage.segments import SegmentedWalk, StoredSegment
+from tenure.storage.engine import Row, Walk
+from tenure.storage.keyspace import STATE
+from tenure.storage.segments import SegmentRows, StoredSegment
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -88,13 +88,9 @@ def gather(walk: Walk, limit: int, width: int, what: str, most_bytes: int = 2**6
 
 
 def _taken(walk: Walk, step: int, width: int, what: str) -> list[Block]:
-    if isinstance(walk, SegmentedWalk):
-        return [
-            _piece(piece, width, what) if isinstance(piece, list) else _of_segment(*piece, walk.space, width, what)
-            for piece in walk.pieces(step)
-        ]
-    rows = walk.take(step)
-    return [_piece(rows, width, what)] if rows else []
+    return [
+        _piece(run, width, what) if isinstance(run, list) else _of_segment(run, width, what) for run in walk.runs(step)
+    ]
 
 
 def _piece(rows: Sequence[Row], width: int, what: str) -> Block:
@@ -134,23 +130,23 @@ def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
 # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_segment(kept: StoredSegment, places: Sequence[int], space: Space, width: int, what: str) -> Block:
-    """The rows that some places of a segment stand for, without making each of them."""
-    body = kept.body
+def _of_segment(run: SegmentRows, width: int, what: str) -> Block:
+    """A block of these rows, made as columns where the segment has all of its jobs and payloads of one length."""
+    segment, places, body = run.segment, run.places, run.segment.body
     data = None
     if isinstance(places, range) and isinstance(body, records.Segment):
-        data = _states(kept, places) if space == STATE else _bodies(body, places) if space == JOBS else None
+        data = _states(segment, places) if run.space == STATE else _bodies(body, places)
     if data is None or not isinstance(body, records.Segment):
-        return _piece(kept.rows_at(space, places), width, what)
+        return _piece(run.rows(), width, what)
     keys = np.empty((len(places), layouts.OF_QUEUE.itemsize), np.uint8)
-    keys[:, :4] = np.frombuffer(kept.prefix, np.uint8)
+    keys[:, :4] = np.frombuffer(segment.prefix, np.uint8)
     keys[:, 4:] = _columns(body.value, body.ids + places[0] * 16, len(places), 16)
     one = len(data) // len(places)
     return Block(keys.tobytes(), data, np.full(len(places), one), one)
 
 
-def _states(kept: StoredSegment, places: range) -> bytes:
-    first, state = kept.value(STATE, places[0]), kept.state
+def _states(segment: StoredSegment, places: range) -> bytes:
+    first, state = segment.value(STATE, places[0]), segment.state
     made = np.frombuffer(bytearray(first * len(places)), layouts.STATE)
     refs = range(state.last_event + places.start, state.last_event + places.stop)
     made["last_event"] = np.arange(refs.start, refs.stop, dtype=np.uint64)

@@ -6,8 +6,7 @@ last one. So whoever lost a connection goes on from the last page that came whol
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +15,7 @@ from tenure.bulk.plan import Part
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Moment, Query, Range
 from tenure.errors import InvalidArgument
-from tenure.storage.engine import Row, Walk
+from tenure.storage.engine import Row, Run, Snapshot, Space, Walk
 
 NEXT = b"tenure.next"
 PAGE_BYTES = 8 * 1024 * 1024
@@ -55,7 +54,7 @@ class Ask(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise InvalidArgument("begin and end are keys in hex digits, as the table's parts have them") from None
 
 
-def asked(query: Query) -> dict[str, Any]:
+def asked(query: Query) -> dict[str, str | int]:
     """A query as the parameters of a request."""
     found = {
         "columns": ",".join(query.columns),
@@ -108,46 +107,65 @@ class _Tracked:
 
     def __init__(self, moment: Moment, keys: Range) -> None:
         self.next = keys[0]
-        self.moment = Moment(_Noting(moment.reader, self), moment.now_ms, moment.queues())
+        self.moment = Moment(_NotingSnapshot(moment.reader, self), moment.now_ms, moment.queues())
 
 
-class _Noting:
-    def __init__(self, reader: Any, tracked: _Tracked) -> None:
-        self._reader = reader
+class _NotingSnapshot(Snapshot):
+    """Reads another snapshot, and notes the last key of each scan."""
+
+    def __init__(self, inner: Snapshot, tracked: _Tracked) -> None:
+        self._inner = inner
         self._tracked = tracked
-        self._space: int | None = None
+        self._space: Space | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        return self._inner.get(space, key)
 
-    def scan(self, space: int, begin: bytes, end: bytes, limit: int, **how: Any) -> Any:
-        rows = self._reader.scan(space, begin, end, limit, **how)
-        self._note(space, rows[-1][0] if rows else None)
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._inner.get_many(space, keys)
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        rows = self._inner.scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+        self.note(space, rows[-1][0] if rows else None)
         return rows
 
-    def walk(self, space: int, begin: bytes, end: bytes) -> _NotingWalk:
-        return _NotingWalk(self._reader.walk(space, begin, end), lambda last: self._note(space, last))
-
-    def keys(self, space: int, begin: bytes, end: bytes, limit: int, **how: Any) -> Any:
-        keys = self._reader.keys(space, begin, end, limit, **how)
-        self._note(space, keys[-1] if keys else None)
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        keys = self._inner.keys(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+        self.note(space, keys[-1] if keys else None)
         return keys
 
-    def _note(self, space: int, last: bytes | None) -> None:
+    def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
+        return _NotingWalk(self._inner.walk(space, begin, end), self, space)
+
+    def note(self, space: Space, last: bytes | None) -> None:
         if self._space is None:
             self._space = space  # the first scan of a read is of the space its table is cut by
         if space == self._space and last is not None:
             self._tracked.next = last + b"\0"
 
+    def close(self) -> None:
+        """The inner snapshot is its opener's to close."""
 
-class _NotingWalk:
-    def __init__(self, walk: Walk, note: Callable[[bytes | None], None]) -> None:
-        self._walk, self._note = walk, note
+
+class _NotingWalk(Walk):
+    def __init__(self, inner: Walk, snapshot: _NotingSnapshot, space: Space) -> None:
+        self._inner, self._snapshot, self._space = inner, snapshot, space
 
     def take(self, limit: int) -> list[Row]:
-        rows = self._walk.take(limit)
-        self._note(rows[-1][0] if rows else None)
+        rows = self._inner.take(limit)
+        self._snapshot.note(self._space, rows[-1][0] if rows else None)
         return rows
+
+    def runs(self, limit: int) -> list[Run]:
+        runs = self._inner.runs(limit)
+        last = runs[-1] if runs else None
+        key = None if last is None else last[-1][0] if isinstance(last, list) else last.key(-1)
+        self._snapshot.note(self._space, key)
+        return runs
 
 
 def unpacked(body: bytes) -> tuple[list[pa.RecordBatch], bytes | None]:

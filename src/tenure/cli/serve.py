@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -70,21 +71,21 @@ def serve(
         served = replace(served, tls=Tls(cert=tls_cert or served.tls.cert, key=tls_key or served.tls.key))
     level = "info" if served.log_requests and settings.log.level == "warning" else settings.log.level
     configure_logging("debug" if session.debug else level, "json" if session.json else settings.log.format)
-    place, door = parse_bind(bind), parse_bind(capnp) if capnp else None
-    if door is not None:
-        if door.path:
+    place, capnp_place = parse_bind(bind), parse_bind(capnp) if capnp else None
+    if capnp_place is not None:
+        if capnp_place.path:
             raise SettingsError("--capnp takes HOST:PORT")
         require("capnp", "tenure serve --capnp", "tenure.server.capnp.service")
     url = session.address()
     # Refuse what can be refused before a store is made or opened. Callers that connect while it opens wait.
-    known_by(served, place, door)
-    with listening(place) as sock:
+    known_by(served, place, capnp_place)
+    with listening(place) as sock, nullcontext() if capnp_place is None else listening(capnp_place) as capnp_sock:
         with progress_bar(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
         with store:
             if not place.path:
                 place = place._replace(port=sock.getsockname()[1])
-            service = Service(store, place, served, threads=threads, capnp=door)
+            service = Service(store, place, served, threads=threads, capnp=capnp_sock)
             _announce(session, service, store.url, place.url(service.tls), capnp)
             service.run(sock)
 

@@ -13,6 +13,7 @@ from itertools import accumulate, islice, repeat
 from struct import Struct
 
 from tenure.errors import InvalidArgument
+from tenure.locks import under_lock
 
 _QQ = Struct(">QQ")
 _pack = _QQ.pack
@@ -40,7 +41,7 @@ class IdSource:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._pool = b""
         self._at = 0
         self._high = 0
@@ -53,13 +54,17 @@ class IdSource:
     def take(self, now_ms: int, count: int) -> Sequence[bytes]:
         if count == 1:
             return (self.one(now_ms),)
-        with self._lock:
-            stride = self._begin(now_ms)
-            first = self._low + stride
-            self._low += stride * count
-            high = self._high
-            self._ahead = _NONE_AHEAD
-        return list(map(_pack, repeat(high), range(first, first + stride * count, stride)))
+        high, lows = self._take(now_ms, count)
+        return list(map(_pack, repeat(high), lows))
+
+    @under_lock
+    def _take(self, now_ms: int, count: int) -> tuple[int, range]:
+        """The high half of so many ids, and their low halves."""
+        stride = self._begin(now_ms)
+        first = self._low + stride
+        self._low += stride * count
+        self._ahead = _NONE_AHEAD
+        return self._high, range(first, first + stride * count, stride)
 
     def _begin(self, now_ms: int) -> int:
         """Where the next ids begin; returns a stride."""
@@ -75,7 +80,7 @@ class IdSource:
 
     def renew(self) -> None:
         """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._pool = b""
         self._strides = iter(())
         self._ahead = _NONE_AHEAD
@@ -94,16 +99,20 @@ class IdSource:
             found = next(ahead, None)
             if found is not None:
                 return found
-        with self._lock:
-            stride = self._begin(now_ms)
-            first = self._low + stride
-            self._low = first + _AHEAD * _STRIDE  # all that they can come to
-            if next(self._strides, None) is None:
-                self._strides = map(_odd, _strides(os.urandom(4 * 512)))
-            lows = accumulate(islice(self._strides, _AHEAD), initial=first)
-            ahead = map(_pack, repeat(self._high), lows)
-            self._ahead = self._high >> 16, ahead
-            return next(ahead)
+        return self._refill(now_ms)
+
+    @under_lock
+    def _refill(self, now_ms: int) -> bytes:
+        """Make the ids of the next calls of `one`; the first of them."""
+        stride = self._begin(now_ms)
+        first = self._low + stride
+        self._low = first + _AHEAD * _STRIDE  # all that they can come to
+        if next(self._strides, None) is None:
+            self._strides = map(_odd, _strides(os.urandom(4 * 512)))
+        lows = accumulate(islice(self._strides, _AHEAD), initial=first)
+        ahead = map(_pack, repeat(self._high), lows)
+        self._ahead = self._high >> 16, ahead
+        return next(ahead)
 
 
 #: Where a job's id names its queue: 18 bits, in the three bytes that also hold the UUID's version and variant.

@@ -271,7 +271,7 @@ class Wait:
         try:
             answer = self._look()
         except Exception as exc:
-            self._meter.ended(self._began, type(exc))
+            self._meter.failed(self._began, type(exc))
             raise
         if answer is not None:
             self._meter.did(self._began, jobs_moved(answer))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
+from tenure.locks import under_lock
 from tenure.model.job import Job
 
 
@@ -34,7 +36,7 @@ class Waiter(Generic[S]):
 
 class Waiters:
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point
         #: Who waits, by topic. Without the lock it tells whether there is anyone: whoever joins now looks at the store after.
         self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
@@ -45,50 +47,48 @@ class Waiters:
 
     def renew(self) -> None:
         """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point
         self.lines = {}
 
     def join(self, topics: Sequence[Hashable]) -> Waiter[threading.Event]:
         return self.enter(Waiter(topics, threading.Event()))
 
+    @under_lock
     def enter(self, waiter: Waiter[S]) -> Waiter[S]:
-        topics = waiter.topics
-        with self._lock:
-            for topic in topics:
-                self.lines.setdefault(topic, {})[waiter] = None
+        for topic in waiter.topics:
+            self.lines.setdefault(topic, {})[waiter] = None
         return waiter
 
+    @under_lock
     def leads(self, waiter: Waiter[Any]) -> list[Hashable]:
         """The lines this waiter is first in: it watches the clock for those."""
-        with self._lock:
-            return [topic for topic in waiter.topics if next(iter(self.lines.get(topic, ())), None) is waiter]
+        return [topic for topic in waiter.topics if next(iter(self.lines.get(topic, ())), None) is waiter]
 
+    @under_lock
     def leave(self, waiter: Waiter[Any]) -> None:
-        with self._lock:
-            for topic in waiter.topics:
-                line = self.lines[topic]
-                del line[waiter]
-                if line:
-                    next(iter(line)).signal.set()
-                else:
-                    del self.lines[topic]
+        for topic in waiter.topics:
+            line = self.lines[topic]
+            del line[waiter]
+            if line:
+                next(iter(line)).signal.set()
+            else:
+                del self.lines[topic]
 
     def wake(self, topic: Hashable, count: int) -> None:
         """Wake the first `count` in line."""
-        if topic not in self.lines:
-            return
-        with self._lock:
-            for waiter in self.lines.get(topic, ()):
-                if count <= 0:
-                    return
-                waiter.signal.set()
-                count -= 1
+        if topic in self.lines:
+            self._wake(topic, count)
 
+    @under_lock
+    def _wake(self, topic: Hashable, count: int) -> None:
+        for waiter in islice(self.lines.get(topic, ()), max(count, 0)):
+            waiter.signal.set()
+
+    @under_lock
     def wake_all(self, topics: Iterable[Hashable] | None = None) -> None:
-        with self._lock:
-            for topic in list(self.lines) if topics is None else topics:
-                for waiter in self.lines.get(topic, ()):
-                    waiter.signal.set()
+        for topic in list(self.lines) if topics is None else topics:
+            for waiter in self.lines.get(topic, ()):
+                waiter.signal.set()
 
 
 def until_ended(look: Callable[[], Job | None], pause: Callable[[], None], gone: Callable[[Job], Job]) -> Job | None:

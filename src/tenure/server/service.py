@@ -83,9 +83,8 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
         else:
             family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
             made = socket.create_server((bind.host, bind.port), family=family, backlog=_BACKLOG)
-            # Taken on by what it accepts. asyncio sets it too, but not on a socket made without naming its protocol;
-            # without
-            # it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
+            # Accepted connections inherit it. asyncio does not set it on a socket made without naming its protocol.
+            # Without it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
         why = os.strerror(exc.errno) if exc.errno else exc  # create_server says all of it twice
@@ -163,10 +162,10 @@ class Service:
     """A store behind an application, behind uvicorn. `run` serves until `stop`."""
 
     def __init__(
-        self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: Bind | None = None
+        self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: socket.socket | None = None
     ) -> None:
-        """`capnp`: where to serve Cap'n Proto as well. Raises SettingsError for a server open to everyone."""
-        known = known_by(settings, bind, capnp)
+        """`capnp`: a listening socket on which to serve Cap'n Proto. Raises SettingsError for a server open to everyone."""
+        known = known_by(settings, bind, None if capnp is None else Bind(*capnp.getsockname()[:2]))
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
@@ -210,16 +209,12 @@ class Service:
         self._server = Stopping(config, self.dispatcher, limits.connections)
         self.capnp = None if capnp is None else self._capnp_service(capnp)
 
-    def _capnp_service(self, place: Bind) -> CapnpService:
-        if place.path:
-            raise SettingsError("--capnp takes HOST:PORT")
+    def _capnp_service(self, sock: socket.socket) -> CapnpService:
         with needs("capnp", "The Cap'n Proto service"):
             from tenure.server.capnp.service import CapnpService
 
         limits = self._limits
-        return CapnpService(
-            self.dispatcher, self.authenticator, (place.host, place.port), limits.idle, limits.connections
-        )
+        return CapnpService(self.dispatcher, self.authenticator, sock, limits.idle, limits.connections)
 
     def run(self, sock: socket.socket) -> None:
         """Serve on a listening socket, in this thread. In the main thread, SIGTERM and SIGINT end it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shlex
 import shutil
@@ -14,6 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+from tenure.process import Layer, closed_at_exit
 
 #: What `session` tells Spark's processes by their environment: the folder in which they note the snapshots that reads take,
 #: and whether Spark may push filters.
@@ -93,22 +94,41 @@ def _launching(local: bool, executors: str | None, told: Mapping[str, str]) -> I
             del os.environ[name]
 
 
+class _ProgramFolder:
+    """A temporary folder that is removed when this program ends. The end of a forked child leaves it alone."""
+
+    def __init__(self, prefix: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        closed_at_exit(self, Layer.APPLICATION)
+
+    def close_at_exit(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class _ReadsFolder(_ProgramFolder):
+    """Snapshots that are noted here at the program's end are released."""
+
+    def close_at_exit(self) -> None:
+        if any(self.path.iterdir()):
+            from tenure.spark.snapshots import release
+
+            release()
+        super().close_at_exit()
+
+
 @cache
+def _reads() -> _ReadsFolder:
+    return _ReadsFolder("tenure-reads-")
+
+
 def reads_folder() -> Path:
-    """Where this program's reads note the snapshots they take. What is noted at the program's end is released."""
-    folder = Path(tempfile.mkdtemp(prefix="tenure-reads-"))
-    atexit.register(_release_reads, folder, os.getpid())
-    return folder
+    """Where this program's reads note the snapshots they take."""
+    return _reads().path
 
 
-def _release_reads(folder: Path, pid: int) -> None:
-    if os.getpid() != pid:
-        return  # a forked child's end is not the program's
-    if any(folder.iterdir()):
-        from tenure.spark.snapshots import release
-
-        release()
-    shutil.rmtree(folder, ignore_errors=True)
+@cache
+def _python_folder() -> _ProgramFolder:
+    return _ProgramFolder("tenure-spark-")
 
 
 def _plain_python() -> str:
@@ -117,9 +137,7 @@ def _plain_python() -> str:
     Spark puts its own zip files first on PYTHONPATH, and every worker then unpacks PySpark's modules from them; that is
     most of the time a short task takes. Only those entries are left out of the path.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tenure-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    script = folder / "python"
+    script = _python_folder().path / "python"
     path = os.environ.get("PYTHONPATH")
     setting = f"export PYTHONPATH={shlex.quote(path)}" if path else "unset PYTHONPATH"
     script.write_text(f'#!/bin/sh\n{setting}\nexec {shlex.quote(sys.executable)} "$@"\n')

@@ -29,15 +29,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tenure.errors import Corrupt
 from tenure.storage.group_commit import GroupCommit
-from tenure.storage.keyspace import Space
+from tenure.storage.keyspace import LAST, Space
 from tenure.storage.transaction import Changes, Transaction
+
+if TYPE_CHECKING:
+    from tenure.storage.segments.stored import SegmentRows, StoredSegment
 
 T = TypeVar("T")
 Row = tuple[bytes, bytes]
+Run: TypeAlias = "list[Row] | SegmentRows"
+"""Rows in order: as they are stored, or the part of a segment that stands for them."""
 Durability = Literal["disk", "os", "memory"]
 DURABILITIES: tuple[Durability, ...] = ("memory", "os", "disk")  # weakest first
 
@@ -100,29 +106,53 @@ class Walk(Protocol):
     def take(self, limit: int) -> list[Row]:
         """The next rows; fewer than `limit` only at the end."""
 
+    def runs(self, limit: int) -> list[Run]:
+        """The rows that `take` would return, in runs, for readers that decode a segment's jobs as columns."""
+        rows = self.take(limit)
+        return [rows] if rows else []
+
 
 class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
-    """A moment, held until closed."""
+    """A moment, held until closed.
+
+    What has a body here is the row-by-row default, for engines that inherit it and have nothing quicker.
+    """
+
+    #: The spaces of segments, where this moment may have any (`storage.segments`).
+    segment_spaces: ClassVar[tuple[Space, ...]] = ()
+
+    def segments(self, begin: bytes, limit: int) -> list[tuple[bytes, StoredSegment | Corrupt]]:
+        """The next segments from the key `begin` on, each with its key; or what is wrong with it."""
+        return []
 
     def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
-        """The rows with begin <= key < end, for someone who wants them all: no place is looked for twice."""
+        """The rows with begin <= key < end, for a caller that reads them all: the engine seeks once."""
+        return Steps(self, space, begin, end)
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        """The next `limit` rows from `begin` on: those that are sound, and the damage of those that are not, with their keys.
+        """The next `limit` rows from `begin` on: the sound ones, and the damage of the others, with their keys.
 
-        Where an engine cannot pass damage, it raises it.
+        Raises Corrupt where the engine cannot read on past damage.
         """
+        return self.scan(space, begin, LAST, limit), []
 
     def extents(self, space: Space) -> list[Extent]:
-        """Where rows lie, as far as the engine knows without reading them: these may overlap, and count what is gone.
+        """Where rows lie, as far as the engine knows without reading them. Extents may overlap and count deleted rows.
 
-        Empty where it knows nothing.
+        Empty where the engine knows nothing.
         """
+        return []
 
     def entries(self, space: Space) -> int | None:
-        """How many rows the engine itself counts in a space, where it keeps count apart from the rows."""
+        """How many rows the engine counts in a space, where it keeps an exact count apart from the rows; else None."""
+        return None
 
     def close(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Table(NamedTuple):
@@ -223,7 +253,7 @@ class Engine(Protocol):
         """Make everything durable and let go. Closing twice is fine."""
 
 
-class Steps:
+class Steps(Walk):
     """A `Walk` by one scan after another, for a snapshot that has nothing quicker."""
 
     def __init__(self, reader: Reader, space: Space, begin: bytes, end: bytes) -> None:
@@ -297,6 +327,7 @@ __all__ = [
     "Loader",
     "Reader",
     "Row",
+    "Run",
     "Snapshot",
     "Space",
     "Steps",

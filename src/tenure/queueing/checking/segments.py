@@ -1,4 +1,4 @@
-"""Segments as such. Their jobs are checked with all others (`jobs`, `strays`): here is what would not be seen there."""
+"""Segments: both records are there and can be read. Their jobs are checked with all others (`jobs`, `strays`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from tenure.errors import Corrupt
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
-from tenure.storage.segments import SegmentedSnapshot
 
 
 def check(survey: Survey) -> None:
     reader = survey.reader
-    if not isinstance(reader, SegmentedSnapshot):
+    if not reader.segment_spaces:
         return
     for rows in survey.rows(keyspace.SEGMENTS, 100):
         keys = [key for key, _ in rows]
@@ -19,14 +18,14 @@ def check(survey: Survey) -> None:
         for (key, value), state in zip(rows, states, strict=True):
             if state is None:
                 _broken(survey, key, value, "orphan", "jobs that were enqueued together have no state")
-    for space in (keyspace.SEGMENT_STATE, keyspace.SEGMENT_READY):
+    for space in reader.segment_spaces[1:]:
         for _ in survey.rows(space):
             pass  # for the engine's own count of rows, and for damage that keeps them from being read
     begin = b""
     while found := reader.segments(begin, 100):
-        for key, kept in found:
-            if isinstance(kept, Corrupt):
-                _broken(survey, key, get_each(reader, keyspace.SEGMENTS, [key])[0], "damaged", kept.detail)
+        for key, segment in found:
+            if isinstance(segment, Corrupt):
+                _broken(survey, key, get_each(reader, keyspace.SEGMENTS, [key])[0], "damaged", segment.detail)
         begin = found[-1][0] + b"\0"
 
 

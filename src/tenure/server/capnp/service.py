@@ -30,8 +30,6 @@ from tenure.telemetry import inform
 _MIN_WORDS = 8192
 
 
-#: Connections that the kernel keeps until they are accepted.
-_BACKLOG = 1024
 #: Threads for verbs that do not run on the event loop.
 _THREADS = 8
 
@@ -43,7 +41,7 @@ class CapnpService:
         self,
         dispatcher: Dispatcher,
         authenticator: Authenticator,
-        place: tuple[str, int],
+        listening: socket.socket,
         idle_seconds: float = 30.0,
         connections: int = 0,
     ) -> None:
@@ -53,7 +51,7 @@ class CapnpService:
         self._quota = RequestQuota(dispatcher.backend)
         calls = Calls(dispatcher, self._identify, self._runner)
         limit = connection_limit(connections, share=0.25)
-        self._server = CapnpServer(calls, *place, dispatcher.limits.body_bytes, idle_seconds, limit)
+        self._server = CapnpServer(calls, listening, dispatcher.limits.body_bytes, idle_seconds, limit)
 
     @property
     def port(self) -> int:
@@ -80,13 +78,14 @@ class CapnpServer:
     """Listens from `start` to `stop`."""
 
     def __init__(
-        self, calls: Calls, host: str, port: int, max_bytes: int, idle_seconds: float, connections: int
+        self, calls: Calls, listening: socket.socket, max_bytes: int, idle_seconds: float, connections: int
     ) -> None:
         self._calls = calls
         self._idle_seconds = idle_seconds
         self._connections = connections
         self._open: set[GuardedStream] = set()
-        self._host, self.port = host, port
+        self._listening = listening
+        self.port: int = listening.getsockname()[1]
         self._words = max(_MIN_WORDS, max_bytes // 8)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -95,11 +94,11 @@ class CapnpServer:
         self._thread = threading.Thread(target=self._run, name="tenure-capnp", daemon=True)
 
     def start(self) -> None:
-        """Returns once it listens. Raises OpenError."""
+        """Returns once it accepts connections. Raises OpenError."""
         self._thread.start()
         self._ready.wait()
         if self._failed is not None:
-            raise OpenError(f"cannot listen on {self._host}:{self.port} (--capnp): {self._failed}")
+            raise OpenError(f"cannot serve Cap'n Proto on port {self.port}: {self._failed}")
 
     def stop(self) -> None:
         """Take no more connections, end those there are; calls that are not answered yet are cancelled."""
@@ -118,9 +117,7 @@ class CapnpServer:
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        with socket.create_server((self._host, self.port), family=family, backlog=_BACKLOG) as listening:
-            self.port = listening.getsockname()[1]
+        with self._listening as listening:
             acceptor = Acceptor(
                 listening,
                 self._connect,

@@ -10,14 +10,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from types import TracebackType
 from typing import TypeVar
 
 from sortedcontainers import SortedDict
 
-from tenure.errors import Corrupt, InvalidArgument, StoreClosed
-from tenure.storage.engine import Changes, Extent, Reader, Row, Snapshot, Space, Steps, Traits, Transaction
-from tenure.storage.keyspace import COUNTERS, JOURNAL, LAST, NAMES, commit, split_commit
+from tenure.errors import InvalidArgument, StoreClosed
+from tenure.storage.engine import Changes, Reader, Row, Snapshot, Space, Traits, Transaction
+from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, commit, split_commit
 from tenure.storage.records import decode_count, encode_count
 from tenure.storage.writer_lock import WriterLock
 
@@ -81,27 +80,7 @@ class _StrictReader(_Tables):
         return super().keys(space, begin, end, limit, reverse=reverse)
 
 
-class _Snapshot(_Tables):
-    def __enter__(self) -> _Snapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def walk(self, space: Space, begin: bytes, end: bytes) -> Steps:
-        return Steps(self, space, begin, end)
-
-    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        return self.scan(space, begin, LAST, limit), []
-
-    def extents(self, space: Space) -> list[Extent]:
-        return []
-
-    def entries(self, space: Space) -> int | None:
-        return None
-
+class _Snapshot(_Tables, Snapshot):
     def close(self) -> None:
         self._tables = ()
 
@@ -161,6 +140,8 @@ class MemoryEngine:
 
     def _apply(self, changes: Changes) -> None:
         """Requires: the writer's lock is held. Doing it again changes nothing."""
+        if self._writer.checked:
+            self._writer.assert_held()
         tables = self._tables
         assert isinstance(changes, Transaction)
         for offset, row in enumerate(changes.journal):

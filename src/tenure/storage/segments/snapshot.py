@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from types import TracebackType
+from collections.abc import Iterator
 
 from tenure.errors import Corrupt
-from tenure.storage.engine import Extent, Row, Snapshot, Space, Steps, Walk
-from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_STATE, SEGMENTS, STATE
+from tenure.storage.engine import Extent, Row, Run, Snapshot, Space, Steps, Walk
+from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
 from tenure.storage.segments.reader import MADE, SegmentedReader
-from tenure.storage.segments.stored import StoredSegment
+from tenure.storage.segments.stored import SegmentRows, StoredSegment
 
 
-class SegmentedSnapshot(SegmentedReader):
+class SegmentedSnapshot(SegmentedReader, Snapshot):
     """`storage.engine.Snapshot` on another one."""
 
     inner: Snapshot
+    segment_spaces = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
 
     def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
         if not self.there or space not in MADE or begin >= end:
@@ -45,7 +45,6 @@ class SegmentedSnapshot(SegmentedReader):
         return [row for row in merged if row[0] <= stop], [found for found in damage if (found.key or b"") <= stop]
 
     def segments(self, begin: bytes, limit: int) -> list[tuple[bytes, StoredSegment | Corrupt]]:
-        """The next segments from a key on, as such, or what is wrong with them."""
         return [
             (key, self._read_or_damage(key, raw)) for key, raw in self.inner.scan(SEGMENT_STATE, begin, LAST, limit)
         ]
@@ -66,82 +65,70 @@ class SegmentedSnapshot(SegmentedReader):
     def entries(self, space: Space) -> int | None:
         return None if space in MADE and self.there else self.inner.entries(space)
 
-    def __enter__(self) -> SegmentedSnapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self.inner.close()
 
 
-Piece = list[Row] | tuple[StoredSegment, Sequence[int]]
-"""Rows as they are stored, or the places of a segment that stand for some."""
-
-
-class SegmentedWalk:
+class SegmentedWalk(Walk):
     """Stored rows and those that a segment stands for, in one order."""
 
     def __init__(self, reader: SegmentedReader, stored: Walk, space: Space, begin: bytes, end: bytes) -> None:
-        self._stored, self.space, self._begin, self._end = stored, space, begin, end
+        self._stored, self._space, self._begin, self._end = stored, space, begin, end
         self._segments: Iterator[StoredSegment | Corrupt] | None = reader.lying(begin, end, 1 << 20, False)
-        #: Stored rows that were taken and not yet given, and whether there are more.
+        #: Stored rows that were read and not yet returned, and whether there are more.
         self._rows: list[Row] = []
         self._more = True
-        #: The next segment, and which of its places are not yet given.
-        self._next: tuple[StoredSegment, Sequence[int]] | None = None
+        #: The rows of the next segment that were not yet returned.
+        self._next: SegmentRows | None = None
 
     def take(self, limit: int) -> list[Row]:
         rows: list[Row] = []
-        for piece in self.pieces(limit):
-            rows += piece if isinstance(piece, list) else piece[0].rows_at(self.space, piece[1])
+        for run in self.runs(limit):
+            rows += run if isinstance(run, list) else run.rows()
         return rows
 
-    def pieces(self, limit: int) -> list[Piece]:
-        """As `take`, for who can do something with a segment as such."""
-        given: list[Piece] = []
+    def runs(self, limit: int) -> list[Run]:
+        runs: list[Run] = []
         while limit > 0:
             if self._next is None and self._segments is not None:
-                self._look_on()
+                self._find_next()
             if not self._rows and self._more:
                 self._rows = self._stored.take(limit)
                 self._more = len(self._rows) == limit
-            piece = self._piece(limit)
-            if not piece:
+            run = self._run(limit)
+            if not run:
                 break
-            given.append(piece)
-            limit -= len(piece) if isinstance(piece, list) else len(piece[1])
-        return given
+            runs.append(run)
+            limit -= len(run)
+        return runs
 
-    def _look_on(self) -> None:
+    def _find_next(self) -> None:
+        """Make `_next` the first rows of the next segment that has any in the range."""
         assert self._segments is not None
-        for kept in self._segments:
-            if isinstance(kept, Corrupt):
-                raise kept
-            places = kept.between(self._begin, self._end)
+        for segment in self._segments:
+            if isinstance(segment, Corrupt):
+                raise segment
+            places = segment.between(self._begin, self._end)
             if places:
-                self._next = kept, places
+                self._next = SegmentRows(segment, self._space, places)
                 return
         self._segments = None
 
-    def _piece(self, limit: int) -> Piece | None:
-        """What comes next, of one kind; nothing at the end."""
+    def _run(self, limit: int) -> Run:
+        """The next rows, all stored or all of one segment; empty at the end."""
         if self._next is None:
             rows, self._rows = self._rows[:limit], self._rows[limit:]
             return rows
-        kept, places = self._next
+        segment, places = self._next.segment, self._next.places
         if self._rows:
-            before = bisect_left(self._rows, kept.prefix + kept.body.job(places[0]), key=_key)
+            before = bisect_left(self._rows, self._next.key(0), key=_key)
             if before:
                 rows, self._rows = self._rows[: min(limit, before)], self._rows[min(limit, before) :]
                 return rows
-            limit = min(limit, len(kept.between(b"", self._rows[0][0], places)))
-        taken, left = places[:limit], places[limit:]
-        self._next = (kept, left) if left else None
-        return kept, taken
+            limit = min(limit, len(segment.between(b"", self._rows[0][0], places)))
+        left = places[limit:]
+        self._next = SegmentRows(segment, self._space, left) if left else None
+        return SegmentRows(segment, self._space, places[:limit])
 
 
 def _key(row: Row) -> bytes:

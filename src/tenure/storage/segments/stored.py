@@ -102,6 +102,25 @@ class StoredSegment:
         return places[bisect_left(keys, begin) : bisect_left(keys, end)]
 
 
+class SegmentRows:
+    """The rows of one space that some jobs of a segment stand for: a run of a `storage.engine.Walk`."""
+
+    __slots__ = ("places", "segment", "space")
+
+    def __init__(self, segment: StoredSegment, space: Space, places: Sequence[int]) -> None:
+        """`space` is `jobs` or `state`."""
+        self.segment, self.space, self.places = segment, space, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def key(self, index: int) -> bytes:
+        return self.segment.prefix + self.segment.body.job(self.places[index])
+
+    def rows(self) -> list[Row]:
+        return self.segment.rows_at(self.space, self.places)
+
+
 class SegmentShare(NamedTuple):
     """A segment, and how many of its first jobs a claim takes."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import lmdb
 
 from tenure.errors import Corrupt, OpenError
-from tenure.storage.engine import Extent, Row, Space
+from tenure.storage.engine import Row, Snapshot, Space
 from tenure.storage.engines.lmdb.opening import databases
 from tenure.storage.engines.lmdb.reader import Rows, translated
 from tenure.storage.keyspace import EVERYWHERE
@@ -20,7 +19,7 @@ _shared: dict[str, tuple[lmdb.Environment, list[int]]] = {}
 _sharing = threading.Lock()
 
 
-class LmdbCopy(Rows):
+class LmdbCopy(Rows, Snapshot):
     """`storage.engine.Snapshot` on a copy that nobody writes: no lock file, no reader slots, every row's CRC checked."""
 
     def __init__(self, path: Path) -> None:
@@ -46,19 +45,8 @@ class LmdbCopy(Rows):
         with self._walking:
             return super().salvage(space, begin, limit)
 
-    def extents(self, space: Space) -> list[Extent]:
-        return []
-
     def entries(self, space: Space) -> int | None:
         return int(self.txn.stat(self.dbs[space])["entries"])
-
-    def __enter__(self) -> LmdbCopy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if id(self) in _shared.get(self._path, (None, []))[1]:

@@ -7,14 +7,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 
 from tenure.errors import Corrupt, OpenError, StoreClosed, TenureError, Unavailable
 from tenure.storage.durable_watermark import DurableWatermark
-from tenure.storage.engine import Durability, Extent, Reader, Row, Snapshot, Space, Traits, Transaction
+from tenure.storage.engine import Durability, Reader, Row, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.lmdb.flat_combining import Combiner, Request
 from tenure.storage.engines.lmdb.map_gate import Gate
 from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, take
@@ -353,21 +352,13 @@ class LmdbEngine:
         target.write_format()
 
 
-class _Snapshot(Rows):
+class _Snapshot(Rows, Snapshot):
     """A read transaction that is held. For any thread, one at a time."""
 
     def __init__(self, txn: Txn, dbs: Sequence[Any], gate: Gate, owner: int) -> None:
         super().__init__(txn, dbs)
         self._gate = gate
         self._owner = owner
-
-    def __enter__(self) -> _Snapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         self._enter()
@@ -389,9 +380,6 @@ class _Snapshot(Rows):
             return super().salvage(space, begin, limit)
         finally:
             self._gate.leave()
-
-    def extents(self, space: Space) -> list[Extent]:
-        return []
 
     def entries(self, space: Space) -> int | None:
         self._enter()

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from tenure.errors import StoreClosed
+from tenure.locks import under_lock
 
 
 class Request:
@@ -48,7 +49,7 @@ class Combiner:
         """`run(group, own)` settles the group, of which `own` is the leader's; what it leaves is run again."""
         self._run = run
         self._bound = bound
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: a finalizer may come here at any point
         self._idle = threading.Condition(self._lock)
         self._queue: deque[Request] = deque()
         self._leader: Request | None = None
@@ -58,18 +59,7 @@ class Combiner:
     def submit(self, fn: Callable[[Any], Any]) -> Any:
         request = Request(fn)
         try:
-            with self._lock:
-                if self._stopped:
-                    raise StoreClosed("this store was closed")
-                left = self._leader
-                if left is not None and left.thread == request.thread:
-                    self._abandon(left)  # an exception kept this thread from doing so: it leads nothing any more
-                self._queue.append(request)
-                if self._leader is None:
-                    self._leader = request
-                else:
-                    request.turn = threading.Lock()
-                    request.turn.acquire()
+            self._line_up(request)
             if request.turn is not None:
                 request.turn.acquire()
             if not request.settled:
@@ -79,37 +69,55 @@ class Combiner:
             raise
         return request.outcome()
 
+    @under_lock
     def stop(self) -> bool:
         """Take no more, and wait until all who came before have their answer. False if that was done before."""
-        with self._lock:
-            first = not self._stopped
-            self._stopped = True
-            while self._leader is not None:
-                self._idle.wait()
+        first = not self._stopped
+        self._stopped = True
+        while self._leader is not None:
+            self._idle.wait()
         return first
+
+    @under_lock
+    def _line_up(self, request: Request) -> None:
+        """Queue the request. If nobody leads, its caller does; else it gets a turn to wait for."""
+        if self._stopped:
+            raise StoreClosed("this store was closed")
+        left = self._leader
+        if left is not None and left.thread == request.thread:
+            self._abandon(left)  # an exception kept this thread from doing so: it leads nothing any more
+        self._queue.append(request)
+        if self._leader is None:
+            self._leader = request
+        else:
+            request.turn = threading.Lock()
+            request.turn.acquire()
 
     def _lead(self, request: Request) -> None:
         try:
-            with self._lock:
-                self._group = list(islice(self._queue, self._bound))
-                for _ in self._group:
-                    self._queue.popleft()
+            self._take_group()
             self._run(self._group, request)
         finally:
-            with self._lock:
-                self._pass_on(request)
-
-    def _abandon(self, request: Request) -> None:
-        """Its caller was interrupted, wherever it was: nobody must wait for it to lead."""
-        with self._lock:
-            if request in self._queue:
-                self._queue.remove(request)
             self._pass_on(request)
 
+    @under_lock
+    def _take_group(self) -> None:
+        self._group = list(islice(self._queue, self._bound))
+        for _ in self._group:
+            self._queue.popleft()
+
+    @under_lock
+    def _abandon(self, request: Request) -> None:
+        """Its caller was interrupted, wherever it was: nobody must wait for it to lead."""
+        if request in self._queue:
+            self._queue.remove(request)
+        self._pass_on(request)
+
+    @under_lock
     def _pass_on(self, leader: Request) -> None:
         """The group has what answers it will get, the rest queue again, and the first in the queue leads.
 
-        Called under the lock, by a leader once, or again if the first time was interrupted.
+        Called by a leader once, or again if the first time was interrupted.
         """
         if self._leader is not leader:
             return

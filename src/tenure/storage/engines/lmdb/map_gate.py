@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from threading import get_ident
 
 from tenure.errors import StoreClosed, Unavailable
+from tenure.locks import under_lock
 
 _LOOK_AGAIN = 0.05  # seconds; a snapshot that was dropped, not closed, tells nobody
 
@@ -32,30 +33,30 @@ class Gate:
         #: Weakly held: a snapshot that nobody holds any more holds nothing up.
         self._snapshots: weakref.WeakSet[object] = weakref.WeakSet()
 
+    @under_lock
     def enter(self) -> None:
-        with self._lock:
-            while self._moving:
-                self._changed.wait()
-            if self._closed:
-                raise StoreClosed("this store was closed")
-            self._inside.add(get_ident())
+        while self._moving:
+            self._changed.wait()
+        if self._closed:
+            raise StoreClosed("this store was closed")
+        self._inside.add(get_ident())
 
+    @under_lock
     def leave(self) -> None:
         """Leaving twice is fine."""
-        with self._lock:
-            self._inside.discard(get_ident())
-            if self._moving or self._closed:
-                self._changed.notify_all()
+        self._inside.discard(get_ident())
+        if self._moving or self._closed:
+            self._changed.notify_all()
 
+    @under_lock
     def hold(self, snapshot: object) -> None:
         """Called by one who is inside."""
-        with self._lock:
-            self._snapshots.add(snapshot)
+        self._snapshots.add(snapshot)
 
+    @under_lock
     def drop(self, snapshot: object) -> None:
-        with self._lock:
-            self._snapshots.discard(snapshot)
-            self._changed.notify_all()
+        self._snapshots.discard(snapshot)
+        self._changed.notify_all()
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:
@@ -97,10 +98,10 @@ class Gate:
                     self._moving = False
                     self._changed.notify_all()
 
+    @under_lock
     def close(self) -> None:
         """Let nobody in any more, and wait for those inside. Snapshots end here."""
-        with self._lock:
-            self._closed = True
-            while self._inside - {get_ident()}:
-                self._changed.wait()
-            self._snapshots.clear()
+        self._closed = True
+        while self._inside - {get_ident()}:
+            self._changed.wait()
+        self._snapshots.clear()

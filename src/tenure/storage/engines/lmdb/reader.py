@@ -19,7 +19,7 @@ import lmdb
 
 from tenure.errors import Corrupt, InvalidArgument, StoreClosed, TenureError, Unavailable
 from tenure.storage.checksum import crc32
-from tenure.storage.engine import Row, Space, Steps
+from tenure.storage.engine import Row, Space
 from tenure.storage.keyspace import DEAD, DONE, JOBS, NAMES, NOTES, PAYLOAD, READY, READY_JOB, STATE
 
 if TYPE_CHECKING:
@@ -130,9 +130,6 @@ class Rows:
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
         return [key for key, _ in self._walk(space, begin, end, limit, reverse)]
-
-    def walk(self, space: Space, begin: bytes, end: bytes) -> Steps:
-        return Steps(self, space, begin, end)
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
         """Sound rows, and the damage of others, each read for itself: neighbours prove nothing here."""

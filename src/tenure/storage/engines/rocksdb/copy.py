@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
 from tenure.errors import Corrupt, OpenError, Unavailable
-from tenure.storage.engine import Extent, Row, Space, Steps, Walk
+from tenure.storage.engine import Extent, Row, Snapshot, Space, Steps, Walk
 from tenure.storage.engines.rocksdb.iterators import backward, check_status, forward
 from tenure.storage.engines.rocksdb.opening import translated
 from tenure.storage.keyspace import LAST, NAMES
@@ -23,7 +22,7 @@ _CACHE_BYTES = 8 * 1024 * 1024
 _FILE = re.compile(r"^ (\d+):", re.MULTILINE)
 
 
-class RocksCopy:
+class RocksCopy(Snapshot):
     """`storage.engine.Snapshot` on a checkpoint.
 
     The driver's `items()` takes a third of the time of its iterator, and ends at damage as if that were the end. So a
@@ -121,23 +120,12 @@ class RocksCopy:
             if int(Path(file["name"]).stem) in own
         ]
 
-    def entries(self, space: Space) -> int | None:
-        return None  # it only estimates
-
-    def __enter__(self) -> RocksCopy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self._tables.clear()
         self._db.close()
 
 
-class _CopyWalk:
+class _CopyWalk(Walk):
     """One of the driver's iterators, kept where it is between two looks."""
 
     def __init__(self, table: Any, begin: bytes, end: bytes) -> None:

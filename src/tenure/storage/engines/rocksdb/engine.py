@@ -18,12 +18,13 @@ from tenure.errors import Corrupt, StoreClosed, TenureError, Unavailable
 from tenure.process import Layer, closed_at_exit, renewed_after_fork
 from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, Traits, Transaction
+from tenure.storage.engines.rocksdb import fork_exit
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
 from tenure.storage.engines.rocksdb.log_rotation import LogRotation
 from tenure.storage.engines.rocksdb.memory import Memory
 from tenure.storage.engines.rocksdb.opening import Mode, translated
-from tenure.storage.engines.rocksdb.reader import RocksReader
+from tenure.storage.engines.rocksdb.reader import CheckedReader, RocksReader
 from tenure.storage.engines.rocksdb.recovery import Recovered, may_pass, recover
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
 from tenure.storage.folder import Folder, make_private
@@ -57,9 +58,12 @@ class RocksEngine:
     ) -> None:
         folder = Folder(path, "rocksdb", upgrading=upgrading)
         existed = folder.check()
+        if not existed:
+            fork_exit.refuse_inherited_pool()  # before anything is made; a store that is there may be joined instead
         folder.lock(listens=listens)
         #: Changes whenever memory was thrown away (`storage.engine.Engine.generation`).
         self.generation = 0
+        self._writer = WriterLock()
         try:
             self._recovery = (boot_id, cache_capacity, mode)
             found = recover(folder, *self._recovery)
@@ -77,7 +81,6 @@ class RocksEngine:
         self.home = folder.path
         self.begin: Callable[[Reader, int], Transaction] = Transaction
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
-        self._writer = WriterLock()
         #: Held while the log is synced, and while the database is opened anew. Taken after the writer's lock, if both are.
         self._sync_lock = threading.RLock()
         #: When to try to open the database anew after a failed write; None: it must not be.
@@ -107,7 +110,10 @@ class RocksEngine:
         self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
         self._log = LogRotation(self._tables, self._sync, self._recovery[2])
         self._memory = Memory()
-        self._reader = RocksReader(self._tables, self._memory)
+        if self._writer.checked:
+            self._reader: RocksReader = CheckedReader(self._tables, self._memory, self._writer)
+        else:
+            self._reader = RocksReader(self._tables, self._memory)
         #: By space: its handle, and what the memory learns of a row that is put or deleted there.
         self._spaces = [(handle, *self._memory.learners(space)) for space, handle in enumerate(self._handles)]
         #: Set while memory and database may differ: an exception in between leaves it set, and the next to take the
@@ -279,6 +285,8 @@ class RocksEngine:
 
         An exception anywhere in here (Ctrl-C) leaves `_unsure` set. Then what is stored is right, and memory is read again.
         """
+        if self._writer.checked:
+            self._writer.assert_held()
         self._unsure = True
         batch = WriteBatch(raw_mode=True)
         try:

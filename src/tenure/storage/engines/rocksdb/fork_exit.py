@@ -1,8 +1,10 @@
-"""How a forked child of a process that has used RocksDB ends.
+"""A forked child of a process that has used RocksDB: how it ends, and why it opens no database.
 
 RocksDB has one pool of background threads in a process, and joins them when the process exits, in a destructor that the C
 library runs after Python has ended. A forked child has the pool, but not its threads: joining them is a crash (SIGSEGV). So a
 child ends without the destructors: once Python has ended and C's own output is flushed, it calls `_exit` with its exit code.
+
+For the same reason the first flush of a database that such a child opened would wait for ever: it is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ from __future__ import annotations
 import ctypes
 import os
 
+from tenure.errors import OpenError
+
 _armed = False
+#: Whether this process inherited the pool of its parent.
+_inherited = False
 
 
 def arm() -> None:
@@ -18,7 +24,22 @@ def arm() -> None:
     global _armed
     if not _armed:
         _armed = True
-        os.register_at_fork(after_in_child=_end_without_destructors)
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_inherited_pool() -> None:
+    """Raises OpenError if this process is a forked child of one that has used RocksDB."""
+    if _inherited:
+        raise OpenError(
+            "this process was forked from one that had used RocksDB, whose background threads it does not have: start it"
+            ' by spawn (multiprocessing.get_context("spawn")), or fork before the first store is opened'
+        )
+
+
+def _after_fork() -> None:
+    global _inherited
+    _inherited = True
+    _end_without_destructors()
 
 
 def _end_without_destructors() -> None:

@@ -20,7 +20,7 @@ _POINT_SPACES = (JOBS, STATE, DEDUP, REQUESTS)
 
 
 def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
-    """Open the database, and make it if it is not there. Raises Corrupt, OpenError."""
+    """Open the database, and make it if it is not there. Raises Corrupt, OpenError (also in some forked children)."""
     roomy = mode == "high_throughput"
     cache = Cache(cache_capacity)
 
@@ -48,6 +48,7 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
     whole.set_max_background_jobs(2)
     whole.set_keep_log_file_num(2)
     whole.set_paranoid_checks(True)
+    fork_exit.refuse_inherited_pool()
     fork_exit.arm()
     try:
         return Rdict(str(path), whole, {name: options(space) for space, name in enumerate(NAMES)})

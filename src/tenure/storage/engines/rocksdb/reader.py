@@ -24,6 +24,7 @@ from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
     from tenure.storage.engines.rocksdb.memory import Memory
+    from tenure.storage.writer_lock import WriterLock
 
 #: As many rows are read by walking from one to the next, where they are likely to be neighbours.
 WORTH_WALKING = 8
@@ -173,3 +174,31 @@ class RocksReader:
         """Let go of the driver's objects, which keep its lock for as long as they live."""
         self._tables = ()
         self._bounds.clear()
+
+
+class CheckedReader(RocksReader):
+    """Asserts at every read that the writer's lock is held: for debug runs."""
+
+    def __init__(self, tables: Sequence[Any], memory: Memory, writer: WriterLock) -> None:
+        super().__init__(tables, memory)
+        self._writer = writer
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        self._writer.assert_held()
+        return super().get(space, key)
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._writer.assert_held()
+        return super().get_many(space, keys)
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        self._writer.assert_held()
+        return super().scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        self._writer.assert_held()
+        return super().keys(space, begin, end, limit, reverse=reverse, snapshot=snapshot)

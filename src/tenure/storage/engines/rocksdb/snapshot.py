@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
-from tenure.errors import Corrupt, StoreClosed
-from tenure.storage.engine import Extent, Row, Space, Steps
+from tenure.errors import StoreClosed
+from tenure.storage.engine import Row, Snapshot, Space
 from tenure.storage.engines.rocksdb.iterators import backward, forward, forward_keys
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.keyspace import LAST
 
 
-class RocksSnapshot:
+class RocksSnapshot(Snapshot):
     """One iterator a space, all of one moment. Safe for threads: its lock is held wherever the driver is called.
 
     Closed, by its user or with the engine, it raises StoreClosed.
@@ -64,26 +62,6 @@ class RocksSnapshot:
     def held(self) -> list[object]:
         """The driver's objects."""
         return [*self._iterators.values(), *self._points.values()]
-
-    def walk(self, space: Space, begin: bytes, end: bytes) -> Steps:
-        return Steps(self, space, begin, end)
-
-    def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        return self.scan(space, begin, LAST, limit), []
-
-    def extents(self, space: Space) -> list[Extent]:
-        return []
-
-    def entries(self, space: Space) -> int | None:
-        return None  # it only estimates
-
-    def __enter__(self) -> RocksSnapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Returns once no thread is inside. Closing twice is fine."""
