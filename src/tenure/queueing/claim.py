@@ -8,7 +8,7 @@ job, a job past its ttl) it clears; a damaged job it leaves where it is, and goe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tenure.queueing import limits, sweep
 from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
 from tenure.queueing.leases import held_jobs, whole_payload
+from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import remove
 from tenure.queueing.selection import select
@@ -127,7 +128,7 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
     if len(names) == 1:
         return _try(core, names[0], request, names)
     damaged: Corrupt | None = None
-    for name in names:
+    for name in _worth_trying(core, names):
         try:
             leased = _try(core, name, request, names)
         except Corrupt as exc:
@@ -138,6 +139,13 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
     if damaged is not None:
         raise damaged
     return None
+
+
+def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]:
+    """The first, whose transaction takes over leases that have run out, of whatever queue; and those that may have a job."""
+    yield names[0]
+    quiet, now = core.turns.quiet, core.time.now_ms()
+    yield from [name for name in names[1:] if quiet.get(name, 0) <= now]
 
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
@@ -176,6 +184,8 @@ def _claim(
             return given
     queue = core.registry.find(tx, name)
     if queue is None or queue.paused:
+        if queue is None and len(names) > 1 and core.only_writer:
+            core.turns.quiet[name] = NEVER  # until its first job makes it
         return None
     until = keyspace.commit(unit.now + 1)
     if leases_due(unit, until) and sweep.expire_some(core, unit):
@@ -185,7 +195,11 @@ def _claim(
         if not room:
             return None
         request = msgspec.structs.replace(request, limit=room)
-    return take(core, Grant(unit, queue, name, request, lease, identity), until)
+    leased = take(core, Grant(unit, queue, name, request, lease, identity), until)
+    if leased is None and len(names) > 1 and core.only_writer and not tx.writes:
+        due = next_job(core, tx, queue)
+        core.turns.quiet[name] = NEVER if due is None else due
+    return leased
 
 
 def take(core: Core, grant: Grant, until: bytes) -> Leased | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tenure.model.names import QueueName
 from tenure.queueing import turns
 from tenure.queueing.registry import Registered
 from tenure.queueing.turns import Status, Sub
@@ -53,10 +54,13 @@ class QueueTurns:
         #: By queue number: from when on it has a turn. Of a blocked queue 0: whoever lifts the block brings it back.
         self.offered: dict[int, int] = {}
         self._blocked: set[int] = set()
+        #: By name: until when a queue has nothing to claim, as a claim over several queues saw it.
+        self.quiet: dict[QueueName, int] = {}
 
     def forget(self) -> None:
         self.offered.clear()
         self._blocked.clear()
+        self.quiet.clear()
 
     def may_be_blocked(self, queue: int) -> bool:
         # What was blocked before this process opened the store is not in its memory, and not in `offered` either.

@@ -167,8 +167,10 @@ class UnitOfWork:
 
     def has_work(self, queue: Registered, visible_at_ms: int) -> None:
         """The queue has a job from this moment on: claims from any queue look there, in its turn."""
-        number = queue.number
-        if self._core.turns.offered.get(number, NEVER) > visible_at_ms:
+        number, known = queue.number, self._core.turns
+        if known.quiet:
+            known.quiet.pop(queue.name, None)
+        if known.offered.get(number, NEVER) > visible_at_ms:
             before = self.offers.get(number)
             if before is None or before.at_ms > visible_at_ms:
                 self.offers[number] = Offer(queue, visible_at_ms)
