@@ -17,15 +17,20 @@ PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
+.PHONY: help setup installed demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, and find Java for Spark; quick when nothing changed
+setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, find Java for Spark and Chromium for the dashboard's tests; quick when nothing changed
+	@$(ensure_java)
+	@$(ensure_chromium)
+
+# What all but the browser tests need.
+installed: $(STAMP)
 	@$(ensure_java)
 
-demo: setup ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
+demo: installed ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
 
 test: setup ## run the tests; ARGS="-k name" is passed on
@@ -34,30 +39,30 @@ test: setup ## run the tests; ARGS="-k name" is passed on
 test-crash: setup ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
 	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \
 		HISTORY_KILLS=$${HISTORY_KILLS:-10} MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
-		POWER_IMAGES=$${POWER_IMAGES:-2000} OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} ATTACK=1 \
-		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving $(ARGS)
+		POWER_IMAGES=$${POWER_IMAGES:-2000} DASHBOARD_JOBS=1000000 DASHBOARD_QUEUES=500 OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} ATTACK=1 \
+		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving tests/dashboard $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
 check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
 
 # The parts of `check`; .pre-commit-config.yaml calls each.
-check-format: setup
+check-format: installed
 	@$(PY) -m ruff format --check $(CHECKED)
 
-check-lint: setup
+check-lint: installed
 	@$(PY) -m ruff check $(CHECKED)
 
-check-types: setup
+check-types: installed
 	@$(PY) -m mypy $(CHECKED)
 
-check-imports: setup
+check-imports: installed
 	@$(VENV)/bin/lint-imports --no-logo
 
-format: setup ## format, and fix what lint can fix
+format: installed ## format, and fix what lint can fix
 	@$(PY) -m ruff format $(CHECKED)
 	@$(PY) -m ruff check --fix $(CHECKED)
 
-release-check: setup ## build wheel and sdist into dist/, and use the wheel in a new environment
+release-check: installed ## build wheel and sdist into dist/, and use the wheel in a new environment
 	@$(PY) tools/release_check.py
 
 bench: setup $(PEERS) ## the benchmarks, beside other queues: a table with ratios, and bench/results/latest.md and .json
@@ -124,6 +129,21 @@ define ensure_java
 			export DEBIAN_FRONTEND=noninteractive; \
 			apt-get -qq update >/dev/null 2>&1 || true; \
 			apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install openjdk-17-jre-headless says why." >&2; \
+		fi; \
+	fi
+endef
+
+# The dashboard's tests need a browser, and nothing else does: where it cannot be installed, they are skipped.
+define ensure_chromium
+	if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then \
+		said="make setup: the dashboard's tests need Chromium, and none was found; they are skipped without it."; \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "$$said On Debian: sudo apt-get install chromium" >&2; \
+		else \
+			echo "Installing Chromium, which the dashboard's tests need ..."; \
+			export DEBIAN_FRONTEND=noninteractive; \
+			apt-get -qq update >/dev/null 2>&1 || true; \
+			apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install chromium says why." >&2; \
 		fi; \
 	fi
 endef

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the sections and leave")
     parser.add_argument("--dir", help="where to put the stores (default: the system's temporary folder)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write latest.md and latest.json")
-    parser.add_argument("--publish", action="store_true", help="put the run into docs/performance.md, too")
+    parser.add_argument("--publish", action="store_true", help="put the run into docs/internals/benchmarks.md, too")
     asked = parser.parse_args(arguments)
     if asked.list:
         for section in SECTIONS:

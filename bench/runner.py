@@ -25,7 +25,7 @@ from bench.rows import Row, number
 T = TypeVar("T")
 Size = Literal["quick", "usual", "full"]
 RESULTS = Path(__file__).parent / "results"
-PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
+PERFORMANCE = Path(__file__).parents[1] / "docs" / "internals" / "benchmarks.md"
 _BEGIN, _END = "<!-- run: begin -->", "<!-- run: end -->"
 HEADINGS = (
     "what",

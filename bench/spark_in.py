@@ -1,4 +1,4 @@
-"""Spark, inwards: a DataFrame into a queue, by the ordinary path and in bulk, beside `enqueue_many` of the same rows."""
+"""Spark, inwards: a DataFrame into a queue, by the ordinary path and in bulk, beside `enqueue_many` and Parquet of the same rows."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _BYTES = 200
 _SETTING = Setting("disk", 1000, _BYTES, 2, "core")
 _ROUNDS = 3
 _ORDINARY, _OF_MANY, _BULK = 60_000, 0.5, 250_000
+#: How many times as long as Parquet the ordinary path may take.
+_OF_PARQUET = 2.0
 
 
 def rows(run: Run) -> Iterator[Row]:
@@ -30,7 +32,7 @@ def rows(run: Run) -> Iterator[Row]:
     if find_spec("pyspark") is None:
         yield Row(NAME, "a DataFrame into a queue", _SETTING, skipped="PySpark is not installed")
         return
-    found: dict[str, list[float]] = {"ordinary": [], "bulk": [], "many": []}
+    found: dict[str, list[float]] = {"ordinary": [], "bulk": [], "many": [], "parquet": []}
     with session(run) as spark:
         parquet = run.new_folder("rows")
         spark.range(0, count, 1, 4).selectExpr("unhex(repeat(sha2(cast(id as string), 256), 7)) as payload").selectExpr(
@@ -46,9 +48,13 @@ def rows(run: Run) -> Iterator[Row]:
                 seconds = _write(rows, run.new_folder(mode), mode, many)
                 if turn:
                     found[mode].append(many / seconds)
-            seconds = _many(payloads, run.new_folder("many"))
-            if turn:
-                found["many"].append(fewer / seconds)
+            others = {
+                "many": _many(payloads, run.new_folder("many")),
+                "parquet": _parquet(few, run.new_folder("parquet")),
+            }
+            for way, seconds in others.items():
+                if turn:
+                    found[way].append(fewer / seconds)
     row = _row("a DataFrame, by the ordinary path", found["ordinary"], f"{fewer:,} rows, staged and published once")
     row.ratio, row.ratio_of = paired_ratio(found["ordinary"], found["many"]), "to enqueue_many"
     yield row.expect(f">= {_ORDINARY:,}", median(found["ordinary"]) >= _ORDINARY).expect(
@@ -58,6 +64,9 @@ def rows(run: Run) -> Iterator[Row]:
     row.ratio, row.ratio_of = paired_ratio(found["bulk"], found["many"]), "to enqueue_many"
     yield row.expect(f">= {_BULK:,}", median(found["bulk"]) >= _BULK)
     yield _row("enqueue_many of the same rows", found["many"], "one thread, batches of 1,000")
+    row = _row("the same DataFrame as Parquet", found["parquet"], "the ratio is the ordinary path's time to Parquet's")
+    row.ratio, row.ratio_of = paired_ratio(found["parquet"], found["ordinary"]), "ordinary path's time"
+    yield row.expect(f"<= {_OF_PARQUET:g}", row.ratio <= _OF_PARQUET)
 
 
 def _row(what: str, rates: list[float], note: str = "") -> Row:
@@ -75,6 +84,12 @@ def _write(df: DataFrame, folder: Path, mode: str, count: int) -> float:
     with tenure.open(url, sweep=False) as store:
         assert store.queue("emails").counts().enqueued == count
     return seconds
+
+
+def _parquet(df: DataFrame, folder: Path) -> float:
+    began = time.perf_counter()
+    df.write.mode("overwrite").parquet(str(folder))
+    return time.perf_counter() - began
 
 
 def _many(payloads: list[bytes], folder: Path) -> float:

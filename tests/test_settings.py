@@ -84,7 +84,13 @@ def test_every_setting_has_a_variable():
         "TENURE_STORAGE_ROCKSDB_SYNC_INTERVAL": "0.25",
         "TENURE_STORAGE_ROCKSDB_LISTEN": "false",
         "TENURE_STORAGE_LMDB_MAP_SIZE": "1048576",
+        "TENURE_STORAGE_FOUNDATIONDB_DIRECTORY": "app/queue",
+        "TENURE_STORAGE_FOUNDATIONDB_GRACE": "5",
+        "TENURE_STORAGE_FOUNDATIONDB_LEASE_VERSIONS": "900000",
+        "TENURE_STORAGE_FOUNDATIONDB_RETRY_LIMIT": "7",
+        "TENURE_STORAGE_FOUNDATIONDB_TIMEOUT": "3",
         "TENURE_STORAGE_REDIS_PREFIX": "p",
+        "TENURE_STORAGE_REDIS_GRACE": "5",
         "TENURE_STORAGE_REDIS_PARTITIONS": "4",
         "TENURE_STORAGE_REDIS_WAIT_REPLICAS": "1",
         "TENURE_STORAGE_REDIS_WAIT_AOF": "true",
@@ -234,7 +240,7 @@ def test_a_wrong_value_is_named(name, value):
 def test_a_wrong_value_says_where_it_came_from(tmp_path):
     assert "TENURE_SWEEP_ENABLED): expected true or false" in refused(environ={"TENURE_SWEEP_ENABLED": "maybe"})
     (tmp_path / "tenure.toml").write_text("[storage]\nengine = 'oracle'")
-    assert refused().endswith("(in tenure.toml): expected one of rocksdb, lmdb, memory, redis, http")
+    assert refused().endswith("(in tenure.toml): expected one of rocksdb, lmdb, memory, redis, foundationdb, http")
 
 
 def test_files_that_are_none(tmp_path):
@@ -290,17 +296,12 @@ def test_paths_may_be_path_objects():
         ("lmdb:$HOME/a b:c", ("lmdb", "$HOME/a b:c")),
         ("memory:", ("memory", None)),
         ("memory://", ("memory", None)),
+        ("foundationdb:", ("foundationdb", None)),
+        ("foundationdb:/etc/foundationdb/fdb.cluster", ("foundationdb", "/etc/foundationdb/fdb.cluster")),
     ],
 )
 def test_urls(url, meaning):
     assert parse_url(url) == meaning
-
-
-@pytest.mark.parametrize("url", ["foundationdb:", "fdb:x"])
-def test_engines_to_come_say_so(url):
-    with pytest.raises(UnknownEngine, match="this release does not have") as caught:
-        parse_url(url)
-    assert "rocksdb:PATH" in str(caught.value)
 
 
 @pytest.mark.parametrize(

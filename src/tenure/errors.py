@@ -43,6 +43,8 @@ class TenureError(Exception):
 
     #: A stable name for programs (the server's problem details, the command line's exit code).
     code = "error"
+    #: Seconds after which it is worth trying again; None: nobody knows, or it is not.
+    retry_after: float | None = None
 
 
 class InvalidArgument(TenureError, ValueError):
@@ -159,6 +161,8 @@ class RateLimited(TenureError):
     """The tenant is faster than its quota lets it. Nothing was written: try again, as a new request, in `retry_after` seconds."""
 
     code = "rate_limited"
+
+    retry_after: float
 
     def __init__(self, tenant: str, retry_after: float) -> None:
         self.tenant = tenant

@@ -12,8 +12,8 @@ from tenure.errors import SettingsError
 def install_command(extra: str) -> str:
     """The command that adds an extra to the Tenure that is installed, whether from a clone or from a wheel.
 
-    pip finds the requirement `tenure` met by what is installed, and fetches the extra's packages only. With `-U` it would
-    look for a newer Tenure on the index.
+    pip finds the requirement `tenure` met by what is installed, and fetches the extra's packages only. With `-U` it
+    would look for a newer Tenure on the index.
     """
     return f"pip install 'tenure[{extra}]'"
 

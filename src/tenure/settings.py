@@ -27,28 +27,30 @@ from msgspec import Meta, Struct
 from tenure.errors import OpenError, SettingsError, UnknownEngine
 from tenure.server_settings import Secret, Server
 
-EngineName = Literal["rocksdb", "lmdb", "memory", "redis", "http"]
+EngineName = Literal["rocksdb", "lmdb", "memory", "redis", "foundationdb", "http"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
-#: Planned engines: their names get an error of their own, not that of a misspelling.
-_LATER = {"foundationdb", "fdb"}
-
 #: The durability of each engine when the caller does not ask for one.
 _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
     "rocksdb": "disk",
     "lmdb": "disk",
     "memory": "memory",
     "redis": "memory",  # the server's own level is accepted, and logged
+    "foundationdb": "disk",
     "http": "memory",  # the server's own level is accepted
 }
 
 PREFIX = "TENURE_"
 CONFIG = "TENURE_CONFIG"
+#: Names the cluster that the tests of the FoundationDB engine run on: no setting.
+TEST_CLUSTER = "TENURE_FDB_CLUSTER_FILE"
 DEFAULT_FILE = "tenure.toml"
 
 Size = Annotated[int, Meta(ge=64 * 1024, le=2**46, extra={"size": True})]
 """Bytes: a whole number, or a number with a unit ("64MB"). Units are powers of 1024."""
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
+#: Seconds, or none.
+Grace = Annotated[float, Meta(ge=0, le=86_400, extra={"seconds": True})]
 BloomCapacity = Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})]
 #: An hour to ten years.
 Retention = Annotated[float, Meta(ge=3_600, le=10 * 366 * 86_400, extra={"seconds": True})]
@@ -83,6 +85,8 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ca_file: Annotated[str, Meta(min_length=1)] | None = None
     cert_file: Annotated[str, Meta(min_length=1)] | None = None
     key_file: Annotated[str, Meta(min_length=1)] | None = None
+    #: Seconds past its end for which an expired lease is left alone.
+    grace: Grace = 0.0
     #: Seconds to wait for an answer, and for WAIT.
     timeout: Seconds = 5.0
     #: Seconds for which the client sends a request again before it raises Unavailable.
@@ -107,6 +111,20 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             for name, value in options.items()
         }
         return msgspec.structs.replace(self, **changes)
+
+
+class FoundationDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For `foundationdb:CLUSTER_FILE`."""
+
+    #: The store's directory in the cluster, its names separated by `/`.
+    directory: Annotated[str, Meta(min_length=1, max_length=200)] = "tenure"
+    #: Seconds past its end for which an expired lease is left alone: more than the hosts' clocks differ.
+    grace: Grace = 30.0
+    #: Versions of the cluster that must pass for each second of a lease before it is taken over.
+    lease_versions: Annotated[int, Meta(ge=1_000, le=10_000_000, extra={"number": True})] = 1_000_000
+    #: How often a transaction is tried, and for how many seconds.
+    retry_limit: Annotated[int, Meta(ge=1, le=100_000, extra={"number": True})] = 100
+    timeout: Seconds = 10.0
 
 
 class Http(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,6 +155,7 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rocksdb: RocksDb = RocksDb()
     lmdb: Lmdb = Lmdb()
     redis: Redis = Redis()
+    foundationdb: FoundationDb = FoundationDb()
     http: Http = Http()
 
     @property
@@ -263,7 +282,7 @@ def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _G
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
     for key in sorted(environ):
-        if not key.startswith(PREFIX) or key == CONFIG:
+        if not key.startswith(PREFIX) or key in (CONFIG, TEST_CLUSTER):
             continue
         name = _VARIABLES.get(key)
         if name is None:
@@ -436,6 +455,7 @@ URL_FORMS = {
     "lmdb": "lmdb:PATH",
     "memory": "memory:",
     "redis": "redis://HOST",
+    "foundationdb": "foundationdb:CLUSTER_FILE",
     "http": "http://HOST:PORT",
 }
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
@@ -470,8 +490,6 @@ def parse_url(url: object) -> tuple[str, str | None]:
         return "redis", url  # the redis backend parses the rest
     if engine in ("http", "https", "http+unix"):
         return "http", url
-    if engine in _LATER:
-        raise UnknownEngine(f"{shown!r}: this release does not have {engine} yet. It has {_known()}")
     if engine not in ENGINES:
         raise UnknownEngine(f"{shown!r}: no engine is called {engine!r}. There are {_known()}")
     return engine, _path_of(url, engine, rest)
@@ -482,6 +500,8 @@ def _path_of(url: str, engine: str, rest: str) -> str | None:
         if rest.strip("/"):
             raise OpenError(f"{url!r}: a memory store has no path: write 'memory:'")
         return None
+    if engine == "foundationdb" and not rest:
+        return None  # the client's own default: FDB_CLUSTER_FILE, ./fdb.cluster, /etc/foundationdb/fdb.cluster
     if "?" in rest:
         raise OpenError(f"{url!r}: a URL takes no options: give them to the call, or as settings")
     path = rest

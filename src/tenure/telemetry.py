@@ -249,7 +249,10 @@ class Telemetry:
 
     @staticmethod
     def retried(kind: str) -> None:
-        """A transaction runs again: `conflict`, or whatever the engine calls it. A hook for whoever builds the engine."""
+        """A transaction runs again: `conflict`, or whatever the engine calls it.
+
+        A hook for whoever builds the engine.
+        """
         METERS.retried(kind)
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -343,7 +346,8 @@ def inform_often(event: str, **facts: object) -> None:
     """The same, where there is a line for every request: it goes past the machinery if nobody else listens to it.
 
     A line through structlog and the standard library's logging takes as long as a request or longer, and a file that is
-    written to while a store syncs may hold the request up: our own handler takes it in 2 µs, and writes it a moment later. Whoever has put a handler or a filter of theirs in the way gets their records.
+    written to while a store syncs may hold the request up: our own handler takes it in 2 µs, and writes it a moment
+    later. Whoever has put a handler or a filter of theirs in the way gets their records.
     """
     if not _standard.isEnabledFor(logging.INFO):
         return
@@ -411,7 +415,10 @@ _straight: _Handler | None = None
 
 
 def configure_logging(level: str = "warning", format: str = "auto") -> None:  # noqa: A002 - the setting's name
-    """Log to stderr: lines for people on a terminal, JSON otherwise. For programs that own the process; never called by the library."""
+    """Log to stderr: lines for people on a terminal, JSON otherwise.
+
+    For programs that own the process; never called by the library.
+    """
     import structlog
 
     for_people = format == "console" or (format == "auto" and sys.stderr.isatty())

@@ -26,7 +26,7 @@ ROWS, TAKEN, BAD = 6_000, 3, 7
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(120 + 60 * KILLS)
+@pytest.mark.timeout(300 + 120 * KILLS)
 def test_each_row_once_though_the_commit_is_killed(tmp_path: Path) -> None:
     url, root, aside = f"rocksdb:{tmp_path / 'data'}", str(tmp_path / "staging"), tmp_path / "aside"
     dice = random.Random(os.environ.get("SPARK_SEED", "21"))

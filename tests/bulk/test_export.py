@@ -93,3 +93,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with tenure.open("memory:", sweep=False) as store, pytest.raises(InvalidArgument, match="no column"):
         export(store, "jobs", tmp_path / "x", "parquet", columns=["nope"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_without_snapshots_says_what_to_do(tmp_path: Path) -> None:
+    """Redis and Valkey keep no moment to read: a copy of the store is one."""
+    with pytest.raises(InvalidArgument, match="copy this store first: tenure migrate"):
+        export("redis://127.0.0.1:1/0", "jobs", tmp_path / "jobs.parquet", "parquet")

@@ -12,7 +12,7 @@ from tenure.bulk import plan as planning
 from tenure.bulk.extents import spread
 from tenure.bulk.plan import Part, plan, read
 from tenure.bulk.query import Query
-from tenure.bulk.snapshots import moment_of
+from tenure.bulk.snapshots import view_of
 from tenure.storage import keyspace
 from tenure.storage.engine import Extent
 
@@ -74,7 +74,7 @@ def test_many_jobs_are_cut_by_the_engines_files(engine: str, tmp_path: Path, mon
         for name in ("a", "b", "c"):
             for _ in range(10):
                 store.queue(name).enqueue_many([b"x" * 50] * 40)
-        with moment_of(store) as moment:
+        with view_of(store) as moment:
             for query in (Query("jobs", ("id",)), Query("jobs", ("id", "payload"), queue="b")):
                 parts = plan(moment, query, 100)
                 assert all(isinstance(part, Part) for part in parts)

@@ -17,7 +17,7 @@ from tenure.bulk import snapshot_locations, table_messages
 from tenure.bulk.plan import plan
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES
-from tenure.bulk.snapshots import moment_of
+from tenure.bulk.snapshots import view_of
 from tenure.errors import InvalidArgument
 from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.snapshot_readers import READERS
@@ -63,7 +63,7 @@ def test_every_table_is_the_same_through_the_server(behind: Store, url: str, tab
 def test_pages_go_on_where_the_last_one_ended(behind: Store, url: str, table: str, monkeypatch: pytest.MonkeyPatch):
     """A page is at least a batch: with the smallest pages, every batch is one."""
     monkeypatch.setattr(table_messages, "PAGE_BYTES", 1)
-    with moment_of(behind) as moment:
+    with view_of(behind) as moment:
         query = Query(table)
         found, pages = [], 0
         for part in plan(moment, query, 10**9):

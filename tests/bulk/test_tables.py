@@ -21,9 +21,9 @@ from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
-from tenure.bulk.query import Moment, Query
+from tenure.bulk.query import Query, StoreView
 from tenure.bulk.schemas import TABLES
-from tenure.bulk.snapshots import Kept, moment_of
+from tenure.bulk.snapshots import FolderSnapshot, view_of
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, OpenError
 from tenure.model.job import Job
@@ -182,7 +182,7 @@ def test_indexes_agree_with_the_jobs(store: Store):
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("rows", [3, 100])
 def test_parts_are_the_whole_each_row_once(store: Store, table: str, rows: int):
-    with moment_of(store) as moment:
+    with view_of(store) as moment:
         query = Query(table)
         parts = plan(moment, query, rows)
         batches = [batch for part in parts for batch in read_part(moment, query, part)]
@@ -194,7 +194,7 @@ def test_parts_are_the_whole_each_row_once(store: Store, table: str, rows: int):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_any_column_by_itself_is_the_same(store: Store, table: str):
-    with moment_of(store) as moment:
+    with view_of(store) as moment:
 
         def of(*columns: str) -> pa.Table:
             query = Query(table, columns)
@@ -282,8 +282,8 @@ def test_another_reader_opens_the_folder(store: Store, tmp_path: Path):
         fill(second)
         taken = second.take_snapshot("read", ttl=600)
         assert taken.where is not None
-        kept, query = Kept(taken.where), Query("jobs")
-        moment = kept.moment()
+        kept, query = FolderSnapshot(taken.where), Query("jobs")
+        moment = kept.view()
         table = pa.Table.from_batches(
             [b for part in plan(moment, query, 50) for b in kept.in_use(read_part(moment, query, part))]
         )
@@ -292,7 +292,7 @@ def test_another_reader_opens_the_folder(store: Store, tmp_path: Path):
         )
         second.drop_snapshot(taken.id)
         with pytest.raises(SnapshotExpired):
-            kept.moment()
+            kept.view()
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -383,7 +383,7 @@ def test_flipped_bytes_of_a_copy_are_an_error_or_nothing_at_all(scheme: str, tmp
 
 def _tables_of(folder: Path) -> list[list[dict[str, object]]]:
     with open_copy(folder) as reader:
-        moment = Moment(reader, 0)
+        moment = StoreView(reader, 0)
         return [
             [row for part in plan(moment, query, 300) for b in read_part(moment, query, part) for row in b.to_pylist()]
             for query in (Query("jobs"), Query("events"), Query("leases"), Query("indexes"))

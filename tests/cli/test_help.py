@@ -106,7 +106,7 @@ def test_the_document_knows_the_exit_codes():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("explain", "No such command 'explain'. See"),
+        ("describe", "No such command 'describe'. See"),
         ("enqeue", "Did you mean 'enqueue'?"),
         ("queue", "Did you mean 'queues'?"),
     ],

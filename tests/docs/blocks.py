@@ -11,7 +11,14 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted(
-    [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS.glob("*.md"), *(DOCS / "adr").glob("*.md")]
+    [
+        README,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *DOCS.glob("*.md"),
+        *(DOCS / "adr").glob("*.md"),
+        *(DOCS / "internals").glob("*.md"),
+    ]
 )
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -15,6 +15,9 @@ from tenure.api.store import Store
 from tenure.backends.embedded import KvBackend
 from tenure.clock import ManualClock
 from tenure.storage.engines.memory import MemoryEngine
+from tenure.testing.fdb.cluster import Cluster
+from tenure.testing.fdb.faults import Faults, Rates
+from tenure.testing.fdb.harness import SimulatedHarness
 
 
 class Place(Protocol):
@@ -46,6 +49,30 @@ class MemoryPlace:
 
     def destroy(self, store: Store) -> None:
         store.close()
+
+
+class ClusterPlace:
+    """A simulated FoundationDB cluster with faults. It stays; a crash leaves the process's transactions in flight."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._harness = SimulatedHarness(Cluster(seed, faults=Faults(seed, _FAULTS)))
+
+    def open(self, clock: ManualClock) -> Store:
+        return self._harness.open(clock=clock)
+
+    def reopen(self, store: Store, clock: ManualClock) -> Store:
+        store.close()
+        return self.open(clock)
+
+    def crash(self, store: Store, clock: ManualClock) -> Store:
+        return self.open(clock)
+
+    def destroy(self, store: Store) -> None:
+        store.close()
+
+
+#: No recovery: it ends the version that a list is being read from, and the caller is told to look again.
+_FAULTS = Rates(conflict=0.02, unknown=0.05, late=0.02, too_old=0.002)
 
 
 class DiskPlace:

@@ -35,7 +35,7 @@ from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
 from tenure.storage.engines.memory import MemoryEngine
 from tenure.storage.segments import SegmentedTransaction, SegmentUse
-from tests.machine.places import DiskPlace, MemoryPlace, Place
+from tests.machine.places import ClusterPlace, DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import EXPIRED, Delivery, Job, Reference, Wish
 from tests.machine.rerun import StaleEngine, TwiceEngine
@@ -538,3 +538,16 @@ def test_rocksdb(parent: Path, durability: str, examples: int) -> None:
 @pytest.mark.timeout(PATIENCE)
 def test_lmdb(parent: Path) -> None:
     run_state_machine_as_test(machine(lambda: DiskPlace("lmdb", parent)), settings=looking(15))
+
+
+class SharedReference(Reference):
+    """A store that other processes may have open: who opens it in the same boot takes the time as they have it."""
+
+    def reopen(self) -> None:
+        pass
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_foundationdb_on_a_simulated_cluster_with_faults() -> None:
+    """One process: nobody else claims, so that its order is the strict one."""
+    run_state_machine_as_test(machine(ClusterPlace, SharedReference), settings=looking(5))

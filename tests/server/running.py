@@ -29,8 +29,9 @@ _OWN = {"date", "tenure-request", "content-length", "server"}
 
 
 class Running:
-    def __init__(self, store: tenure.Store, port: int) -> None:
+    def __init__(self, store: tenure.Store, port: int, service: Service | None = None) -> None:
         self.store = store
+        self.service = service
         self.port = port
         self.capnp_port = 0
         self.url = f"http://127.0.0.1:{port}"
@@ -65,17 +66,19 @@ def token(
 
 
 @contextmanager
-def running(clock: ManualClock | None = None, capnp: bool = False, **settings: Any) -> Iterator[Running]:
+def running(
+    clock: ManualClock | None = None, capnp: bool = False, url: str = "memory:", **settings: Any
+) -> Iterator[Running]:
     """`settings` are those of `serving.Server`."""
     served = Server(**{"auth": Auth(secret=Secret(SECRET.decode())), **settings})
     bind = Bind("127.0.0.1", 0)
     with (
-        tenure.open("memory:", clock=clock, sweep=False) as store,
+        tenure.open(url, clock=clock, sweep=False) as store,
         listening(bind) as sock,
         listening(bind) if capnp else nullcontext() as capnp_sock,
     ):
         service = Service(store, bind, served, capnp=capnp_sock)
-        with service.running(sock), closing(Running(store, sock.getsockname()[1])) as made:
+        with service.running(sock), closing(Running(store, sock.getsockname()[1], service)) as made:
             if service.capnp is not None:
                 made.capnp_port = service.capnp.port
             yield made

@@ -12,13 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tenure.spark
-from tenure.spark.session import JAVA
+from tenure.spark.session import SHORT_LIVED_JAVA
 
 HERE = Path(__file__).parent
-#: A Java that lives for minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
-QUICK = f"{JAVA} -XX:TieredStopAtLevel=1"
-#: Each starts several Javas, one after the other: `make test` has fifteen minutes for everything.
-LONG = {"test_archive_kill.py", "test_cluster.py", "test_stream_crash.py", "test_stream_kill.py"}
+#: Each takes minutes: `make test` has fifteen for everything. Most start several Javas, one after the other; the tour
+#: (`test_example.py`) runs every job of `tenure.spark.jobs`, each of which has tests of its own.
+LONG = {"test_archive_kill.py", "test_cluster.py", "test_example.py", "test_stream_crash.py", "test_stream_kill.py"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
@@ -27,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.path.name in LONG and "CRASH_ROUNDS" not in os.environ:
-                item.add_marker(pytest.mark.skip(reason="starts Javas of its own: in make test-crash"))
+                item.add_marker(pytest.mark.skip(reason="takes minutes: in make test-crash"))
             if item.get_closest_marker("timeout") is None:
                 # The first one starts the Java: five seconds, and a minute and more on a machine that is busy elsewhere.
                 item.add_marker(pytest.mark.timeout(360))
@@ -53,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(place / "scratch"),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
     }
     if not master.startswith("local["):
         os.environ["SPARK_HOME"] = str(linked_home(place / "home"))

@@ -1,4 +1,4 @@
-"""Jobs of 7.5 MiB written, read, migrated, archived and restored; and, as a program, how much memory each process took.
+"""Jobs of 7.5 MiB written, read, migrated, archived and restored; and, as a program, how much memory each step took.
 
 python large_payloads.py FOLDER JOBS
 """
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,24 +25,34 @@ from tenure.spark.jobs.migrate import migrate
 SIZE = 7_864_320
 
 
-def life(spark: SparkSession, folder: Path, jobs: int) -> dict[str, int]:
+def life(
+    spark: SparkSession, folder: Path, jobs: int, told: Callable[[str], None] = lambda step: None
+) -> dict[str, int]:
     """How many jobs each step saw."""
+    told("write")
     first, second = f"rocksdb:{folder / 'first'}", f"lmdb:{folder / 'second'}"
     with tenure.open(first, sweep=False) as store:
         store.queue("large").configure(Policy(retention=86_400))
-    rows = spark.range(0, jobs, 1, 2).select(F.expr(f"repeat(char(65 + id % 26), {SIZE})").alias("payload"))
+    rows = spark.range(0, jobs, 1, 2 if jobs > 3 else 1).select(
+        F.expr(f"repeat(char(65 + id % 26), {SIZE})").alias("payload")
+    )
     writing = rows.write.format("tenure").mode("append").option("url", first).option("queue", "large")
     writing.option("writeId", "large").save()
+    told("read")
     reading = spark.read.format("tenure").option("url", first).option("columns", "id, payload").load()
     sizes = reading.agg(F.count("id"), F.sum(F.length("payload"))).collect()[0]
     assert sizes[1] == jobs * SIZE
+    told("migrate")
     moved = migrate(spark, first, second)
     assert moved.facts["verified"], moved
+    told("work")
     with tenure.open(second, sweep=False) as store:
         queue = store.queue("large")
         while claim := queue.claim(limit=8):
             queue.ack_many(list(claim))
+    told("archive")
     away = archive(spark, second, str(folder / "archive"), datetime.now(UTC) + timedelta(days=1))
+    told("restore")
     back = restore(spark, second, str(folder / "archive"))
     with tenure.open(second, sweep=False) as store:
         done = store.queue("large").counts().done
@@ -56,27 +67,44 @@ def life(spark: SparkSession, folder: Path, jobs: int) -> dict[str, int]:
 
 
 class Watch:
-    """The largest resident size of this process and of each below it, by what it runs."""
+    """The largest resident sizes of this process and of those below it, by step and by what they run.
+
+    `own` is memory that belongs to the process; `mapped` are pages of files that the kernel may drop at any time: an LMDB
+    store that is read shows there.
+    """
 
     def __init__(self) -> None:
-        self.peaks: dict[str, int] = {}
+        self.peaks: dict[str, dict[str, dict[str, int]]] = {}
+        self._step = "start"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def step(self, name: str) -> None:
+        print(f"{self._step}: {self.peaks.get(self._step)}", file=sys.stderr, flush=True)
+        self._step = name
+
     def _run(self) -> None:
-        while not self._stop.wait(0.2):
+        while not self._stop.wait(0.1):
             for pid in _below():
                 try:
                     name = Path(f"/proc/{pid}/comm").read_text().strip()
                     status = Path(f"/proc/{pid}/status").read_text()
                 except OSError:
                     continue
-                size = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
-                key = f"{name} {pid}"
-                self.peaks[key] = max(self.peaks.get(key, 0), size * 1024)
+                sizes = {
+                    line.split(":")[0]: int(line.split()[1]) // 1024 for line in status.splitlines() if "Rss" in line
+                }
+                if not sizes:
+                    continue  # it ends
+                seen = self.peaks.setdefault(self._step, {}).setdefault(
+                    "java" if name == "java" else "python", {"own": 0, "mapped": 0}
+                )
+                seen["own"] = max(seen["own"], sizes["RssAnon"] + sizes["RssShmem"])
+                seen["mapped"] = max(seen["mapped"], sizes["RssFile"])
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> dict[str, dict[str, dict[str, int]]]:
+        """step → python or java → MiB of the largest process."""
         self._stop.set()
         self._thread.join()
         return self.peaks
@@ -102,7 +130,7 @@ def main(folder: str, jobs: str) -> None:
     conf = {"spark.local.dir": f"{folder}/scratch", "spark.log.level": "ERROR"}
     spark = tenure.spark.session("large", master="local[2]", memory="512m", conf=conf)
     watch = Watch()
-    seen = life(spark, Path(folder), int(jobs))
+    seen = life(spark, Path(folder), int(jobs), watch.step)
     print(json.dumps({"seen": seen, "peaks": watch.stop()}), flush=True)
     spark.stop()
 

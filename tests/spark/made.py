@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 import tenure
 from tenure import Backoff, Event, ManualClock, NewJob, Policy, Store
@@ -19,6 +21,14 @@ from tenure.model.lease import Settle
 ERRORS = (
     "MailboxFull: ada@example.org", "Timeout: no answer after 31 s", "ValueError: 'x' is not a number", "KeyError: 17",
 )  # fmt: skip
+
+
+def schema_of(source: DataSource) -> StructType:
+    """The columns of a source, as Spark works them out. Needs a session."""
+    found = source.schema()
+    made = found if isinstance(found, StructType) else StructType.fromDDL(found)
+    assert isinstance(made, StructType)
+    return made
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -108,7 +109,10 @@ def undisturbed(engine: Engine, events: list[Event]) -> Told:
     return Told(engine, events, [], "whole")
 
 
+@pytest.mark.crash
 def test_cut_anywhere_it_is_the_same_history(engine: Engine, events: list[Event], undisturbed: Told) -> None:
+    if isinstance(engine, SparkEngine) and "CRASH_ROUNDS" not in os.environ:
+        pytest.skip("takes two minutes, and test_history.py cuts a history on Spark: in make test-crash")
     whole = undisturbed.facts()
     n = len(events)
     cut = Told(engine, events, [2 * n // 5], "cut")

@@ -1,16 +1,19 @@
-"""Spark and DuckDB run the same laws, and find the same."""
+"""The audit as a command for schedulers; Spark and DuckDB run the same laws, and find the same."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import tenure
 from tenure import ManualClock
 from tenure.analysis.audit import audit as local_audit
+from tenure.cli.main import cli
 from tenure.spark.jobs import audit as job
 from tenure.spark.jobs.sizing import FEW
 from tests.spark.made import live, small_plans
@@ -25,9 +28,7 @@ def _quick(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "few", [FEW], ids=["sent by the driver"]
-)  # read by executors, one law is evidenced otherwise: open
+@pytest.mark.parametrize("few", [FEW, 0], ids=["sent by the driver", "read by executors"])
 def test_both_engines_find_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
@@ -37,6 +38,16 @@ def test_both_engines_find_the_same(
     with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
         live(store, clock, rounds=40)
         Planter(store, clock).all()
-    on_spark, here = job.audit(spark, url), local_audit(url)
-    assert on_spark.facts["violations"] == here.facts["violations"]
-    assert (on_spark.rejected, on_spark.facts["events"]) == (17, here.facts["events"])
+    ran = CliRunner().invoke(cli, ["spark", "audit", "--store", url, "--json", "--output", str(tmp_path / "found")])
+    on_spark, here = json.loads(ran.stdout.splitlines()[-1]), local_audit(url)
+    assert on_spark["violations"] == here.facts["violations"]
+    assert (ran.exit_code, on_spark["rejected"], on_spark["events"]) == (1, 17, here.facts["events"])
+    assert spark.read.parquet(str(tmp_path / "found")).count() == 17
+
+
+def test_a_sound_store_is_clean(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with tenure.open(url, sweep=False) as store:
+        store.queue("sound").enqueue_many([b"x"] * 3)
+    ran = CliRunner().invoke(cli, ["spark", "audit", "--store", url])
+    assert (ran.exit_code, "clean: 3 jobs" in ran.stdout + ran.stderr) == (0, True), ran.output

@@ -18,8 +18,9 @@ JOBS = int(os.environ.get("SPARK_LARGE", "300"))
 
 @pytest.mark.timeout(900)
 def test_every_step_takes_large_payloads(spark: SparkSession, tmp_path: Path) -> None:
-    seen = large_payloads.life(spark, tmp_path, 6)
-    assert set(seen.values()) == {6}, seen
+    # Three of one partition: more than a chunk, a batch and a page take.
+    seen = large_payloads.life(spark, tmp_path, 3)
+    assert set(seen.values()) == {3}, seen
 
 
 @pytest.mark.crash
@@ -31,7 +32,6 @@ def test_no_python_takes_a_gigabyte(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
     assert set(found["seen"].values()) == {JOBS}
-    peaks = sorted(((size // 2**20, name) for name, size in found["peaks"].items()), reverse=True)
-    print(f"{JOBS} jobs of 7.5 MiB; peaks in MiB: {peaks[:6]}")
-    # Java has its heap (512 MB here) and, outside of it, the record batches on their way: some 1.2 GB.
-    assert max(size for size, name in peaks if not name.startswith("java")) < 1024
+    print(f"{JOBS} jobs of 7.5 MiB; MiB of the largest process: {found['peaks']}")
+    # Java has its heap (512 MB here) and, outside of it, the record batches on their way.
+    assert max(step["python"]["own"] for step in found["peaks"].values()) < 1024

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import tenure
-from tenure import ManualClock, Policy
+from tenure import Policy
 from tenure.api import migration
 from tenure.cli import spark_session
 from tenure.cli.main import cli
@@ -27,7 +27,6 @@ from tenure.spark.jobs.replay import replay
 from tenure.spark.pipelines.job_mapping import as_jobs, parse_mapping
 from tests.moving.filled import fill
 from tests.spark.made import small_plans
-from tests.spark.planted import Planter
 from tests.spark.test_history import Stopped, stop_at
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine: the shared JVM may have to compile all of it first
@@ -98,6 +97,10 @@ def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
     rest = restore(spark, url, root)
     assert (back.written + rest.written, rest.facts["there"]) == (ended, back.written)
     assert summed(url) == first
+    assert archive(spark, url, root, LATER).written == ended
+    again = restore(spark, url, root)
+    assert (again.read, again.written) == (ended, ended), "archived by two runs, a job is read once"
+    assert summed(url) == first
 
 
 def ended(url: str, count: int) -> None:
@@ -128,7 +131,7 @@ def test_two_runs_on_one_root(spark: SparkSession, tmp_path: Path) -> None:
         kept = Archive(root)
         place = f"jobs/run=1/{len(tried):012}"
         (kept.root / place).mkdir(parents=True)
-        kept.discard(place)
+        kept.log.discard(place)
 
     summary = archive(spark, url, root, LATER, told=second)
     assert (summary.written, summary.facts["removed"]) == (50, 50)
@@ -253,23 +256,6 @@ def test_mappings_that_make_no_sense(spark: SparkSession) -> None:
     for pairs in (("priority",), ("=id",), ("key=",), ("key=id", "key=id")):
         with pytest.raises(InvalidArgument):
             parse_mapping(pairs)
-
-
-def test_audit_is_a_command_for_schedulers(spark: SparkSession, tmp_path: Path) -> None:
-    url, clock = f"rocksdb:{tmp_path / 'a'}", ManualClock()
-    with tenure.open(url, clock=clock, sweep=False) as store:
-        store.queue("sound").enqueue_many([b"x"] * 3)
-    code, said = run("spark", "audit", "--store", url)
-    assert (code, "clean: 3 jobs" in said) == (0, True), said
-    with tenure.open(url, clock=clock, sweep=False) as store:
-        planter = Planter(store, clock)
-        number = next(info.number for info in store.queues())
-        planter._counters(store.queue("sound"), number)
-    code, said = run("spark", "audit", "--store", url, "--json", "--output", str(tmp_path / "found"))
-    found = json.loads(said.splitlines()[-1])
-    assert (code, found["rejected"]) == (1, 1)
-    assert found["violations"][0]["rule"] == "counters"
-    assert spark.read.parquet(str(tmp_path / "found")).collect()[0].queue == "sound"
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,11 +22,13 @@ from tenure import ManualClock
 from tenure.api.store import Store
 from tenure.bulk import journal_reader
 from tenure.errors import InvalidArgument, JournalTrimmed, SettingsError
+from tenure.spark.datasource import TenureSource
 from tenure.spark.event_stream import EventStream
 from tenure.spark.table_reader import TablePartition
 from tenure.storage import keyspace
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
+from tests.spark.made import schema_of
 
 Key = tuple[int, int]
 
@@ -133,10 +135,14 @@ def test_where_it_starts(spark: SparkSession, url: str, tmp_path: Path):
         when.isoformat(): sum(event.time_ms >= middle.time_ms for event in truth),
         '{"0": 5}': sum(event.commit >= 5 for event in truth),
     }
-    for number, (starting, count) in enumerate(expected.items()):
-        sink = Bronze(spark, tmp_path / str(number))
-        progress = sink.drain(stream(spark, url, startingOffsets=starting))
-        assert sum(batch["numInputRows"] for batch in progress) == count, starting
+    for starting, count in expected.items():
+        reader = events_of(url, startingOffsets=starting)
+        first = reader.initialOffset()
+        parts = reader.partitions(first, reader.latestOffset(first, ReadAllAvailable()))
+        assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == count, starting
+        reader.stop()
+    progress = Bronze(spark, tmp_path / "by-spark").drain(stream(spark, url, startingOffsets=starting))
+    assert sum(batch["numInputRows"] for batch in progress) == count
 
 
 def test_a_gap_is_named(spark: SparkSession, url: str, bronze: Bronze):
@@ -260,10 +266,10 @@ def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: 
             .start()
         )
         try:
-            for _ in range(20):
+            for _ in range(6):
                 queue.enqueue_many([b"x"] * 5)
                 queue.ack_many(queue.claim(limit=5).deliveries)
-            deadline = time.monotonic() + 300  # some thirty batches, each a few jobs of Spark
+            deadline = time.monotonic() + 300  # some ten batches, each a few jobs of Spark
             while (
                 not query.lastProgress
                 or query.lastProgress.sources[0].endOffset != query.lastProgress.sources[0].latestOffset
@@ -289,6 +295,13 @@ def test_a_running_query_follows_and_tells_its_lag(spark: SparkSession, bronze: 
         ({"table": "jobs"}, "readStream needs"),
     ],
 )  # fmt: skip
-def test_errors_say_what_is_wrong(spark: SparkSession, url: str, bronze: Bronze, options: dict[str, str], said: str):
-    with pytest.raises(Exception, match=said):
-        bronze.drain(stream(spark, url, **options))
+def test_errors_say_what_is_wrong(spark: SparkSession, url: str, options: dict[str, str], said: str):
+    """As Spark calls the source, in its own processes; of an error there it shows the text."""
+    source = TenureSource({"url": url, "table": "events"} | options)
+    with pytest.raises(InvalidArgument, match=said):
+        source.streamReader(schema_of(source)).initialOffset()
+
+
+def test_spark_shows_the_text_of_an_error(spark: SparkSession, url: str, bronze: Bronze):
+    with pytest.raises(Exception, match="past the end"):
+        bronze.drain(stream(spark, url, startingOffsets='{"0": 99999}'))

@@ -66,7 +66,7 @@ def test_claims_to_verdicts(spark: SparkSession, url: str, store: Store, tmp_pat
     writing = verdicts(claims(spark, url, maxJobsPerTrigger=100)).writeStream.format("tenure")
     writing = writing.option("table", "verdicts").option("url", url).option("queue", "work")
     query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(300)
     counts = store.queue("work").counts()
     assert (counts.dead, counts.leased, counts.removed) == (20, 0, 160)
     assert counts.waiting == 20, "to be tried again"
@@ -95,7 +95,7 @@ def test_verdicts_in_foreach_batch_and_a_batch_that_runs_again(
             work
         )  # it outlives the pause between two runs
         query = writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-        query.awaitTermination(100)
+        query.awaitTermination(300)
 
     with pytest.raises(Exception, match="the first time it fails"):
         run()
@@ -268,7 +268,7 @@ def test_streams_are_told_of(spark: SparkSession, url: str, store: Store, tmp_pa
         df = spark.readStream.format("tenure").option("table", "events").option("url", url).load()
         writing = df.writeStream.format("noop").queryName("told").option("checkpointLocation", str(tmp_path / "c"))
         query = writing.trigger(availableNow=True).start()
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(300)
 
         def value(name: str) -> float:
             return registry.get_sample_value(f"tenure_stream_{name}", {"query": "told"}) or 0.0

@@ -157,10 +157,10 @@ def test_options_that_spark_adds_are_passed_over(spark: SparkSession, url: str, 
     named = df.writeStream.format("tenure").option("url", url).option("queue", "work").queryName("into_work")
     query = named.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start("/a/path")
     assert query.name == "into_work"
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(300)
     events = spark.readStream.format("tenure").option("url", url).option("table", "events").load("/a/path")
     query = events.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(300)
     assert spark.sql("select * from seen where type = 'enqueued'").count() == 110
     assert len(payloads(url)) == 110
 
@@ -330,7 +330,7 @@ def source(spark: SparkSession, folder: Path, rows: int, files: int) -> DataFram
 def stream(df: DataFrame, url: str, checkpoint: Path) -> None:
     writing = df.writeStream.format("tenure").option("url", url).option("queue", "work")
     query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(300)
 
 
 def test_a_stream_goes_in_batch_by_batch(spark: SparkSession, url: str, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
     enqueued ── claimed ── retried ── claimed ── done          CHAINS: one row an event: `prev_*`, `next_*`, `life`
        wait        run       wait        run
 
-An attempt is named by (job, token), since attempt numbers repeat after a release and a replay. A life by (job, life): it
-begins with an enqueue, a replay or a restore and ends with the job done, dead or removed; a replay begins the next.
+An attempt is named by (job, token), since attempt numbers repeat after a release and a replay. A life by (job, life):
+it begins with an enqueue, a replay or a restore and ends with the job done, dead or removed; a replay begins the next.
 
 A history is computed in runs. What a run leaves open goes on in the next as one `carried` row a job: its last event,
 with what is known of the life it is in. So a chain that crosses runs looks like one that does not.
@@ -109,8 +109,8 @@ def _sum(value: str, known: str) -> str:
     return f"CAST(sum(coalesce({value}, known_{known}, 0)) AS BIGINT) AS {known}"
 
 
-#: One row a life that was open or began; `ended_at` is null while it is open, `last_…` is its last event. A job that was
-#: dead or done when the run began, or came so from elsewhere, has no life to tell of here: it is `over`.
+#: One row a life that was open or began; `ended_at` is null while it is open, `last_…` is its last event. A job that
+#: was dead or done when the run began, or came so from elsewhere, has no life to tell of here: it is `over`.
 LIVES = f"""
 WITH grouped AS (
   SELECT {", ".join(JOB)}, life, max(tenant) AS tenant, max(queue) AS queue, max(priority) AS priority,

@@ -28,8 +28,8 @@ def audit(
 ) -> Summary:
     """Look for what breaks a law; `tenure.spark.jobs.audit` is the same for stores beyond a million events.
 
-    `source` is an open store or a store's address. Up to `shown` violations are in `facts["violations"]`; all of them are
-    written as Parquet into the new folder `output`.
+    `source` is an open store or a store's address. Up to `shown` violations are in `facts["violations"]`; all of them
+    are written as Parquet into the new folder `output`.
     """
     began = time.monotonic()
     check_output(output)

@@ -1,7 +1,7 @@
 r"""What jobs fail of: errors brought down to a class, so that a thousand time-outs are one cause.
 
-The class is what stands before the first colon and space, or line end, with everything that varies from one job to the next
-(numbers, hex, quoted text, addresses) replaced: "MailboxFull: ada@example.org" and "MailboxFull: bob@…" are
+The class is what stands before the first colon and space, or line end, with everything that varies from one job to the
+next (numbers, hex, quoted text, addresses) replaced: "MailboxFull: ada@example.org" and "MailboxFull: bob@…" are
 `MailboxFull`; "lease 01a3… lost after 31 s" is `lease # lost after # s`.
 
 Quotes are written \x27, \x22 and \x60 in patterns: a quote in a SQL text is not the same to Spark and to DuckDB.

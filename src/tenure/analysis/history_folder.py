@@ -1,4 +1,4 @@
-"""A history on disk: files under the runs that wrote them, and a log that says which runs count.
+"""A history on disk: files under the runs that wrote them, and a log that says which runs count (`commit_log`).
 
     ROOT/_log/000000000001.json                        one entry a run, created once: the run's commit
     ROOT/bronze/run=0-5000/3f9a…/part-….parquet        what the run covers, its attempt, its files
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from tenure.analysis.commit_log import CommitLog
 from tenure.errors import InvalidArgument
 
 VERSION = 1
-LOG = "_log"
 #: Tables that every run writes whole: what is open. Those of the last run count.
 OPEN = ("silver/open_attempts", "silver/open_lives", "silver/carry")
 
@@ -52,17 +52,10 @@ class HistoryFolder:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = local(root, "a history")
+        self.log = CommitLog(self.root, Entry, VERSION)
 
     def entries(self) -> list[Entry]:
-        found: list[Entry] = []
-        for path in sorted((self.root / LOG).glob("[0-9]*.json")):
-            entry = msgspec.json.decode(path.read_bytes(), type=Entry)
-            if entry.version > VERSION:
-                raise InvalidArgument(f"{path} was written by a newer Tenure (version {entry.version})")
-            if entry.number != len(found) + 1:
-                raise InvalidArgument(f"{self.root / LOG}: entry {len(found) + 1} is missing")
-            found.append(entry)
-        return found
+        return self.log.entries()
 
     def path(self, place: str) -> str:
         return str(self.root / place)

@@ -35,7 +35,9 @@ STEP = 3_600_000
 
 @dataclass(frozen=True)
 class Span:
-    """The moments a run looks at, in milliseconds: from `start` (None: since ever) up to `end`, which is not one of them."""
+    """The moments a run looks at, in milliseconds: from `start` (None: since ever) up to `end`, which is not one of
+    them.
+    """
 
     start: int | None
     end: int

@@ -264,6 +264,7 @@ class AsyncQueue:
     list = _awaited(Queue.list)
     counts = _awaited(Queue.counts)
     timeline = _awaited(Queue.timeline)
+    explain = _awaited(Queue.explain)
     replay = _awaited(Queue.replay)
     restore = _awaited(Queue.restore)
     discard = _awaited(Queue.discard)

@@ -7,7 +7,7 @@ the source. A migration that was stopped is run again: jobs that are there alrea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -144,8 +144,3 @@ def checksum(store: Store, names: list[tuple[str, str]]) -> Checksum:
 def _kept(info: QueueInfo) -> int:
     counts = info.counts
     return counts.waiting + counts.leased + counts.done + counts.dead
-
-
-def policy_of(raw: Mapping[str, object]) -> Policy:
-    """A policy as the table `queues` has it, as JSON."""
-    return msgspec.convert(raw, Policy).checked()

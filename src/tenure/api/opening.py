@@ -50,15 +50,16 @@ def open(
     config: str | os.PathLike[str] | None = None,
     **options: object,
 ) -> Store:
-    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`.
+    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`,
+    `foundationdb:/etc/foundationdb/fdb.cluster`.
 
     Or one that a server keeps: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
 
     What is not said here comes from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
     docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or
     says how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
-    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), token, encoding,
-    timeout, ca_file (http).
+    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), directory, grace, lease_versions,
+    retry_limit, timeout (foundationdb), token, encoding, timeout, ca_file (http).
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk;
     Corrupt.
@@ -134,7 +135,7 @@ def _embedded(storage: Storage, clock: Clock) -> _Opened:
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
         _refuse_less(engine.traits.durability, storage.promised, url)
-        return _Opened(KvBackend(engine, url, clock, storage.journal_retention), engine.remarks)
+        return _Opened(KvBackend(engine, url, clock, storage.journal_retention, storage.inspect_limit), engine.remarks)
     except BaseException:
         engine.close()
         raise
@@ -158,7 +159,7 @@ def _owned(storage: Storage, clock: Clock) -> _Opened:
         try:
             _refuse_less(engine.traits.durability, storage.promised, url)
             remarks[:] = engine.remarks
-            return OwnerBackend(engine, url, clock, Path(path), storage.journal_retention)
+            return OwnerBackend(engine, url, clock, Path(path), storage.journal_retention, storage.inspect_limit)
         except BaseException:
             engine.close()
             raise
@@ -273,10 +274,32 @@ def _lmdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
     return engine, f"lmdb:{path}"
 
 
+def _foundationdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
+    with needs("foundationdb", "FoundationDB stores"):
+        from tenure.storage.engines.foundationdb.binding import load
+
+        fdb = load()
+    from tenure.storage.engines.foundationdb import FoundationEngine
+
+    wanted = storage.foundationdb
+    cluster_file = None if storage.path is None else str(expand(storage.path))
+    engine = FoundationEngine(
+        fdb,
+        fdb.open(cluster_file),
+        tuple(wanted.directory.split("/")),
+        grace=wanted.grace,
+        lease_versions=wanted.lease_versions,
+        retry_limit=wanted.retry_limit,
+        timeout=wanted.timeout,
+    )
+    return engine, f"foundationdb:{cluster_file or ''}"
+
+
 _ENGINES: dict[str, Callable[[Storage, Clock], tuple[Engine, str]]] = {
     "memory": _memory,
     "rocksdb": _rocksdb,
     "lmdb": _lmdb,
+    "foundationdb": _foundationdb,
 }
 
 

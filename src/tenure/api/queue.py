@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import DEBUG
 from operator import attrgetter
 from time import perf_counter
@@ -13,8 +13,11 @@ from typing import Any, Literal
 
 from tenure.api.claim import Claim
 from tenure.contract.backend import Backend, Events, Progress
+from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
+from tenure.model.explanation import Explanation, utc
+from tenure.model.explanation import explain as explained
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
 from tenure.model.lease import (
@@ -77,7 +80,8 @@ class Queue:
     ) -> Enqueued:
         """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time.
 
-        `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered with.
+        `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered
+        with.
         """
         if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
@@ -185,7 +189,7 @@ class Queue:
         return extended
 
     def progress(self, delivery: Settleable, fraction: float, note: str | None = None) -> None:
-        """Say how far it is (0 to 1), for whoever looks. Raises LeaseLost."""
+        """Store how far the delivery is (0 to 1), shown by `get` and `list`. Raises LeaseLost."""
         if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._span("progress"):
@@ -274,6 +278,14 @@ class Queue:
         """What happened to a job, oldest first, as far back as the journal is kept."""
         with self._span("timeline"):
             return self._backend.timeline(self.name, job_id_bytes(job_id))
+
+    def explain(self, job_id: str, moment: Callable[[int], str] = utc) -> Explanation | None:
+        """Where a job is, why, what happened and what happens next, in sentences; None: nothing is known of it.
+
+        `moment` puts a time (milliseconds since 1970) into words.
+        """
+        with self._span("explain"):
+            return explained(read_facts(self._backend, self.name, job_id_bytes(job_id)), moment)
 
     # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -50,9 +50,9 @@ from tenure.queueing import (
     store_queries,
     sweep,
 )
-from tenure.queueing.core import Core
+from tenure.queueing.core import INSPECT_LIMIT, Core
 from tenure.queueing.outcomes import RememberingCore
-from tenure.queueing.watches import Attendant, OfEngine
+from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engine import Engine, Snapshot, Traits
 from tenure.storage.folder import expand
 from tenure.storage.group_commit import GroupCommit
@@ -67,17 +67,26 @@ JOURNAL_RETENTION = journal.KEPT_MS / 1000
 class KvBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
 
-    def __init__(self, engine: Engine, url: str, clock: Clock, journal_retention: float = JOURNAL_RETENTION) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        url: str,
+        clock: Clock,
+        journal_retention: float = JOURNAL_RETENTION,
+        inspect_limit: int = INSPECT_LIMIT,
+    ) -> None:
         if engine.traits.scope == "process":
-            # Where others write too, nobody can say that there are no segments, and every miss would cost a look.
+            # Where other processes write, this one never knows that there are no segments: each missing row would cost
+            # a lookup.
             engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)
         self._core.journal_kept_ms = round(1000 * journal_retention)
+        self._core.inspect_limit = inspect_limit
         bulk_loads.roll_forward(self._core)
         quotas.count_stored(self._core)
         journal.name_store(self._core)
-        self._attendant = Attendant(OfEngine(self._core))
+        self._watches = WatchThread(EngineWatchSource(self._core))
         engine.share()
         self.url = url
         self._clock = clock
@@ -171,7 +180,7 @@ class KvBackend:
         return claim_any.claim_any(self._core, request, among, cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
-        return self._attendant.watch(topics, wait_ms, notify)
+        return self._watches.watch(topics, wait_ms, notify)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return settle.settle(self._core, name, items)
@@ -274,6 +283,9 @@ class KvBackend:
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return journal.events(self._core, after, limit, wait_ms, consumer)
 
+    def newest_events(self, limit: int) -> EventPage:
+        return journal.newest(self._core, limit)
+
     def forget_consumer(self, consumer: str) -> bool:
         return journal.forget_consumer(self._core, consumer)
 
@@ -318,7 +330,7 @@ class KvBackend:
     def close(self) -> None:
         self._core.waiters.wake_all()
         self._engine.close()
-        self._attendant.stop()
+        self._watches.stop()
 
 
 class _PendingCommit(NamedTuple):

@@ -316,6 +316,9 @@ class JoinedRequestView(NetworkServing):
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return self._ask("events", lambda to: to.events(after, limit, wait_ms, consumer))
 
+    def newest_events(self, limit: int) -> EventPage:
+        return self._ask("newest_events", lambda to: to.newest_events(limit))
+
     def forget_consumer(self, consumer: str) -> bool:
         return self._ask("forget_consumer", lambda to: to.forget_consumer(consumer))
 

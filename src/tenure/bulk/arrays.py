@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Fields = npt.NDArray[np.void]
+K = TypeVar("K", bound=np.generic)
 Damage = Callable[[int], None]
 """Raises what is wrong with the n-th value."""
 
@@ -63,14 +64,14 @@ def heads(rows: Block, layout: np.dtype[np.void]) -> Fields:
     return at_each(rows.data, rows.starts, layout)
 
 
-def at_each(data: bytes, starts: Ints, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+def at_each(data: bytes, starts: Ints, kind: np.dtype[K]) -> npt.NDArray[K]:
     """What is at each of these places, as one array."""
     if not len(starts):
         return np.zeros(0, kind)
     stride = _stride(starts)
     if stride is not None:  # evenly spaced, as in most blocks: a view without a copy
         return np.ndarray(len(starts), kind, data, int(starts[0]), (stride,))
-    anywhere: npt.NDArray[Any] = np.ndarray(len(data) - kind.itemsize + 1, kind, data, strides=(1,))
+    anywhere: npt.NDArray[K] = np.ndarray(len(data) - kind.itemsize + 1, kind, data, strides=(1,))
     return anywhere[starts]
 
 
@@ -82,22 +83,22 @@ def _stride(starts: Ints) -> int | None:
     return step if step > 0 and (starts[1:] - starts[:-1] == step).all() else None
 
 
-def keys_as(keys: bytes, layout: np.dtype[Any]) -> npt.NDArray[Any]:
+def keys_as(keys: bytes, layout: np.dtype[K]) -> npt.NDArray[K]:
     return np.frombuffer(keys, layout)
 
 
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def longs(values: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
+def longs(values: npt.NDArray[np.generic], null: Bools | None = None) -> pa.Array:
     return _numbers(values.astype(np.int64), pa.int64(), null)
 
 
-def ints(values: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
+def ints(values: npt.NDArray[np.generic], null: Bools | None = None) -> pa.Array:
     return _numbers(values.astype(np.int32), pa.int32(), null)
 
 
-def times(milliseconds: npt.NDArray[Any], null: Bools | None = None) -> pa.Array:
+def times(milliseconds: npt.NDArray[np.generic], null: Bools | None = None) -> pa.Array:
     # Stored as unsigned milliseconds; one that does not fit into signed microseconds becomes the largest that does.
     ms = milliseconds.astype(np.uint64)
     if len(ms) and ms.max() > _LAST_MS:
@@ -105,7 +106,7 @@ def times(milliseconds: npt.NDArray[Any], null: Bools | None = None) -> pa.Array
     return _numbers(ms.view(np.int64) * _US, TIME, null)
 
 
-def _numbers(values: npt.NDArray[Any], kind: pa.DataType, null: Bools | None) -> pa.Array:
+def _numbers(values: npt.NDArray[np.generic], kind: pa.DataType, null: Bools | None) -> pa.Array:
     valid = None
     if null is not None and null.any():
         if null.all():
@@ -114,7 +115,7 @@ def _numbers(values: npt.NDArray[Any], kind: pa.DataType, null: Bools | None) ->
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
 
 
-def texts(words: Sequence[str | None], which: npt.NDArray[Any]) -> pa.Array:
+def texts(words: Sequence[str | None], which: npt.NDArray[np.generic]) -> pa.Array:
     """A word for each number."""
     if len(which) and (which == which[0]).all():  # as it is for most columns of neighbouring rows
         return _repeated(words[int(which[0])], len(which))
@@ -195,7 +196,10 @@ def cut(data: bytes, starts: Ints, lengths: Ints, null: Bools | None = None) -> 
 
 
 def as_text(binary: pa.Array) -> pa.Array:
-    """Text of UTF-8 bytes. Bytes that are not UTF-8 are replaced: one bad value must not keep a table from being read."""
+    """Text of UTF-8 bytes.
+
+    Bytes that are not UTF-8 are replaced: one bad value must not keep a table from being read.
+    """
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:

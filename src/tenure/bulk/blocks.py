@@ -18,7 +18,8 @@ from tenure.storage.segments import SegmentRows, StoredSegment
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-#: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are joined.
+#: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are
+#: joined.
 _STEP = 512
 
 
@@ -62,7 +63,10 @@ class Block:
         return made
 
     def chosen(self, keep: Bools) -> Block:
-        """A block of the rows that `keep` marks. It shares this block's data; the values of the other rows stay in it unused."""
+        """A block of the rows that `keep` marks.
+
+        It shares this block's data; the values of the other rows stay in it unused.
+        """
         width = len(self.keys) // len(self)
         made = Block(np.frombuffer(self.keys, f"V{width}")[keep].tobytes(), self.data, self.lengths[keep], 0)
         made.starts = self.starts[keep]

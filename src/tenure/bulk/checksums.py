@@ -1,8 +1,8 @@
 """CRC-32 of many values at once.
 
-A CRC is linear: the CRC of two joined strings is the first's, shifted by the second's length, XOR the second's. So the CRC
-of a thousand joined values can be computed from their stored CRCs alone. If it equals the CRC of the joined bytes, every
-value is intact: one pass over the bytes checks all of them.
+A CRC is linear: the CRC of two joined strings is the first's, shifted by the second's length, XOR the second's. So the
+CRC of a thousand joined values can be computed from their stored CRCs alone. If it equals the CRC of the joined bytes,
+every value is intact: one pass over the bytes checks all of them.
 """
 
 from __future__ import annotations

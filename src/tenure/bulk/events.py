@@ -13,7 +13,7 @@ from tenure.bulk import arrays, blocks, layouts
 from tenure.bulk.arrays import Bools, Fields, Ints
 from tenure.bulk.blocks import Block
 from tenure.bulk.extents import even
-from tenure.bulk.query import Moment, Names, Query
+from tenure.bulk.query import Names, Query, StoreView
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
 from tenure.model.lifecycle import Change, State
 from tenure.queueing import journal
@@ -48,7 +48,7 @@ _PACKED = _among(Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED)
 _KNOWN = _among(*Change)
 
 
-def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     """The events of the journal rows with keys in [begin, end). Raises Corrupt if a row is missing or damaged."""
     size = _FIRST_ROWS
     at: int | None = keyspace.split_commit(begin) if len(begin) == 8 else None

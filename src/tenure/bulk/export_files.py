@@ -36,7 +36,8 @@ def export(
     until: Moment | None = None,
     token: str | None = None,
 ) -> int:
-    """Write a table, all of one moment, to a file; returns how many rows it has. A file that is there is replaced, whole.
+    """Write a table, all of one moment, to a file; returns how many rows it has. A file that is there is replaced,
+    whole.
 
     `kind` is one of `FORMATS`. In CSV and JSON lines bytes are base64 and times are ISO 8601; CSV has headers as JSON.
     """

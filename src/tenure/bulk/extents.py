@@ -1,7 +1,8 @@
-"""Cutting a key space by what is known of it without reading it: about how many rows lie between which keys.
+"""Cutting a space into parts of about equal size from the engine's extents (rows between two keys), without reading
+rows.
 
-Within an extent the keys are taken to lie evenly. Ids begin with a time, so they do where jobs come steadily; where they came
-in bursts, a part may have as many rows too many as one of the engine's files has.
+Keys are assumed to lie evenly within an extent. Ids begin with a time, so this holds where jobs come steadily. Where
+they come in bursts, a part may be too large by as many rows as one file of the engine has.
 """
 
 from __future__ import annotations
@@ -71,9 +72,11 @@ class Spread:
 
 
 def within_queues(reader: Reader, extents: Sequence[Extent]) -> list[Extent]:
-    """The same, none over more than one queue: ids of different queues are worlds apart, and what lies between is empty.
+    """The same, none over more than one queue: ids of different queues are worlds apart, and what lies between is
+    empty.
 
-    Keys are walked where the engine's extents go from one queue to another; large queues lie mostly in files of their own.
+    Keys are walked where the engine's extents go from one queue to another; large queues lie mostly in files of their
+    own.
     """
     found: list[Extent] = []
     for together in _overlapping(extents):

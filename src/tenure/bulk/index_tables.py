@@ -1,4 +1,4 @@
-"""The other tables: leases, queues, counters, and the store's own indexes."""
+"""The tables `leases`, `queues`, `counters`, `indexes` and `lease_jobs`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from tenure.bulk import arrays, blocks, layouts
 from tenure.bulk.arrays import Bools, Fields
 from tenure.bulk.jobs import worker
-from tenure.bulk.query import Moment, Query
+from tenure.bulk.query import Query, StoreView
 from tenure.errors import Corrupt
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Row, Space, iterate
@@ -21,7 +21,7 @@ Columns = dict[str, Callable[[], pa.Array]]
 _CHUNK = 8192
 
 
-def leases(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def leases(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     for rows in iterate(moment.reader, keyspace.LEASES, begin, end, _CHUNK):
         keys = _keys_of([key for key, _ in rows], layouts.OF_QUEUE, "leases")
         found = _fixed(rows, layouts.LEASE, lambda key, value: records.decode_lease(value, key[4:]))
@@ -45,7 +45,7 @@ def leases(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[p
         yield _batch(moment, query, keys["queue"], columns, keep)
 
 
-def counters(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def counters(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     names = ["counter_" + str(number) for number in range(256)]
     for counter in Counter:
         names[counter] = counter.name.lower()
@@ -59,7 +59,7 @@ def counters(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator
         yield _batch(moment, query, keys["queue"], columns)
 
 
-def queues(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def queues(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     wanted = moment.names.chosen(query.tenant, query.queue)
     found = [record for record in moment.queues() if wanted is None or record.number in wanted]
     if not found:
@@ -83,7 +83,7 @@ def queues(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[p
     yield _batch(moment, query, np.array([record.number for record in found], np.int64), columns)
 
 
-def lease_jobs(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def lease_jobs(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     for rows in iterate(moment.reader, keyspace.LEASE_JOBS, begin, end, 1024):
         given = np.array(
             [
@@ -131,7 +131,7 @@ for _kind in Due:
     _DUE[_kind] = f"due_{_kind.name.lower()}"
 
 
-def index(moment: Moment, query: Query, space: Space, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def index(moment: StoreView, query: Query, space: Space, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     chosen = moment.names.chosen(query.tenant, query.queue)
     while True:
         found = moment.reader.keys(space, begin, end, _CHUNK)
@@ -162,7 +162,7 @@ def _index_columns(space: Space, keys: Fields) -> Columns:
 
 
 def _batch(
-    moment: Moment, query: Query, numbers: np.ndarray, columns: Columns, keep: Bools | None = None
+    moment: StoreView, query: Query, numbers: np.ndarray, columns: Columns, keep: Bools | None = None
 ) -> pa.RecordBatch:
     if query.wants(("tenant", "queue")):
         tenant, queue = moment.names.columns(numbers)

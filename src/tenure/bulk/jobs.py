@@ -1,4 +1,4 @@
-"""The table `jobs`: what changes (`state`) beside what never does (`jobs`), with notes and leases where a query asks."""
+"""The table `jobs`: the rows of `state` and `jobs` side by side, with notes and leases where a query has their columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from tenure.bulk import arrays, blocks, layouts
 from tenure.bulk.arrays import Bools, Fields
 from tenure.bulk.blocks import Block
-from tenure.bulk.query import Moment, Query
+from tenure.bulk.query import Query, StoreView
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.storage import keyspace, records
@@ -21,7 +21,6 @@ from tenure.storage.engine import Snapshot, Space, Walk
 #: Columns that need more than the state's row.
 FROM_JOBS = ("created_at", "key", "headers", "payload")
 FROM_NOTES = ("error", "result", "progress", "progress_note")
-FROM_LEASES = ("lease_until", "worker")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
 _FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
@@ -36,7 +35,7 @@ _SHOWN = ("gone", "ready", "leased", "done", "dead", "scheduled")
 _REASONS = (None, "max_attempts", "failed")
 
 
-def read(moment: Moment, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     size = _FIRST_ROWS
     states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
     while True:
@@ -116,9 +115,12 @@ _NO_JOBS = blocks.block([], _KEY, "jobs")
 
 
 class _Chunk:
-    """Some rows of `state`, and one method a column. Its batches are read in order, and then it knows what it covered."""
+    """Some rows of `state`, and one method a column.
 
-    def __init__(self, moment: Moment, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
+    Its batches are read in order, and then it knows what it covered.
+    """
+
+    def __init__(self, moment: StoreView, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
         self._moment = moment
         self._query = query
         self._rows = rows

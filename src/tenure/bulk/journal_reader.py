@@ -1,8 +1,9 @@
-"""Following the journal from another process: where it begins and ends, and its rows between two places.
+"""Following the journal from another process: its first and last position, and its rows between two positions.
 
-A place is a commit and the number of its first event; the place behind the last commit is where the next will be written.
-A few events are fetched from the store as stored rows and decoded here; many are read from a snapshot, in parts. Every
-place that a caller brings is checked: the journal must have a row of that number there, in the store it was made for.
+A position is a commit and the number of its first event; the end position is where the next commit will be written. Few
+events are fetched from the store as stored rows and decoded here; many are read from a snapshot, in parts. Every
+position that a caller brings is checked: the journal must have that commit with that number, in the store it was made
+for.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class Journal:
     def after(self, start: At, end: At | None, most: int | None) -> tuple[At, At]:
         """How far to read, and where the journal ends now.
 
-        To the end (that of now, or one that is known), or as far from `start` as `most` events go: in whole rows, at least
-        one. Raises JournalTrimmed, and InvalidArgument for a place of another store.
+        To the end (that of now, or one that is known), or as far from `start` as `most` events go: in whole rows, at
+        least one. Raises JournalTrimmed, and InvalidArgument for a place of another store.
         """
         oldest, now = self.ends()
         self._check(start, oldest, now)
@@ -98,13 +99,18 @@ class Journal:
         return (end if most is None else _within(self._journal, start, end, most)), now
 
     def check(self, start: At, end: At) -> None:
-        """Raises JournalTrimmed if the journal no longer reaches back to `start`, InvalidArgument if it is another store's."""
+        """Raises JournalTrimmed if the journal no longer reaches back to `start`, InvalidArgument if it is another
+        store's.
+        """
         oldest, now = self.ends()
         self._check(start, oldest, now)
         self._check(end, oldest, now)
 
     def oldest_after(self, at: At) -> At:
-        """The same place, or the oldest that is kept if the journal was trimmed past it. Raises as `check` but for that."""
+        """The same place, or the oldest that is kept if the journal was trimmed past it.
+
+        Raises as `check` but for that.
+        """
         oldest, now = self.ends()
         if at.commit >= oldest.commit:
             return at
@@ -143,7 +149,9 @@ class Journal:
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fetch_few(self, query: Query, start: At, end: At) -> list[pa.RecordBatch] | None:
-        """The events of [start, end), decoded here; None if they are too many, or too large, to hold them all in memory."""
+        """The events of [start, end), decoded here; None if they are too many, or too large, to hold them all in
+        memory.
+        """
         return self.fetch(query, start, end, FEW_BYTES) if end.number - start.number <= FEW else None
 
     def fetch(self, query: Query, start: At, end: At, most_bytes: int = 2**62) -> list[pa.RecordBatch] | None:

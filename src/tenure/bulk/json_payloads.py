@@ -31,7 +31,9 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class JsonStyle(NamedTuple):
-    """What the text depends on besides the values: the session's time zone, and who reads variants (None: nobody can)."""
+    """What the text depends on besides the values: the session's time zone, and the reader of variants (None: there is
+    none).
+    """
 
     zone: str = "UTC"
     variant: Variant | None = None

@@ -29,7 +29,6 @@ LEASE = _layout(
     ("version", "u1"), ("expires_at_ms", ">u8"), ("granted_at_ms", ">u8"), ("given", ">u4"), ("open", ">u4"),
     ("lost", ">u4"), ("claim", _ID), ("worker", ("u1", (64,))), ("crc", ">u4"),
 )  # fmt: skip
-LEASE_JOB = _layout(("job", _ID), ("token", ">u8"))
 COUNT = _layout(("value", ">u8"), ("crc", ">u4"))
 
 #: What begins a variable-width value.

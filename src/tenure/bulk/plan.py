@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tenure.bulk import events, index_tables, jobs
 from tenure.bulk.extents import even, spread, within_queues
-from tenure.bulk.query import Moment, Query, Range, queue_ranges
+from tenure.bulk.query import Query, Range, StoreView, queue_ranges
 from tenure.errors import InvalidArgument
 from tenure.storage import keyspace
 from tenure.storage.engine import Reader, Snapshot, Space
@@ -44,7 +44,7 @@ class Part:
     ranges: tuple[Range, ...]
 
 
-def plan(moment: Moment, query: Query, rows: int) -> list[Part]:
+def plan(moment: StoreView, query: Query, rows: int) -> list[Part]:
     """The query in parts of about `rows` rows each, before any is filtered out."""
     if rows < 1:
         raise InvalidArgument(f"rowsPerPartition={rows}: at least 1")
@@ -70,7 +70,7 @@ def event_parts(reader: Reader, begin: int, end: int, rows: int) -> list[Part]:
     ]
 
 
-def read(moment: Moment, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
+def read(moment: StoreView, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
     for begin, end in part.ranges:
         if query.table == "indexes":
             batches = index_tables.index(moment, query, part.space, begin, end)
@@ -83,7 +83,8 @@ def read(moment: Moment, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
 
 def _cut(reader: Snapshot, space: Space, ranges: list[Range], rows: int) -> list[Part]:
     if space == keyspace.STATE:
-        # Both spaces have the same keys; of `jobs` no row is ever written twice, so its files tell better how many there are.
+        # Both spaces have the same keys; of `jobs` no row is ever written twice, so its files tell better how many
+        # there are.
         known = spread(within_queues(reader, reader.extents(keyspace.JOBS)), ranges)
         if known.rows > _EXACT:
             return [Part(space, found) for found in known.cut(even(known.rows, rows))]

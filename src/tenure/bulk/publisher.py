@@ -1,10 +1,11 @@
-"""A staged write's commit: record which attempts won, publish their chunks, finish. Repeated, it goes on where it stopped.
+"""A staged write's commit: record which attempts won, publish their chunks, finish. Repeated, it goes on where it
+stopped.
 
     begin ─▶ publish 0 ─▶ publish 1 ─▶ … ─▶ rows set aside to the quarantine ─▶ finish ─▶ staged files removed
 
 Killed at any of these, the next commit of the same id finds the recorded manifest and the number of the next chunk, and
-does the rest; what it staged itself is not needed then. Rows that a queue refuses (a key with another payload) are recorded
-in the transaction that publishes their chunk, so that the next commit sets aside the same ones.
+does the rest; what it staged itself is not needed then. Rows that a queue refuses (a key with another payload) are
+recorded in the transaction that publishes their chunk, so that the next commit sets aside the same ones.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def commit(store: Store, write_id: str, manifest: Manifest, terms: Terms) -> Out
 
 
 def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, files: _Files, terms: Terms) -> None:
-    """Publish the chunks from number `published` on, and set aside the rows of all chunks that are not valid or refused."""
+    """Publish the chunks from number `published` on, and set aside the rows of all chunks that are not valid or
+    refused.
+    """
     publisher = _Publisher(staged, terms)
     refused = RejectsWriter(files.folder, f"refused-{uuid.uuid4().hex}")
     # Of the chunks that an earlier commit published, only the refusals are of interest.
@@ -173,7 +176,10 @@ class _Publisher:
         self._room: dict[Queue, int] = {}
 
     def publish(self, number: int, queue: Queue, jobs: list[JobRequest]) -> Published:
-        """Add a chunk's jobs. With a quarantine, those whose key belongs to another payload are left out and recorded."""
+        """Add a chunk's jobs.
+
+        With a quarantine, those whose key belongs to another payload are left out and recorded.
+        """
         deadline = time.monotonic() + self._terms.patience
         pause = _LOOK[0]
         self._hold_back(queue, len(jobs), deadline)

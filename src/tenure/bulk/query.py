@@ -1,4 +1,4 @@
-"""What is asked of a store's tables, checked, and the moment it is asked of."""
+"""A query of a table, checked, and the view of a store that it is answered from."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Names:
 
 
 @dataclass
-class Moment:
-    """One moment of a store, open to be read. `now_ms` is the store's time then: it tells scheduled from ready."""
+class StoreView:
+    """A snapshot of a store, and the store's time when it was taken, which tells scheduled jobs from ready ones."""
 
     reader: Snapshot
     now_ms: int

@@ -22,7 +22,7 @@ from tenure.bulk import table_messages
 from tenure.bulk.plan import Part, event_parts, plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query
-from tenure.bulk.snapshots import Kept
+from tenure.bulk.snapshots import FolderSnapshot
 from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument, OpenError, SnapshotExpired, StoreLocked
 from tenure.model.snapshot import SnapshotInfo
@@ -60,14 +60,14 @@ class FolderPlace:
         return Path(self.folder).name
 
     def plan(self, query: Query, rows: int) -> list[Part]:
-        return plan(Kept(self.folder).moment(), query, rows)
+        return plan(FolderSnapshot(self.folder).view(), query, rows)
 
     def events(self, begin: int, end: int, rows: int) -> list[Part]:
-        return event_parts(Kept(self.folder).moment().reader, begin, end, rows)
+        return event_parts(FolderSnapshot(self.folder).view().reader, begin, end, rows)
 
     def read(self, query: Query, part: Part) -> Iterator[pa.RecordBatch]:
-        kept = Kept(self.folder)
-        return kept.in_use(read_part(kept.moment(), query, part))
+        kept = FolderSnapshot(self.folder)
+        return kept.in_use(read_part(kept.view(), query, part))
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def drop(url: str, id: str, token: str | None = None) -> bool:
 
 
 def find(url: str, id: str, token: str | None = None) -> Place:
-    """A snapshot that was taken before. A folder is found without the store, whoever has that open."""
+    """A snapshot that was taken before. Its folder is found without opening the store."""
     if is_server(url):
         with opened(url, token) as store:
             return place(url, store.renew_snapshot(id), token)
@@ -192,7 +192,8 @@ def home(url: str) -> Path:
         )
     if engine not in ("rocksdb", "lmdb") or path is None:
         raise InvalidArgument(
-            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port"
+            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port;"
+            " copy this store first: tenure migrate SOURCE rocksdb:./copy"
         )
     return expand(path)
 

@@ -1,4 +1,4 @@
-"""Opening a moment to read it."""
+"""Opening a snapshot for readers of tables: from its folder, or from a store in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from tenure.api.store import Store
 from tenure.backends.embedded import KvBackend
 from tenure.backends.named_snapshots import SnapshotFolder, open_copy
-from tenure.bulk.query import Moment
+from tenure.bulk.query import StoreView
 from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument, SnapshotExpired
 from tenure.model.snapshot import SnapshotInfo
@@ -20,13 +20,16 @@ from tenure.model.snapshot import SnapshotInfo
 #: Said again that a snapshot is in use, while it is being read.
 _RENEW_MS = 10_000
 #: Open copies of this process, by folder: opening one costs as much as reading thousands of rows.
-_open: dict[str, Moment] = {}
+_open: dict[str, StoreView] = {}
 _opening = threading.Lock()
 _KEPT = 4
 
 
-class Kept:
-    """A named snapshot in its folder, for readers on the store's host; whoever reads says so, and so keeps it."""
+class FolderSnapshot:
+    """A named snapshot in its folder, for readers on the store's host.
+
+    Reading renews it, so that it does not expire.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -42,7 +45,7 @@ class Kept:
         self._renewed = self._clock.steady_ms()
         return self._snapshots.renew(self.id, self._clock.wall_ms())
 
-    def moment(self) -> Moment:
+    def view(self) -> StoreView:
         """Open, or opened before by this process. Raises SnapshotExpired."""
         try:
             info = self.renew()
@@ -53,10 +56,10 @@ class Kept:
             found = _open.get(str(self._folder))
             if found is None:
                 for gone in [folder for folder in _open if not Path(folder).exists()]:
-                    del _open[gone]  # and its files with it, which were kept for whoever had them open
+                    del _open[gone]  # its last reader's handles kept its files until now
                 while len(_open) >= _KEPT:
                     _open.pop(next(iter(_open)))  # closed when its last reader lets go of it
-                found = _open[str(self._folder)] = Moment(open_copy(self._folder, self.id), info.taken_at_ms)
+                found = _open[str(self._folder)] = StoreView(open_copy(self._folder, self.id), info.taken_at_ms)
         return found
 
     def in_use(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -73,7 +76,7 @@ def _forget(folder: str) -> None:
 
 
 @contextmanager
-def moment_of(store: Store, snapshot: str | None = None) -> Iterator[Moment]:
+def view_of(store: Store, snapshot: str | None = None) -> Iterator[StoreView]:
     """A moment of a store that is open in this process: a named one, or one taken now and dropped afterwards."""
     backend = store.backend
     if not isinstance(backend, KvBackend):
@@ -82,7 +85,7 @@ def moment_of(store: Store, snapshot: str | None = None) -> Iterator[Moment]:
     try:
         reader = backend.open_snapshot(info.id)
         try:
-            yield Moment(reader, info.taken_at_ms)
+            yield StoreView(reader, info.taken_at_ms)
         finally:
             if info.where is not None:  # else it is held in memory, by the backend
                 reader.close()

@@ -1,10 +1,11 @@
-"""Where task attempts put what they wrote, until a commit says which of them count.
+"""Files that task attempts stage, until a commit records which attempts count.
 
     <root>/<digest of the write's id>/<part>.arrow       chunks of at most 1,000 rows and 16 MiB, each of one queue
                                      /<part>.rejects     rows set aside, with their reason (Parquet)
 
-The root lies in the folder of an embedded store (`staging/`), or where the write's option `staging` says. A part is named
-by partition and attempt, so two attempts never share a file. What is left over after a day is removed by the next write.
+The root lies in the folder of an embedded store (`staging/`), or where the write's option `staging` says. A part is
+named by partition and attempt, so two attempts never share a file. What is left over after a day is removed by the next
+write.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
 
 #: Instead of a folder: staged in the store itself, piece by piece.
 IN_STORE = "store:"
-#: A chunk is closed before it would weigh more, so that a transaction and a request stay small. One job is at most 8 MiB.
+#: A chunk is closed before it would weigh more, so that a transaction and a request stay small. One job is at most 8
+#: MiB.
 CHUNK_BYTES = 16 * 1024 * 1024
 #: Rows, and bytes of them, that wait in memory for their chunks to fill, over all queues.
 _HELD_ROWS, _HELD_BYTES = 50_000, 32 * 1024 * 1024

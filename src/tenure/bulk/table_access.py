@@ -21,8 +21,8 @@ from tenure.backends.embedded import KvBackend
 from tenure.bulk import snapshot_locations
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
-from tenure.bulk.query import Moment, Query
-from tenure.bulk.snapshots import moment_of
+from tenure.bulk.query import Query, StoreView
+from tenure.bulk.snapshots import view_of
 from tenure.model.durations import Moment as Time
 from tenure.model.durations import moment_ms
 
@@ -72,7 +72,7 @@ class Tables:
 
 
 class _InProcess:
-    def __init__(self, moment: Moment) -> None:
+    def __init__(self, moment: StoreView) -> None:
         self._moment = moment
 
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
@@ -99,7 +99,7 @@ def tables(source: Store | str, *, snapshot: str | None = None, token: str | Non
     if isinstance(source, str):
         source = already_open(source) or source
     if isinstance(source, Store) and isinstance(source._backend, KvBackend):
-        with moment_of(source, snapshot) as moment:
+        with view_of(source, snapshot) as moment:
             yield Tables(_InProcess(moment))
         return
     url = source if isinstance(source, str) else source.url

@@ -1,7 +1,7 @@
-"""Tables over a wire: a query and a part as text, and pages of Arrow that say where to go on.
+"""Tables over a connection: a query and a part as text, and pages of Arrow.
 
-A page is an Arrow stream of some rows; `tenure.next` in its schema's metadata is the key to go on from, absent on the
-last one. So whoever lost a connection goes on from the last page that came whole.
+A page is an Arrow stream of some rows. `tenure.next` in its schema's metadata is the key that the next page begins at;
+the last page has none. A reader that lost its connection asks again from the last whole page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tenure.bulk.plan import Part
 from tenure.bulk.plan import read as read_part
-from tenure.bulk.query import Moment, Query, Range
+from tenure.bulk.query import Query, Range, StoreView
 from tenure.errors import InvalidArgument
 from tenure.storage.engine import Row, Run, Snapshot, Space, Walk
 
@@ -78,7 +78,7 @@ def parts_of(packed: list[tuple[int, list[tuple[str, str]]]]) -> list[Part]:
     ]
 
 
-def page(moment: Moment, query: Query, space: int, keys: Range) -> bytes:
+def page(moment: StoreView, query: Query, space: int, keys: Range) -> bytes:
     """The first rows of a range, and where the next page begins."""
     tracked = _Tracked(moment, keys)
     batches: list[pa.RecordBatch] = []
@@ -105,9 +105,9 @@ def page(moment: Moment, query: Query, space: int, keys: Range) -> bytes:
 class _Tracked:
     """A moment that notes how far a table's own space was scanned: a batch ends where its last scan of it did."""
 
-    def __init__(self, moment: Moment, keys: Range) -> None:
+    def __init__(self, moment: StoreView, keys: Range) -> None:
         self.next = keys[0]
-        self.moment = Moment(_NotingSnapshot(moment.reader, self), moment.now_ms, moment.queues())
+        self.moment = StoreView(_NotingSnapshot(moment.reader, self), moment.now_ms, moment.queues())
 
 
 class _NotingSnapshot(Snapshot):

@@ -1,6 +1,6 @@
 """A process that reads snapshots for a server: requests on its standard input, answers on its standard output.
 
-It ends when nobody can ask any more. Each message is a length, a flag and a body (`protocol.snapshot_readers`).
+It ends when its standard input is closed. Each message is a length, a flag and a body (`protocol.snapshot_readers`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.bulk import table_messages
 from tenure.bulk.plan import event_parts, plan
-from tenure.bulk.snapshots import Kept
+from tenure.bulk.snapshots import FolderSnapshot
 from tenure.errors import TenureError
 from tenure.protocol.problems import problem_of
 from tenure.protocol.snapshot_readers import SIZE
@@ -32,7 +32,7 @@ def _serve(request: bytes, answers: IO[bytes]) -> None:
         answer, failed = _answer(_ask(request)), 0
     except TenureError as exc:
         answer, failed = msgspec.json.encode(problem_of(exc)), 1
-    except Exception as exc:  # noqa: BLE001 - whoever asked is told, and asks another time
+    except Exception as exc:  # noqa: BLE001 - the server gets the error as its answer
         error = TenureError(f"the table cannot be read: {type(exc).__name__}: {exc}")
         answer, failed = msgspec.json.encode(problem_of(error)), 1
     answers.write(SIZE.pack(len(answer), failed) + answer)
@@ -40,7 +40,7 @@ def _serve(request: bytes, answers: IO[bytes]) -> None:
 
 
 def _answer(ask: table_messages.Ask) -> bytes:
-    moment, query = Kept(ask.folder).moment(), ask.query()
+    moment, query = FolderSnapshot(ask.folder).view(), ask.query()
     if not ask.rows:
         return table_messages.page(moment, query, ask.space, ask.range())
     if ask.first_commit is not None and ask.end_commit is not None:

@@ -10,7 +10,7 @@ from rich.text import Text
 from tenure.cli.command import NO, command
 from tenure.cli.output import clean, plural, shortened, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import spark_session, summary_shape, telling
+from tenure.cli.spark_session import spark_session, step_line, summary_shape
 from tenure.cli.times import DURATION
 from tenure.errors import InvalidArgument
 from tenure.extras import needs
@@ -46,14 +46,14 @@ def audit(session: Session, output: str | None, engine: str) -> None:
     """
     url = session.address()
     if _on_spark(engine, lambda: _events_of(url)):
-        with spark_session(session, "audit", "local[*]", None, ()) as spark, telling(session, "audit") as told:
+        with spark_session(session, "audit", "local[*]", None, ()) as spark, step_line(session, "audit") as told:
             from tenure.spark.jobs.audit import audit as on_spark
 
             summary = on_spark(spark, url, output=output, told=told)
     else:
         with needs("analysis", "tenure audit and report"):
             from tenure.analysis.audit import audit as here
-        with telling(session, "audit") as told:
+        with step_line(session, "audit") as told:
             summary = here(url, output=output, told=told)
     say_summary(session, summary)
     say_audit(session, summary)
@@ -81,14 +81,14 @@ def report(session: Session, path: str, root: str | None, title: str, slo: float
                 "a journal of more than a million events is drawn from a history: run 'tenure spark history FOLDER', then "
                 "'tenure report --history FOLDER'; or say --engine duckdb"
             )
-        with spark_session(session, "report", "local[*]", None, ()) as spark, telling(session, "report") as told:
+        with spark_session(session, "report", "local[*]", None, ()) as spark, step_line(session, "report") as told:
             from tenure.spark.jobs.report import report as on_spark
 
             summary = on_spark(spark, root, path, title=title, told=told)
     else:
         with needs("analysis", "tenure audit and report"):
             from tenure.analysis.report.job import report as here
-        with telling(session, "report") as told:
+        with step_line(session, "report") as told:
             summary = here(source, path, title=title, slo=slo, told=told)
     say_summary(session, summary)
     if not session.json:

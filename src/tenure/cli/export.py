@@ -48,7 +48,8 @@ def export(
     session: Session, table: str, columns: str | None, queue: str | None, states: Sequence[str], since: float | None,
     until: float | None, **paths: str | None,
 ) -> None:  # fmt: skip
-    """Write TABLE (jobs, events, leases, queues, counters, indexes, lease_jobs) of the store to a file, all of one moment.
+    """Write TABLE (jobs, events, leases, queues, counters, indexes, lease_jobs) of the store to a file, all of one
+    moment.
 
     The store may be open in another process, or be a server's. Columns: docs/tables.md.
     """

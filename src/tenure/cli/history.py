@@ -1,4 +1,4 @@
-"""timeline and events: commands that print the journal."""
+"""timeline, explain and events: commands that tell what happened, from the journal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import click
 from tenure.api.store import Store
 from tenure.cli import json_shapes
 from tenure.cli.command import command, no
-from tenure.cli.output import Cell, faint, headline, joined, shortened, state
+from tenure.cli.output import Cell, clean, faint, headline, joined, shortened, state, strong
 from tenure.cli.progress import ProgressCallback, progress_bar
 from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
 from tenure.cli.times import local, span
 from tenure.model.event import Event
+from tenure.model.explanation import utc
 from tenure.model.lifecycle import Change
 
 PAGE, FOLLOW_PAGE = 10_000, 1_000
@@ -60,6 +61,32 @@ def _timeline_rows(events: Sequence[Event]) -> Iterator[list[Cell]]:
             detail(event),
         ]
         before = event.time_ms
+
+
+@command(
+    "explain",
+    examples=(("Why is this job not done, and what happens next:", "tenure explain emails JOB_ID"),),
+    short_help="Say where a job is, why, and what happens next.",
+)
+@click.argument("queue")
+@click.argument("job_id")
+def explain(session: Session, queue: str, job_id: str) -> None:
+    """Say in plain sentences where the job is, why, what happened to it, and what happens next and when."""
+    with session.queue(queue) as target:
+        found = target.explain(job_id, utc if session.json else local)
+        if found is None:
+            session.require_queue(queue)
+    if found is None:
+        no(session, f"nothing is known of job {job_id} in {target.name}")
+    if session.json:
+        session.out.emit(json_shapes.explanation(found))
+        return
+    session.out.say(strong(found.job_id), " in ", queue_label(found.tenant, found.queue), ": ", state(found.state))
+    for title, lines in (("", [found.where]), ("why", found.why), ("happened", found.happened), ("next", [found.next])):
+        if title and lines:
+            session.out.say(faint(f"\n{title}"))
+        for line in lines:
+            session.out.say(clean(line))
 
 
 @command(

@@ -8,6 +8,7 @@ import msgspec
 
 from tenure.cli.times import iso
 from tenure.model.event import Event
+from tenure.model.explanation import Explanation
 from tenure.model.job import Counts, Enqueued, Job, QueueInfo, Replayed, Swept
 from tenure.model.lease import Delivery
 from tenure.model.names import QueueName
@@ -35,6 +36,20 @@ def times(name: str, ms: int | None) -> Shape:
 
 def named(name: QueueName) -> Shape:
     return {"tenant": name.tenant, "queue": name.queue}
+
+
+def explanation(found: Explanation) -> Shape:
+    return {
+        "id": found.job_id,
+        "tenant": found.tenant,
+        "queue": found.queue,
+        "state": found.state,
+        "where": found.where,
+        "why": found.why,
+        "happened": found.happened,
+        "next": found.next,
+        **times("next_at", found.next_at_ms),
+    }
 
 
 def enqueued(name: QueueName, answer: Enqueued) -> Shape:

@@ -11,6 +11,7 @@ from tenure.cli import (
     admin,
     analysis,
     consume,
+    dashboard,
     export,
     history,
     maintenance,
@@ -55,6 +56,7 @@ cli.add_theme(
         queries.dead,
         queries.upcoming,
         history.timeline,
+        history.explain,
         history.events,
     ),
 )
@@ -73,7 +75,7 @@ cli.add_theme(
 )
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
 cli.add_theme("Pipelines", (export.export, analysis.audit, analysis.report, spark.spark))
-cli.add_theme("Serve", (serve.serve, tokens.token))
+cli.add_theme("Serve", (serve.serve, dashboard.dashboard, tokens.token))
 
 
 def main() -> None:

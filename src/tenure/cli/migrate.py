@@ -38,8 +38,8 @@ def migrate(session: Session, source: str, target: str, queue: str | None, no_ve
     """Copy every job of the store SOURCE into the store TARGET, creating it if needed, and compare the two.
 
     Jobs keep their ids, states, attempts, tokens and times; what is leased arrives as ready. Queues keep their
-    policies, and are paused at the TARGET until all is there and compared. Let both stores rest meanwhile. What is there already
-    is left, so a migration that was stopped is run again. Ends with 1 if the two differ.
+    policies, and are paused at the TARGET until all is there and compared. Let both stores rest meanwhile. What is
+    there already is left, so a migration that was stopped is run again. Ends with 1 if the two differ.
     """
     log = session.settings.log
     configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)

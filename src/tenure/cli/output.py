@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.json_shapes import Shape
+from tenure.model import explanation
 
 #: The width of tables in a file or a pipe.
 PIPE_WIDTH = 160
@@ -185,9 +186,8 @@ def _escaped(text: str, line_end: str, keep: str = "") -> str:
 
 
 def headline(error: str | None) -> str:
-    """The line of an error that names it, for a table: the first, or the last of a bare traceback."""
-    lines = (error or "").strip().splitlines() or [""]
-    return clean(lines[-1 if lines[0].startswith("Traceback (most recent") else 0].strip())
+    """The line of an error that names it, for a table, with control characters escaped."""
+    return clean(explanation.headline(error))
 
 
 def preview(data: bytes | None, limit: int = 120) -> str:

@@ -65,7 +65,8 @@ class Session:
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
-        """Open the store for a block. Without `create` a missing store is an OpenError: a mistyped path must not make one.
+        """Open the store for a block. Without `create` a missing store is an OpenError: a mistyped path must not make
+        one.
 
         It runs no sweeper: a claim takes over expired leases by itself, and a command that only reads changes nothing.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 from rich.text import Text
@@ -13,13 +13,14 @@ from tenure.cli.analysis import say_audit, say_summary
 from tenure.cli.command import NO, Family, command
 from tenure.cli.output import plural, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import spark_session, telling
+from tenure.cli.spark_session import Told, spark_session, step_line
 from tenure.cli.times import AGO, DURATION
 
 if TYPE_CHECKING:
     from tenure.analysis.summary import Summary
+    from tenure.spark.job_session import SparkSession
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @click.group(
@@ -30,6 +31,14 @@ def spark() -> None:
 
     Each is a job on a session of its own: on this machine, or on the cluster that --master names.
     """
+
+
+class SparkOptions(TypedDict):
+    """The options that `_on_spark` adds."""
+
+    master: str
+    memory: str | None
+    conf: Sequence[str]
 
 
 def _on_spark(function: F) -> F:
@@ -49,8 +58,17 @@ def _url(session: Session) -> str:
     return f"{engine}:{path or ''}"
 
 
-def _run(session: Session, job: str, on: dict[str, Any], work: Callable[[Any, Any], Summary]) -> Summary:
-    with spark_session(session, job, on["master"], on["memory"], on["conf"]) as made, telling(session, job) as told:
+def _run(
+    session: Session,
+    job: str,
+    on: SparkOptions,
+    work: Callable[[SparkSession, Told], Summary],
+    is_short: Callable[[], bool] = lambda: False,
+) -> Summary:
+    with (
+        spark_session(session, job, on["master"], on["memory"], on["conf"], is_short) as made,
+        step_line(session, job) as told,
+    ):
         summary = work(made, told)
     say_summary(session, summary)
     return summary
@@ -90,14 +108,14 @@ def _run(session: Session, job: str, on: dict[str, Any], work: Callable[[Any, An
 @_on_spark
 def load(
     session: Session, queue: str, path: str | None, kind: str | None, sql: str | None, pairs: Sequence[str],
-    options: Sequence[str], quarantine: str | None, write_id: str | None, bulk: bool, **on: Any,
+    options: Sequence[str], quarantine: str | None, write_id: str | None, bulk: bool, **on: Unpack[SparkOptions],
 ) -> None:  # fmt: skip
     """Enqueue the rows of PATH (CSV, JSON lines, Parquet) or of a query into QUEUE.
 
     With no -m payload=…, a job's payload is its whole row as JSON. -m headers.NAME=… gives one header.
     """
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.load import load
         from tenure.spark.pipelines.job_mapping import parse_mapping
 
@@ -132,14 +150,20 @@ def load(
 @click.option("--iceberg", is_flag=True, help="Also keep them as Iceberg tables (pip install 'tenure[iceberg]').")
 @_on_spark
 def history(
-    session: Session, root: str, slo: float | None, consumer: str, delta: bool, iceberg: bool, **on: Any
+    session: Session,
+    root: str,
+    slo: float | None,
+    consumer: str,
+    delta: bool,
+    iceberg: bool,
+    **on: Unpack[SparkOptions],
 ) -> None:
     """Read what the journal has since the last run, and add it to the tables in the folder ROOT.
 
     Killed at any point it has done nothing; run again it does the same. The journal keeps what this history has not read.
     """
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.history import history
 
         summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=told)
@@ -172,10 +196,10 @@ def history(
 @click.argument("path", default="report.html")
 @click.option("--title", default="Tenure report", help="The page's title.")
 @_on_spark
-def report(session: Session, root: str, path: str, title: str, **on: Any) -> None:
+def report(session: Session, root: str, path: str, title: str, **on: Unpack[SparkOptions]) -> None:
     """Draw the history in the folder ROOT into the file PATH (report.html): it holds everything it shows."""
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.report import report
 
         return report(made, root, path, title=title, told=told)
@@ -195,18 +219,23 @@ def report(session: Session, root: str, path: str, title: str, **on: Any) -> Non
 )
 @click.option("--output", metavar="FOLDER", help="Write the violations there, as Parquet.")
 @_on_spark
-def audit(session: Session, output: str | None, **on: Any) -> None:
+def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> None:
     """Look for what breaks a law: the store's invariants, and those of its history, over one snapshot.
 
     Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' mends what can be mended.
     """
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.audit import audit
 
         return audit(made, _url(session), output=output, told=told)
 
-    summary = _run(session, "audit", on, work)
+    def is_short() -> bool:
+        from tenure.spark.jobs.audit import is_short
+
+        return is_short(_url(session))
+
+    summary = _run(session, "audit", on, work, is_short)
     say_audit(session, summary)
 
 
@@ -231,14 +260,20 @@ def audit(session: Session, output: str | None, **on: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would come back.")
 @_on_spark
 def replay(
-    session: Session, where: str, queue: str | None, limit: int | None, rate: float | None, dry_run: bool, **on: Any
+    session: Session,
+    where: str,
+    queue: str | None,
+    limit: int | None,
+    rate: float | None,
+    dry_run: bool,
+    **on: Unpack[SparkOptions],
 ) -> None:
     """Bring back the dead jobs for which the predicate WHERE, over the columns of the table jobs, is true.
 
     A job that has changed since it was looked at is left alone.
     """
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.replay import replay
 
         return replay(
@@ -248,7 +283,8 @@ def replay(
 
     summary = _run(session, "replay", on, work)
     if not session.json:
-        queues: Any = summary.facts["queues"]
+        queues = summary.facts["queues"]
+        assert isinstance(queues, dict)
         for name, count in queues.items():
             session.out.say(f"  {name}: {'would replay ' if dry_run else ''}{plural(count, 'dead job')}")
 
@@ -261,10 +297,10 @@ def replay(
 @click.argument("source")
 @click.argument("target")
 @_on_spark
-def migrate(session: Session, source: str, target: str, **on: Any) -> None:
+def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOptions]) -> None:
     """Copy every job of SOURCE into TARGET and compare the two, as 'tenure migrate' does, with executors side by side."""
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.migrate import migrate
 
         return migrate(made, source, target, told=told)
@@ -301,10 +337,12 @@ def migrate(session: Session, source: str, target: str, **on: Any) -> None:
 )
 @click.option("--queue", "-q", help="Only of this queue.")
 @_on_spark
-def archive(session: Session, root: str, before: float, states: Sequence[str], queue: str | None, **on: Any) -> None:
+def archive(
+    session: Session, root: str, before: float, states: Sequence[str], queue: str | None, **on: Unpack[SparkOptions]
+) -> None:
     """Write finished and dead jobs to Parquet in the folder ROOT, verify it, and remove from the store those still unchanged."""
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.archive import archive
 
         return archive(
@@ -327,10 +365,10 @@ def archive(session: Session, root: str, before: float, states: Sequence[str], q
 @click.argument("root")
 @click.option("--where", default="true", help="A SQL predicate over the columns of the table jobs.")
 @_on_spark
-def restore(session: Session, root: str, where: str, **on: Any) -> None:
+def restore(session: Session, root: str, where: str, **on: Unpack[SparkOptions]) -> None:
     """Put jobs from the archive in the folder ROOT back as they were; those that are there already are left."""
 
-    def work(made: Any, told: Any) -> Summary:
+    def work(made: SparkSession, told: Told) -> Summary:
         from tenure.spark.jobs.archive import restore
 
         return restore(made, _url(session), root, where, told=told)

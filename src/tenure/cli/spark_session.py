@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,6 +19,7 @@ from tenure.extras import missing
 from tenure.telemetry import configure_logging
 
 if TYPE_CHECKING:
+    from tenure.analysis.summary import Summary
     from tenure.spark.job_session import SparkSession
 
 
@@ -63,8 +64,14 @@ def hushed(debug: bool = False) -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    session: Session, job: str, master: str, memory: str | None, conf: Sequence[str]
+    session: Session,
+    job: str,
+    master: str,
+    memory: str | None,
+    conf: Sequence[str],
+    is_short: Callable[[], bool] = lambda: False,
 ) -> Iterator[SparkSession]:
+    """A session for a command. `is_short` tells, once Spark is known to be there, that the job will take seconds."""
     log = session.settings.log
     configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
     require()
@@ -75,17 +82,21 @@ def spark_session(
             raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
         settings[name.strip()] = value.strip()
     from tenure.spark.job_session import running
+    from tenure.spark.session import SHORT_LIVED_JAVA
 
+    if is_short():
+        settings = {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA} | settings
     with running(f"tenure {job}", master, memory, settings, lambda: hushed(session.debug)) as spark:
         yield spark
 
 
 Told = Callable[[str], None]
+"""Called with the name of the step that begins."""
 
 
 @contextmanager
-def telling(session: Session, job: str) -> Iterator[Told]:
-    """A line that says where the job is: one that changes where a person looks, one a step elsewhere; none with --json."""
+def step_line(session: Session, job: str) -> Iterator[Told]:
+    """Show the job's current step: a line that changes on a terminal, a line a step elsewhere, nothing with --json."""
     if session.json:
         yield lambda step: None
         return
@@ -97,7 +108,7 @@ def telling(session: Session, job: str) -> Iterator[Told]:
         yield lambda step: status.update(f"{job}: {step}")
 
 
-def summary_shape(summary: Any) -> dict[str, object]:
+def summary_shape(summary: Summary) -> dict[str, object]:
     return {
         "job": summary.job,
         "read": summary.read,

@@ -55,8 +55,8 @@ def token(
 ) -> None:
     """Make an access token, with the issuer, audience and tenant claim that this machine's settings give a server.
 
-    For development: in production an identity provider issues tokens. The bearer of a token may do what it allows until it
-    expires; Tenure prints it and keeps no copy.
+    For development: in production an identity provider issues tokens. The bearer of a token may do what it allows until
+    it expires; Tenure prints it and keeps no copy.
     """
     with needs("server", "tenure token"):
         from tenure.server.auth import issue

@@ -78,7 +78,8 @@ class Sample:
 def top(session: Session, names: Sequence[str], every: float, once: bool) -> None:
     """Show queues, how fast jobs come and go, how long the next one has waited, and which workers hold jobs.
 
-    Without a terminal it writes a table (with --json a line a queue) every time. The store is open only during each refresh.
+    Without a terminal it writes a table (with --json a line a queue) every time. The store is open only during each
+    refresh.
     """
     every = max(every, 0.1)
     sample = take_sample(session, names)

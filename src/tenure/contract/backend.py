@@ -286,6 +286,9 @@ class Journal(Protocol):
         A `consumer` is remembered: nothing it has yet to read is trimmed.
         """
 
+    def newest_events(self, limit: int) -> EventPage:
+        """The last durable events, oldest first, and the cursor behind them: for `events` to go on from."""
+
     def forget_consumer(self, consumer: str) -> bool: ...
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:

@@ -80,6 +80,7 @@ VERBS: dict[str, Verb] = {
         _verb("quotas", Administration),
         _verb("draw", Administration, "writes"),
         _verb("events", Journal, "writes", "waits"),  # with a consumer, whose place is stored
+        _verb("newest_events", Journal),
         _verb("forget_consumer", Journal, "writes", "remembered"),
         _verb("journal_slice", Journal),
         # A staged write, a part and a snapshot have ids of their own, by which a repeat is known.

@@ -128,6 +128,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     policy: object
     counts: Counts
+    #: Since when the oldest ready job has been ready; None: there is none, or it is not known.
+    oldest_at_ms: int | None = None
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):

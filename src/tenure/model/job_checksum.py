@@ -22,9 +22,6 @@ class Checksum(NamedTuple):
     def with_job(self, job: Job) -> Checksum:
         return Checksum(self.jobs + 1, self.total + job_sum(job))
 
-    def with_other(self, other: Checksum) -> Checksum:
-        return Checksum(self.jobs + other.jobs, self.total + other.total)
-
     def __str__(self) -> str:
         return f"{self.jobs} jobs, {self.total:x}"
 

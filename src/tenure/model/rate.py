@@ -1,7 +1,7 @@
 """How many a second: a token bucket, decided here and kept by the caller as one number.
 
-The number is when the bucket will be full again, in nanoseconds of the store's time ("full at"): each job taken moves it
-one interval further. It needs no refilling, so a bucket nobody uses is no work, and none kept is a full one.
+The number is when the bucket will be full again, in nanoseconds of the store's time ("full at"): each job taken moves
+it one interval further. It needs no refilling, so a bucket nobody uses is no work, and none kept is a full one.
 
     full at ─────┐                        capacity × interval
     ·····now·····│························│

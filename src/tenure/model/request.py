@@ -10,6 +10,7 @@ from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.durations import Duration, duration_ms, moment_ms
 from tenure.model.ids import NO_ID, job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
+from tenure.model.lifecycle import Reason
 from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
 
@@ -222,6 +223,14 @@ class ReplayRequest(NamedTuple):
     tokens: tuple[int, ...] | None = None
     #: Milliseconds until the first of them is visible.
     delay_ms: int = 0
+
+    def covers(self, reason: int, ended_at_ms: int) -> bool:
+        """Whether a dead job with this reason that ended then is asked for; ids, tokens and the error apart."""
+        return (
+            (self.reason is None or Reason(reason).name.lower() == self.reason)
+            and (self.since_ms is None or ended_at_ms >= self.since_ms)
+            and (self.before_ms is None or ended_at_ms < self.before_ms)
+        )
 
 
 def replay_request(

@@ -89,7 +89,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dedup_window: float = 86_400.0
     #: Enqueues beyond this many waiting jobs are refused (None: no limit).
     max_waiting: int | None = None
-    #: Claims hand out no more than this many jobs at a time, and no more than so many a second, to all workers together.
+    #: Claims hand out no more than this many jobs at a time, and no more than so many a second, to all workers
+    #: together.
     max_leased: int | None = None
     rate: Rate | str | None = None
 

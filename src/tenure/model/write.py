@@ -33,7 +33,10 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WriteState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a write is. `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish."""
+    """How far a write is.
+
+    `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish.
+    """
 
     id: str
     manifest: bytes
@@ -91,7 +94,10 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 
 def accepted_indexes(jobs: int, refused: Sequence[Refusal]) -> list[int]:
-    """The places of a chunk's jobs that are not refused. Raises InvalidArgument for a refusal of no job of the chunk."""
+    """The places of a chunk's jobs that are not refused.
+
+    Raises InvalidArgument for a refusal of no job of the chunk.
+    """
     left_out = {refusal.index for refusal in refused}
     if any(len(refusal.existing) > 64 for refusal in refused):
         raise InvalidArgument("a refusal names the job that holds the key, in at most 64 characters")

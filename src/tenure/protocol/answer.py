@@ -8,7 +8,7 @@ and never suspends (`run_now`).
 
     Exchange
     ├─ InlineExchange             the whole request is at hand: answered at once, or not here
-    ├─ owner.listener             a thread a connection
+    ├─ owner.connection           a thread a connection
     ├─ server.asgi                an event loop, with threads for verbs that take long
     └─ server.capnp.interfaces    the same, for calls of the RPC
 

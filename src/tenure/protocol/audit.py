@@ -3,8 +3,9 @@
     {"event": "audit", "action": "set_quota", "subject": "ada", "tenant": null, "target": {"tenant": "acme"},
      "outcome": "ok", "request_id": "…"}
 
-Callers of the owner's socket are the owner's own processes, and not in it. `outcome` is `ok`, or the error's code. Lines go to the logger `tenure.audit` at INFO, which is on whatever the level of
-the other lines is; give it a handler of its own to keep them apart.
+Callers of the owner's socket are the owner's own processes, and not in it. `outcome` is `ok`, or the error's code.
+Lines go to the logger `tenure.audit` at INFO, which is on whatever the level of the other lines is; give it a handler
+of its own to keep them apart.
 """
 
 from __future__ import annotations

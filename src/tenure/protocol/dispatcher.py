@@ -221,7 +221,7 @@ class Dispatcher:
             self._hidden_told_ms = now
             telemetry.warn("store_unavailable", code=error.code, detail=str(error))
         hidden = Unavailable("the store behind this server cannot answer now; the server's log says why")
-        hidden.retry_after = 1  # type: ignore[attr-defined]
+        hidden.retry_after = 1
         return hidden
 
     @staticmethod
@@ -234,7 +234,7 @@ class Dispatcher:
         form = formats.of_reply(headers.get("accept"), written)
         if isinstance(error, StoreClosed):  # to the caller, a store that is being closed is one that may come back
             error = Unavailable(f"the server is going down: {error}")
-            error.retry_after = 1  # type: ignore[attr-defined]
+            error.retry_after = 1
         problem = problem_of(error)
         after = retry_after(error)
         extra: tuple[tuple[str, str], ...] = () if after is None else (("Retry-After", str(after)),)

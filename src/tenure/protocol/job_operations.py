@@ -6,8 +6,11 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from tenure.contract.job_facts import read_facts
 from tenure.errors import Forbidden, NotFound, WaitTimeout
 from tenure.model.event import EventPage
+from tenure.model.explanation import Explanation
+from tenure.model.explanation import explain as explained
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, any_queues, proof_of
@@ -164,19 +167,21 @@ def timeline(call: Call) -> m.EventList:
     return m.EventList(events)
 
 
+def explain(call: Call) -> Explanation:
+    """The caller may see no queue but its own: facts of other queues are not asked for."""
+    explanation = explained(read_facts(call.backend, call.name, call.job))
+    if explanation is None:
+        raise NotFound("there is no such job, or the journal no longer tells of it")
+    return explanation
+
+
 def counts(call: Call) -> Counts:
     return call.backend.counts(call.name)
 
 
 def queues(call: Call) -> m.QueueList:
     infos = call.backend.queues(call.tenant)
-    return m.QueueList([
-        m.QueueBody(
-            tenant=q.tenant, queue=q.queue, number=q.number, paused=q.paused, policy=q.policy, counts=q.counts  # type: ignore[arg-type]
-        )
-        for q in infos
-        if call.sees(q.tenant, q.queue)
-    ])  # fmt: skip
+    return m.QueueList([m.QueueBody.of(info) for info in infos if call.sees(info.tenant, info.queue)])
 
 
 def find(call: Call) -> Job:
@@ -241,6 +246,13 @@ def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
             return EventPage([page.events[place] for place in mine], page.cursor)
         after, consumer = page.cursor, None
     return EventPage([], after or "")
+
+
+def newest_events(call: Call) -> EventPage:
+    """Of a caller that does not see all queues, its own among the store's last events."""
+    limit = call.request.limit
+    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCHED_AT_ONCE))
+    return EventPage([e for e in page.events if call.sees(e.tenant, e.queue)][-limit:], page.cursor)
 
 
 def events_waits(call: Call) -> Waiting | None:

@@ -18,6 +18,7 @@ import msgspec
 from tenure.contract.verbs import VERBS
 from tenure.errors import InvalidArgument
 from tenure.model.event import EventPage
+from tenure.model.explanation import Explanation
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from tenure.model.lease import Extended
 from tenure.model.quota import Quota
@@ -65,6 +66,8 @@ _ALL = (
                "Remove a job that has not ended; its holder finds out."),
     _operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline,
                "What happened to a job."),
+    _operation("explain", "GET", _J + "/explain", "any", m.Nothing, Explanation, w.explain,
+               "Where a job is, why, what happened and what happens next, in sentences.", verb="timeline"),
     _operation("wait_for", "GET", _J + "/wait", "any", m.WaitQuery, Job, w.wait_for,
                "The job, once it is done, dead or removed.", waits=w.wait_for_waits),
     _operation("claim", "POST", _Q + "/claims", "consume", m.ClaimBody, m.ClaimReply, w.claim,
@@ -151,6 +154,8 @@ _ALL = (
                "Scheduled jobs, earliest first."),
     _operation("events", "GET", "/v1/events", "any", m.EventsQuery, EventPage, w.events,
                "The journal after a cursor; with Accept: text/event-stream, as it goes on.", waits=w.events_waits),
+    _operation("newest_events", "GET", "/v1/events/newest", "any", m.NewestQuery, EventPage, w.newest_events,
+               "The last events, oldest first, and the cursor behind them."),
     _operation("forget_consumer", "DELETE", "/v1/consumers/{consumer}", "operator", m.Nothing, m.Done,
                c.forget_consumer,
                "Let the journal be trimmed past a consumer."),

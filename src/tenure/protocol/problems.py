@@ -86,9 +86,8 @@ def problem_of(error: TenureError) -> Problem:
 
 def retry_after(error: TenureError) -> int | None:
     """Whole seconds for the header of that name, where it is worth trying again."""
-    seconds: float | None = getattr(error, "retry_after", None)
-    if seconds is not None:
-        return max(1, math.ceil(seconds))
+    if error.retry_after is not None:
+        return max(1, math.ceil(error.retry_after))
     return 1 if fault_of(error).status == 429 else None
 
 

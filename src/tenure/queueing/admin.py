@@ -1,4 +1,4 @@
-"""Mending by people: replay, purge, discard, cancel, cleanup. Long ones work in chunks, each one transaction."""
+"""Administration of jobs: replay, purge, discard, cancel, cleanup. Long verbs work in chunks, each one transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.model.ids import created_ms
 from tenure.model.job import Replayed
-from tenure.model.lifecycle import Change, Reason, State
+from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.request import ReplayRequest
 from tenure.queueing import quota_usage, quotas
@@ -136,11 +136,7 @@ def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], wanted: _
     for job, state in _states(reader, queue, jobs):
         if state.state != _DEAD or state.token != wanted.tokens.get(job, state.token):
             continue
-        if request.reason is not None and Reason(state.reason).name.lower() != request.reason:
-            continue
-        if request.since_ms is not None and state.ended_at_ms < request.since_ms:
-            continue
-        if request.before_ms is not None and state.ended_at_ms >= request.before_ms:
+        if not request.covers(state.reason, state.ended_at_ms):
             continue
         if request.error is not None and request.error not in (
             read_notes(reader, queue.number, job, state).error or ""

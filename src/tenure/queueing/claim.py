@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from tenure.errors import Corrupt, InvalidArgument, LeaseLost
-from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, Leased
 from tenure.model.lifecycle import Change
 from tenure.model.names import ANY_QUEUE, QueueName
@@ -79,6 +79,9 @@ def _wait(
         due = core.read(lambda reader: next_due(core, reader, leading))
         if due is not None and due < wake_at:
             wake_at = due
+            if core.engine.traits.scope == "cluster" and due <= core.time.now_ms():
+                # It was not taken: its lease lasts by another measure than this clock. Look again in a while.
+                core.clock.wait(signal, remaining_ms / 1000, core.engine.traits.poll)
     # A cancelled caller is noticed soon, though nothing in the store tells of it.
     slices = [s for s in (core.engine.traits.poll if leading else None, 0.05 if cancel is not None else None) if s]
     poll = min(slices) if slices else None
@@ -93,10 +96,10 @@ def _wait(
 def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
     """When the next job of these queues becomes ready, or a lease (of any queue) runs out."""
     times = []
-    kinds = [Due.LEASE]
     for name in names:
         if name == ANY_QUEUE:
-            kinds.append(Due.TURN)
+            turn = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.TURN), keyspace.due_end(Due.TURN), 1)
+            times += [keyspace.split_due(key).time_ms for key in turn]
             continue
         queue = core.registry.find(reader, name)  # type: ignore[arg-type]  # lines of claims are queue names
         if queue is None or queue.paused:
@@ -104,17 +107,16 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
         opens = limits.opens_at(reader, queue) if queue.limited else 0
         if opens is None:
             continue  # whoever lets a job go wakes the line; and leases that end are looked at below
-        first = next_job(core, reader, queue)
+        first = next_job(reader, queue)
         if first is not None:
             times.append(max(first, opens))
-    for kind in kinds:
-        first_due = reader.keys(keyspace.DUE, keyspace.due_prefix(kind), keyspace.due_end(kind), 1)
-        if first_due:
-            times.append(keyspace.split_due(first_due[0]).time_ms)
+    leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
+    if leases:
+        times.append(keyspace.split_due(leases[0]).time_ms + core.engine.traits.grace_ms)
     return min(times) if times else None
 
 
-def next_job(core: Core, reader: Reader, queue: Registered) -> int | None:
+def next_job(reader: Reader, queue: Registered) -> int | None:
     """When the first of a queue's waiting jobs becomes ready, or became so; None: none waits."""
     times = []
     for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
@@ -149,19 +151,35 @@ def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]
 
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
-    if not core.only_writer and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
+    shared = core.engine.traits.scope == "host"
+    if shared and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
+    step = FIRST
     while True:
-        outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names), now)
-        if outcome is not AGAIN:
+        outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names, step), now)  # noqa: B023 (called before `step` is set again)
+        if not isinstance(outcome, Step):
             return outcome
+        step = outcome
 
 
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
-#: Expired leases were taken over first: their jobs can be read by the next transaction only.
-AGAIN = Leased(QueueName("", ""), NO_ID, 0, [])
+
+
+class Step(NamedTuple):
+    """Where a claim goes on that found nothing within `core.inspect_limit` rows. Each step is a transaction of its own."""
+
+    #: Take no expired leases over, which the step before did: their jobs can be read only by this one.
+    jobs_only: bool = False
+    #: Look for expired leases behind this row; None: there are no others.
+    leases: bytes | None = b""
+    #: Look for jobs behind this ready row.
+    ready: bytes = b""
+    damaged: Corrupt | None = None
+
+
+FIRST = Step()
 
 
 def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
@@ -173,8 +191,14 @@ def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
 
 
 def _claim(
-    core: Core, unit: UnitOfWork, name: QueueName, request: ClaimRequest, lease: bytes, names: Sequence[QueueName]
-) -> Leased | None:
+    core: Core,
+    unit: UnitOfWork,
+    name: QueueName,
+    request: ClaimRequest,
+    lease: bytes,
+    names: Sequence[QueueName],
+    step: Step,
+) -> Leased | Step | None:
     tx = unit.tx
     identity = None
     if request.id is not None:
@@ -188,21 +212,35 @@ def _claim(
             core.turns.quiet[name] = NEVER  # until its first job makes it
         return None
     until = keyspace.commit(unit.now + 1)
-    if leases_due(unit, until) and sweep.expire_some(core, unit):
-        return AGAIN
+    if not step.jobs_only and step.leases is not None:
+        step = take_over(core, unit, step)
+        if step.jobs_only:
+            return step
     if queue.limited:
         room = limits.room(tx, queue, unit.now, request.limit)
         if not room:
             return None
         request = msgspec.structs.replace(request, limit=room)
-    leased = take(core, Grant(unit, queue, name, request, lease, identity), until)
-    if leased is None and len(names) > 1 and core.only_writer and not tx.writes:
-        due = next_job(core, tx, queue)
+    outcome = take(core, Grant(unit, queue, name, request, lease, identity), until, step)
+    if outcome is None and len(names) > 1 and core.only_writer and not tx.writes:
+        due = next_job(tx, queue)
         core.turns.quiet[name] = NEVER if due is None else due
-    return leased
+    return outcome
 
 
-def take(core: Core, grant: Grant, until: bytes) -> Leased | None:
+def take_over(core: Core, unit: UnitOfWork, step: Step) -> Step:
+    """Take over leases that have run out: a claim's share of the sweep."""
+    until = keyspace.commit(max(0, unit.now + 1 - core.engine.traits.grace_ms))
+    if not unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
+        return _NO_LEASES if step is FIRST else step._replace(leases=None)
+    page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
+    return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)
+
+
+_NO_LEASES = Step(leases=None)
+
+
+def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | None:
     """The next jobs: as they are stored together, if that is how they can be handed out, else row by row."""
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
@@ -211,21 +249,23 @@ def take(core: Core, grant: Grant, until: bytes) -> Leased | None:
         shares = tx.first_together(tiers, until, request.limit)
         if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
-    found = select(unit, queue, tiers, until, request)
+    found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit)
     for key in found.orphans:
         tx.delete(keyspace.READY, key)
     for job, state in found.expired:
         remove(unit, queue.number, job, state, Change.TTL_PASSED)
-    if not found.jobs:
-        if found.damaged and not (found.expired or found.orphans):
-            raise found.damaged[0]
-        return AGAIN if found.damaged else None
-    return grant.rows(found)
-
-
-def leases_due(unit: UnitOfWork, until: bytes) -> bool:
-    """Whether a lease has run out."""
-    return bool(unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1))
+    if found.jobs:
+        return grant.rows(found)
+    damaged = step.damaged or (found.damaged[0] if found.damaged else None)
+    if found.stopped is not None:
+        return Step(True, step.leases, found.stopped + b"\0", damaged)
+    if step.leases is not None:
+        return Step(False, step.leases, b"", damaged)
+    if damaged is None:
+        return None
+    if found.expired or found.orphans:
+        return Step(True, None, step.ready, damaged)  # what was cleared is to be kept: the next step raises
+    raise damaged
 
 
 def identity_of(request: ClaimRequest) -> ClaimIdentity:
@@ -239,6 +279,7 @@ def note_any(unit: UnitOfWork, queue: Registered, identity: ClaimIdentity) -> No
 
 
 def any_claimed(core: Core, reader: Reader, identity: ClaimIdentity) -> QueueName | None:
+    """The queue that served a claim from any with this id; None: none did."""
     raw = reader.get(keyspace.CLAIMS, keyspace.of_queue(0, identity.key))
     queue = None if raw is None else core.registry.by_number(reader, records.decode_number(raw))
     return None if queue is None else queue.name

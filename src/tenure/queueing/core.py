@@ -28,6 +28,8 @@ _UNKNOWN = JournalEnd(-1, 0, 0)
 
 #: How long the journal is kept where no setting says otherwise.
 JOURNAL_KEPT_MS = 7 * 86_400_000
+#: How many expired leases, and how many unusable rows, one step of a claim inspects (`storage.inspect_limit`).
+INSPECT_LIMIT = 200
 
 
 class Core:
@@ -38,6 +40,7 @@ class Core:
         self.ids = IdSource()
         #: How long the journal is kept.
         self.journal_kept_ms = JOURNAL_KEPT_MS
+        self.inspect_limit = INSPECT_LIMIT
         #: This process is the only writer: what it did not do did not happen.
         self.only_writer = engine.traits.scope == "process"
         self.registry = Registry(cached=self.only_writer)

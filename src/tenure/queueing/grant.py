@@ -134,6 +134,8 @@ class Grant:
             (LEASE_JOBS, at, records.encode_lease_jobs(jobs, tokens)),
             (keyspace.DUE, keyspace.due(_LEASE_DUE, expires, queue.number, lease), b""),
         )
+        if unit.tx.holds_leases:
+            unit.tx.hold(at, expires - unit.now)
         if identity is not None:
             unit.tx.writes += (
                 (keyspace.CLAIMS, queue.prefix + identity.key, records.encode_claim(lease, identity.asked)),

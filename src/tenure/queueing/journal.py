@@ -28,6 +28,8 @@ _STORE = b"store"
 _CURSOR = Struct(">BQH")  # version, commit, events of it that were read
 #: Rows one trim may delete: an engine without range deletes walks over each.
 _TRIM = 10_000
+#: Rows that `newest` reads at a time, going back from the end.
+_NEWEST_ROWS = 20
 
 
 # ── cursors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,6 +104,35 @@ def _page(core: Core, reader: Reader, start: tuple[int, int] | None, limit: int)
     return EventPage(found, cursor(commit, skip))
 
 
+def newest(core: Core, limit: int) -> EventPage:
+    """The last durable events, oldest first, read from the journal's end."""
+
+    def run(reader: Reader) -> EventPage:
+        oldest, last = bounds(reader)
+        durable = core.engine.durable()
+        end = commit = (last if durable is None else min(last, durable)) + 1
+        parts: list[list[Event]] = []
+        left = limit
+        while commit > oldest and left:
+            rows = reader.scan(
+                keyspace.JOURNAL, keyspace.commit(oldest), keyspace.commit(commit), _NEWEST_ROWS, reverse=True
+            )
+            if not rows:
+                break
+            for key, value in rows:
+                commit = keyspace.split_commit(key)
+                row = records.decode_journal(value, commit)
+                first = max(0, len(row.events) - left)
+                taken = enumerate(row.events[first:], first)
+                parts.append([_shown(core, reader, row, commit, index, event) for index, event in taken])
+                left -= len(row.events) - first
+                if not left:
+                    break
+        return EventPage([event for part in reversed(parts) for event in part], cursor(end, 0))
+
+    return core.read(run)
+
+
 def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
     """Rows as they are stored, for readers that decode many at once."""
     return core.read(lambda reader: _slice(core, reader, begin, end, max_bytes))
@@ -154,12 +185,12 @@ def store_id(reader: Reader) -> str:
         return ""  # `check` tells; a stream goes on without comparing
 
 
-def bounds(reader: Reader) -> tuple[int, int]:
-    """The first and last row kept; (1, 0) for an empty journal."""
+def bounds(reader: Reader, *, snapshot: bool = False) -> tuple[int, int]:
+    """The first and last row kept; (1, 0) for an empty journal. `snapshot`: without conflict with those who append."""
     first = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1)
     if not first:
         return 1, 0
-    last = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True)
+    last = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True, snapshot=snapshot)
     return keyspace.split_commit(first[0]), keyspace.split_commit(last[0])
 
 
@@ -284,7 +315,7 @@ def _cut(reader: Reader, before_ms: int) -> tuple[int, int] | None:
     first = reader.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1)
     if not first or records.decode_journal_header(first[0][1]).time_ms >= before_ms:
         return None
-    oldest, newest = bounds(reader)
+    oldest, newest = bounds(reader, snapshot=True)
     # The last row always stays: the next one's number follows from it.
     end = min(
         first_at(reader, before_ms, oldest, newest), newest, *[c.commit for _, c in consumers(reader)] or [newest]
@@ -307,7 +338,7 @@ def _register(core: Core, consumer: str, start: tuple[int, int] | None) -> None:
     """Remember how far a consumer has read: nothing from there on is trimmed."""
 
     def run(unit: UnitOfWork) -> None:
-        oldest, _ = bounds(unit.tx)
+        oldest, _ = bounds(unit.tx, snapshot=True)
         commit = oldest if start is None else start[0]
         if commit < oldest:
             raise JournalTrimmed(cursor(oldest, 0))

@@ -1,4 +1,5 @@
-"""A queue's limits on what is handed out: how many jobs are held at once (`max_leased`), and how many a second (`rate`).
+"""A queue's limits on what is handed out: how many jobs are held at once (`max_leased`), and how many a second
+(`rate`).
 
 Both are decided inside the claim's own transaction, from the queue's counter and its bucket, so that they hold for all
 workers of all processes together. Queues without limits read nothing of this.

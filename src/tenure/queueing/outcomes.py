@@ -1,11 +1,11 @@
-"""Requests that are never done twice: a verb's outcome is kept with the request's id, in the same commit as its effect.
+"""Requests that take effect once: a verb's outcome is stored under the request's id, in the same commit as its effect.
 
-A caller whose reply was lost asks again with the same id, and gets the first answer, be it a result or an error that is
-one (`failure.ANSWERS`). A verb that works in chunks keeps an outcome a chunk, and each chunk follows from the outcome
-of the one before it: asked again, it goes on where it was cut off.
+A caller that lost the reply repeats the request with the same id, and gets the first outcome: a result, or an error of
+`failure.ANSWERS`. A verb that works in chunks stores one outcome a chunk, and each chunk follows from the outcome of
+the one before it: repeated, the verb goes on where it was cut off.
 
-An error is kept by a transaction of its own, since the one that raised it wrote nothing: whichever outcome is
-kept first is the answer, to everyone.
+An error is stored by a transaction of its own, since the one that raised it wrote nothing. The outcome that is stored
+first is the answer to all repeats.
 """
 
 from __future__ import annotations

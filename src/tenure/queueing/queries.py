@@ -23,6 +23,8 @@ from tenure.storage.keyspace import Counter
 ANSWER_BYTES = 16 * 1024**2
 #: Ready rows that `counts` looks at before it says "at least".
 COUNT_SCAN = 10_000
+#: Of each kind, ready and scheduled, so many are looked at before more are.
+_FEW = 64
 PRIORITIES = range(9, -1, -1)
 #: The spaces that a job is shown from.
 SHOWN_SPACES = (
@@ -238,26 +240,65 @@ def counts(core: Core, name: QueueName) -> Counts:
 
 
 def count_queue(reader: Reader, queue: Registered, now_ms: int, scan: int = COUNT_SCAN) -> Counts:
+    return _count_and_oldest(reader, queue, now_ms, scan)[0]
+
+
+def _count_and_oldest(reader: Reader, queue: Registered, now_ms: int, scan: int) -> tuple[Counts, int | None]:
+    """The queue in numbers, and since when its oldest ready job has been ready (None: there is none)."""
     names = list(Counter)
     raws = reader.get_many(keyspace.COUNTERS, [keyspace.counter(queue.number, name) for name in names])
     number = {name: records.decode_count(raw) for name, raw in zip(names, raws, strict=True)}
     waiting = number[Counter.WAITING]
-    ready = scheduled = 0
-    # Looked at from both ends of time: whichever kind is few is counted exactly, and the other is the rest.
+    # In most queues no job is scheduled, or none is ready: then nothing has to be counted.
+    oldest, any_scheduled = (None, False) if not waiting else _ready_and_scheduled(reader, queue, now_ms)
+    if not any_scheduled:
+        return _counts(number, waiting, 0, False), oldest
+    if oldest is None:
+        return _counts(number, 0, waiting, False), None
+    return _count_both(reader, queue, now_ms, scan, number), oldest
+
+
+def _count_both(reader: Reader, queue: Registered, now_ms: int, scan: int, number: dict[Counter, int]) -> Counts:
+    """Where some jobs are ready and some scheduled: whichever kind is few is counted, and the other is the rest."""
+    waiting = number[Counter.WAITING]
+    for bound in (min(_FEW, scan), scan):
+        ready = _count_keys(reader, queue, now_ms, bound, scheduled=False)
+        if ready <= bound:
+            return _counts(number, ready, waiting - ready, False)
+        scheduled = _count_keys(reader, queue, now_ms, bound, scheduled=True)
+        if scheduled <= bound:
+            return _counts(number, waiting - scheduled, scheduled, False)
+    return _counts(number, scan, waiting - scan, True)
+
+
+def _count_keys(reader: Reader, queue: Registered, now_ms: int, bound: int, *, scheduled: bool) -> int:
+    """Index keys of ready or of scheduled jobs, as far as `bound` and one more."""
+    found = 0
     for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
         middle = keyspace.ready_until(queue.number, priority, now_ms)
-        ready += len(reader.keys(keyspace.READY, prefix, middle, scan + 1 - min(ready, scan)))
-        if ready <= scan:
-            continue
-    if ready <= scan:
-        return _counts(number, ready, waiting - ready, False)
-    for priority in PRIORITIES:
-        middle = keyspace.ready_until(queue.number, priority, now_ms)
-        end = keyspace.ready_tier_end(queue.number, priority)
-        scheduled += len(reader.keys(keyspace.READY, middle, end, scan + 1 - min(scheduled, scan)))
-    if scheduled <= scan:
-        return _counts(number, waiting - scheduled, scheduled, False)
-    return _counts(number, scan, waiting - scan, True)
+        begin, end = (middle, keyspace.ready_tier_end(queue.number, priority)) if scheduled else (prefix, middle)
+        found += len(reader.keys(keyspace.READY, begin, end, bound + 1 - found))
+        if found > bound:
+            break
+    return found
+
+
+def _ready_and_scheduled(reader: Reader, queue: Registered, now_ms: int) -> tuple[int | None, bool]:
+    """Since when the oldest ready job has been ready (None: there is none), and whether any job is scheduled.
+
+    It reads one key for each kind of job and priority in use, and one that shows that there are no more.
+    """
+    oldest, scheduled = None, False
+    begin, end = keyspace.queue_range(queue.number)
+    while found := reader.keys(keyspace.READY, begin, end, 1):
+        row = keyspace.split_ready(found[0])
+        if row.visible_at_ms <= now_ms:
+            oldest = row.visible_at_ms if oldest is None else min(oldest, row.visible_at_ms)
+            begin = keyspace.ready_until(queue.number, row.priority, now_ms)
+        else:
+            scheduled = True
+            begin = keyspace.ready_tier_end(queue.number, row.priority)
+    return oldest, scheduled
 
 
 def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bool) -> Counts:
@@ -295,36 +336,32 @@ def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
                 leased=leased,
                 done=done,
                 dead=dead,
-                oldest_age_ms=_oldest_age(reader, queue, now) if waiting else None,
+                oldest_age_ms=_age(_ready_and_scheduled(reader, queue, now)[0], now) if waiting else None,
             )
             for queue, waiting, leased, done, dead in rows[:limit]
         ]
         return shown_rows, max(0, len(rows) - limit)
 
 
-def _oldest_age(reader: Reader, queue: Registered, now_ms: int) -> int | None:
-    """By the first key of each priority: how long the oldest ready job has been ready."""
-    ages = []
-    for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
-        first = reader.keys(keyspace.READY, prefix, keyspace.ready_until(queue.number, priority, now_ms), 1)
-        ages += [now_ms - keyspace.split_ready(key).visible_at_ms for key in first]
-    return max(ages, default=None)
+def _age(since_ms: int | None, now_ms: int) -> int | None:
+    return None if since_ms is None else now_ms - since_ms
 
 
 def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
     with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as reader:
         now = core.time.now_ms()
-        return sorted(
-            (
-                QueueInfo(
-                    tenant=queue.name.tenant,
-                    queue=queue.name.queue,
-                    number=queue.number,
-                    paused=queue.paused,
-                    policy=queue.policy,
-                    counts=count_queue(reader, queue, now, 1000),
-                )
-                for queue in core.registry.all(reader, tenant)
-            ),
-            key=lambda info: (info.tenant, info.queue),
-        )
+        found = (_info(reader, queue, now) for queue in core.registry.all(reader, tenant))
+        return sorted(found, key=lambda info: (info.tenant, info.queue))
+
+
+def _info(reader: Reader, queue: Registered, now_ms: int) -> QueueInfo:
+    counts, oldest = _count_and_oldest(reader, queue, now_ms, 1000)
+    return QueueInfo(
+        tenant=queue.name.tenant,
+        queue=queue.name.queue,
+        number=queue.number,
+        paused=queue.paused,
+        policy=queue.policy,
+        counts=counts,
+        oldest_at_ms=oldest,
+    )

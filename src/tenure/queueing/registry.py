@@ -7,6 +7,7 @@ once stays true until this process changes it; elsewhere the row is read in ever
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -61,6 +62,7 @@ class Registered(NamedTuple):
         return msgspec.structs.replace(record, **changes)
 
 
+@lru_cache(4096)  # lists of all queues decode the same rows again and again
 def registered(raw: bytes) -> Registered:
     record = records.decode_struct(records.QueueRecord, raw, "a queue's row")
     policy = record.policy

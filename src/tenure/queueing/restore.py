@@ -1,7 +1,8 @@
 """Jobs put in as they stood elsewhere: in another store (`migrate`), or here before they were archived.
 
-Id, state, attempts, token and times are kept, so that whoever knew a job knows it again, and a token handed out there is
-never handed out twice. Leases and events stay behind: what was leased waits, and the journal begins with `restored`.
+Id, state, attempts, token and times are kept, so that programs that know a job by its id find it again, and a token
+handed out there is never handed out twice. Leases and events stay behind: what was leased waits, and the journal begins
+with `restored`.
 """
 
 from __future__ import annotations

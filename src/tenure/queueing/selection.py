@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,8 +17,10 @@ from tenure.storage.keyspace import JOBS, READY, READY_JOB, STATE, ready
 from tenure.storage.records import JobRecord, StateRecord, decode_jobs, decode_states, new_tuple
 
 _WAITING = int(State.WAITING)
-#: Ready rows that may be passed over (expired, orphaned, damaged) before a claim settles for what it has.
-_PASSED_OVER = 10_000
+
+
+#: Rows that a claim reads at most to choose among, beyond those it takes.
+_CHOICE = 2_048
 
 
 class Selected(NamedTuple):
@@ -33,7 +36,7 @@ class Selected(NamedTuple):
 class Selection:
     """Jobs that a claim takes, and what was wrong on the way."""
 
-    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans")
+    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans", "stopped")
 
     def __init__(self) -> None:
         self.jobs: list[Selected] = []
@@ -43,71 +46,128 @@ class Selection:
         self.expired: list[tuple[bytes, StateRecord]] = []
         self.orphans: list[bytes] = []
         self.damaged: list[Corrupt] = []
+        #: The last ready row that was looked at, if as many were passed over as may be.
+        self.stopped: bytes | None = None
+
+    @property
+    def passed_over(self) -> int:
+        return len(self.expired) + len(self.orphans) + len(self.damaged)
 
 
 def select(
-    unit: UnitOfWork, queue: Registered, tiers: Sequence[bytes], until: bytes, request: ClaimRequest
+    unit: UnitOfWork,
+    queue: Registered,
+    tiers: Sequence[bytes],
+    until: bytes,
+    request: ClaimRequest,
+    after: bytes,
+    inspect: int,
 ) -> Selection:
-    """Read ready rows from the highest priority down until `request.limit` jobs are found."""
+    """Read ready rows behind `after`, from the highest priority down, until `request.limit` jobs are found.
+
+    Ends early, with `stopped` set, when `inspect` rows were passed over: they have expired, lack their job, or are damaged.
+    Where the transaction says so (`spread`), the rows are chosen at random among the first ones, side by side.
+    """
+    spread = 1 if after else unit.tx.spread
+    if spread > 1:
+        found = _select(unit, queue, tiers, until, request, after, inspect, spread)
+        if found.jobs:
+            return found
+        # What was chosen could not be taken, and there may be others before and behind it.
+    return _select(unit, queue, tiers, until, request, after, inspect, 1)
+
+
+def _select(
+    unit: UnitOfWork,
+    queue: Registered,
+    tiers: Sequence[bytes],
+    until: bytes,
+    request: ClaimRequest,
+    after: bytes,
+    inspect: int,
+    spread: int,
+) -> Selection:
     found = Selection()
-    jobs, limit, passed = found.jobs, request.limit, 0
+    jobs, limit = found.jobs, request.limit
     for tier in tiers:
-        begin, end = tier, tier + until
+        begin, end = max(tier, after), tier + until
         wanted = limit - len(jobs)
-        while wanted > 0:
-            keys = unit.tx.keys(READY, begin, end, wanted)
+        while wanted > 0 and begin < end:
+            # Without conflict: the jobs' own rows are read, and those conflict with whoever else takes them.
+            keys = unit.tx.keys(READY, begin, end, min(wanted * spread, max(wanted, _CHOICE)), snapshot=True)
             if not keys:
                 break
-            before = len(jobs)
-            if not _read(unit, queue, request.max_bytes, keys, found):
+            if len(keys) > wanted:
+                at = wanted * random.randrange(len(keys) // wanted)
+                keys = keys[at : at + wanted]
+            if not _read(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
             if len(keys) < wanted:
                 break
             wanted = limit - len(jobs)
-            passed += len(keys) - (len(jobs) - before)
-            if passed > _PASSED_OVER and jobs:
-                return found
             begin = keys[-1] + b"\0"
         if len(jobs) >= limit:
             break
     return found
 
 
-def _read(unit: UnitOfWork, queue: Registered, max_bytes: int | None, keys: list[bytes], found: Selection) -> bool:
-    """Read the jobs these rows point at, and take those that are good. False: `max_bytes` is reached."""
+def _read(
+    unit: UnitOfWork, queue: Registered, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
+) -> bool:
+    """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
     tx, number, prefix, now = unit.tx, queue.number, queue.prefix, unit.now
     jobs = [key[READY_JOB] for key in keys]
     rows = [prefix + job for job in jobs]
     states = decode_states(get_each(tx, STATE, rows), jobs)
     bodies = decode_jobs(get_each(tx, JOBS, rows), jobs)
     for key, job, state, record in zip(keys, jobs, states, bodies, strict=True):
-        if type(state) is not StateRecord or type(record) is not JobRecord:
-            _pass_over(key, state, record, found)
-            continue
-        if state.state != _WAITING or key != ready(number, state.priority, state.visible_at_ms, job):
-            found.orphans.append(key)
-            continue
-        if state.due_at_ms and state.due_at_ms <= now:
-            found.expired.append((job, state))
-            continue
-        if max_bytes is not None and found.jobs and found.bytes + record.payload_bytes > max_bytes:
-            return False
-        if record.parts:
-            try:
-                record = record._replace(payload=whole_payload(tx, number, job, record))
-            except Corrupt as exc:
-                found.damaged.append(exc)
+        if (
+            type(state) is StateRecord
+            and type(record) is JobRecord
+            and state.state == _WAITING
+            and not (state.due_at_ms and state.due_at_ms <= now)
+            and key == ready(number, state.priority, state.visible_at_ms, job)
+        ):
+            if max_bytes is not None and found.jobs and found.bytes + record.payload_bytes > max_bytes:
+                return False
+            whole = record if not record.parts else _joined(unit, number, job, record, found)
+            if whole is not None:
+                found.bytes += whole.payload_bytes
+                found.jobs.append(new_tuple(Selected, (key, job, state, whole)))
                 continue
-        found.bytes += record.payload_bytes
-        found.jobs.append(new_tuple(Selected, (key, job, state, record)))
+        else:
+            _pass_over(number, key, job, state, record, found)
+        if found.passed_over >= inspect:
+            found.stopped = key
+            return False
     return True
 
 
-def _pass_over(key: bytes, state: StateRecord | Corrupt | None, record: JobRecord | Corrupt, found: Selection) -> None:
-    """A row without a job is cleared; a damaged job stays where it is, for `check` to find."""
+def _joined(unit: UnitOfWork, number: int, job: bytes, record: JobRecord, found: Selection) -> JobRecord | None:
+    """The job with the parts of its payload; None if they are damaged."""
+    try:
+        return record._replace(payload=whole_payload(unit.tx, number, job, record))
+    except Corrupt as exc:
+        found.damaged.append(exc)
+        return None
+
+
+def _pass_over(
+    number: int,
+    key: bytes,
+    job: bytes,
+    state: StateRecord | Corrupt | None,
+    record: JobRecord | Corrupt,
+    found: Selection,
+) -> None:
+    """Rows without a waiting job, and jobs past their ttl, are cleared; a damaged job stays, for `check` to find."""
     if state is None:
         found.orphans.append(key)
     elif isinstance(state, Corrupt):
         found.damaged.append(state)
     elif isinstance(record, Corrupt):
         found.damaged.append(record)
+    elif state.state == _WAITING and key == ready(number, state.priority, state.visible_at_ms, job):
+        found.expired.append((job, state))
+    else:
+        found.orphans.append(key)

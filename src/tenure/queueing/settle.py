@@ -284,6 +284,8 @@ def extend(core: Core, name: QueueName, lease: bytes, lease_ms: int) -> Extended
             tx.put(keyspace.DUE, keyspace.due(Due.LEASE, until, queue.number, lease), b"")
             if record.claim != NO_ID:
                 _remember_longer(unit, queue.number, record, until)
+            if tx.holds_leases:
+                tx.hold(keyspace.of_queue(queue.number, lease), until - unit.now)
             unit.event(Change.EXTENDED, queue.number, lease=lease, at_ms=until)
         return Extended(until, [job.hex() for job in lost])
 

@@ -5,7 +5,7 @@
               the jobs that the caller leaves out of it
     finish    nothing is left to publish; the marker is remembered for a day
 
-Chunks come in order: the marker is the number of the next, so whoever repeats a commit, or runs beside it, adds nothing
+Chunks come in order, and the marker is the number of the next one: a repeated or concurrent commit adds no chunk
 twice. What was published is never undone.
 """
 
@@ -142,7 +142,10 @@ def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
 
 
 def forget_due(unit: UnitOfWork, row: DueKey) -> int:
-    """The sweeper's part. An unfinished write of which a part is published is kept longer: a repeat must not double that."""
+    """The sweeper's part.
+
+    An unfinished write of which a part is published is kept longer: a repeat must not double that.
+    """
     record = _read(unit.tx, row.reference)
     if record is None or record.until_ms != row.time_ms:
         unit.tx.delete(keyspace.DUE, keyspace.due(Due.WRITE, row.time_ms, row.queue, row.reference))

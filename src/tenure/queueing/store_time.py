@@ -64,5 +64,5 @@ class StoreTime:
 
 
 def last_time(tx: Transaction) -> int:
-    rows = tx.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True)
+    rows = tx.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1, reverse=True, snapshot=True)
     return records.decode_journal_header(rows[0][1]).time_ms if rows else 0

@@ -28,13 +28,12 @@ from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Counter, Due, DueKey
 from tenure.storage.records import LeaseRecord, StateRecord
 
-#: How many rows of a kind one transaction takes on: a claim's share of the repair, and a sweep's of the work.
+#: How many rows of a kind one transaction of a sweep takes on.
 BATCH = 200
 #: An expired lease may hold thousands of jobs: past this many, the transaction leaves the rest to the next.
 _JOBS = 2_000
-#: Pages of rows that a sweep, and those that a claim, looks at because all rows of the page before could not be read.
+#: Pages of rows that a sweep looks at because rows of the page before could not be read.
 _PAGES = 500
-_CLAIM_PAGES = 5
 #: A server's requests are forgotten as fast as they came, thousands a second, and forgetting reads nothing.
 _REQUESTS = 1_000
 #: How soon to look again at a key or claim that outlives its time because its job or lease does.
@@ -76,32 +75,28 @@ def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
     return more
 
 
-def expire_some(core: Core, unit: UnitOfWork) -> bool:
-    """A claim's share of the repair: take over leases that have run out. Says whether there were any."""
-    return expire(core, unit).counted["leases"] > 0
-
-
 def _due(reader: Reader, kind: Due, now_ms: int, limit: int, after: bytes = b"") -> list[DueKey]:
     """Rows that are due, behind `after`, earliest first."""
     begin = after + b"\0" if after else keyspace.due_prefix(kind)
-    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit)
+    # A row that another process acts upon meanwhile is met again by what it refers to, which is read as well.
+    keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit, snapshot=True)
     return [keyspace.split_due(key) for key in keys]
 
 
-class _Page(NamedTuple):
+class Page(NamedTuple):
     """What was done to some rows of a kind."""
 
     counted: dict[str, int]
     #: Whether it is worth coming back at once.
     more: bool
-    #: Rows that could not be read, and are left where they are; and the last row of a full page.
+    #: Rows that could not be read, and are left where they are; and the last row looked at, if there may be others behind it.
     unreadable: int = 0
     last: bytes | None = None
 
 
-def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> _Page:
+def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> Page:
     if kind is Due.REQUEST:
-        return _Page(*_forget_requests(unit))
+        return Page(*_forget_requests(unit))
     if kind is Due.LEASE:
         return expire(core, unit, after)
     rows = _due(unit.tx, kind, unit.now, BATCH, after)
@@ -121,7 +116,7 @@ def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> _Page:
             unreadable += 1
     full = len(rows) == BATCH
     last = keyspace.due(*rows[-1]) if full else None
-    return _Page({name: counted_rows}, handled > 0 and full, unreadable, last)
+    return Page({name: counted_rows}, handled > 0 and full, unreadable, last)
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,31 +134,30 @@ class _Expired(NamedTuple):
     asked: bytes | None
 
 
-def expire(core: Core, unit: UnitOfWork, after: bytes = b"") -> _Page:
-    """Take over leases that have run out: their open jobs go back, or die if that was their last attempt."""
+def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH) -> Page:
+    """Take over up to `limit` leases that have run out, behind `after`: their jobs go back, or die of their last attempt."""
     expired: list[_Expired] = []
     stale: list[DueKey] = []
     jobs = back = dead = unreadable = 0
-    last: bytes | None = after
     # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
-    for _ in range(_CLAIM_PAGES):
-        rows = _due(unit.tx, Due.LEASE, unit.now, BATCH, last or b"")
-        for row in rows:
-            if jobs >= _JOBS or len(expired) + len(stale) >= BATCH:
-                break
-            try:
-                found = _read_expired(core, unit, row)
-            except Corrupt:
-                unreadable += 1
-                continue
-            if found is None:
-                stale.append(row)
-            else:
-                expired.append(found)
-                jobs += len(found.jobs)
-        last = keyspace.due(*rows[-1]) if len(rows) == BATCH else None
-        if last is None or expired or stale:
-            break  # else all of them were unreadable: look behind them
+    rows = _due(unit.tx, Due.LEASE, unit.now - core.engine.traits.grace_ms, limit, after)
+    last = keyspace.due(*rows[-1]) if len(rows) == limit else None
+    for number, row in enumerate(rows):
+        if jobs >= _JOBS:
+            last = keyspace.due(*rows[number - 1])
+            break
+        if not unit.tx.may_take_over(keyspace.of_queue(row.queue, row.reference)):
+            continue  # by this host's clock it has run out, and by the cluster's versions it has not
+        try:
+            found = _read_expired(core, unit, row)
+        except Corrupt:
+            unreadable += 1
+            continue
+        if found is None:
+            stale.append(row)
+        else:
+            expired.append(found)
+            jobs += len(found.jobs)
     for row in stale:
         unit.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
     for found in expired:
@@ -173,7 +167,7 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"") -> _Page:
         _log_expired(found)
     ended = len(stale) + len(expired)
     counted = {"leases": ended, "jobs_back": back, "jobs_dead": dead}
-    return _Page(counted, ended > 0 and (last is not None or jobs >= _JOBS), unreadable, last)
+    return Page(counted, ended > 0 and last is not None, unreadable, last)
 
 
 #: Jobs that one line of log names.

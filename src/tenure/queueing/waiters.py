@@ -1,7 +1,7 @@
-"""Waiting without polling, and without a herd: who waits for a queue stands in line.
+"""Lines of callers that wait for a queue, a job or the journal: no polling, and no crowd that wakes at once.
 
-Only the first in line watches the clock (the next due time); the others sleep until they are first, a job is there
-for them, or their own time is up. Whoever leaves the line wakes the next, who looks again: so no wake-up is lost.
+Only the first in line watches the clock (the next due time). The others sleep until they are first, a job is there
+for them, or their own time is up. A caller that leaves the line wakes the next, which looks again: no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -37,13 +37,9 @@ class Waiter(Generic[S]):
 class Waiters:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point
-        #: Who waits, by topic. Without the lock it tells whether there is anyone: whoever joins now looks at the store after.
+        #: The waiting callers, by topic. Read without the lock to see whether there are any: a caller that joins now
+        #: looks at the store afterwards.
         self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
-
-    @property
-    def anyone(self) -> bool:
-        """Whether there is anyone to wake."""
-        return bool(self.lines)
 
     def renew(self) -> None:
         """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""

@@ -1,10 +1,11 @@
-"""Waiting for many callers with one thread: what `Backend.watch` is, on an engine and elsewhere.
+"""`Backend.watch`: one thread that waits for many callers, for the embedded and the Redis backend.
 
-    verbs ── wake ──▶ line (waiting.py) ── set ──▶ watch ── told ──▶ the server looks again
-    the clock ──────▶ the attendant's thread ──────▶ watch
+    verbs ── wake ──▶ line (waiters.py) ── set ──▶ Watch ── notify ──▶ the server looks again
+    the clock ──────▶ WatchThread ────────────────▶ Watch
 
-A watch stands in line like any waiter, so that threads and watches are served in turn. The attendant does for the watches what
-each thread does for itself: it sleeps, by the store's clock, until the next of them has something due or its time is up.
+A watch stands in line like a thread that waits, so that threads and watches are served in turn. A thread that waits
+watches the clock itself; for watches, one `WatchThread` a store does it: it sleeps, by the store's clock, until the
+first of them has a job due or has waited long enough.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 _SYNCED_S = 0.02
 
 
-class Attended(Protocol):
-    """What an attendant has to know of a store."""
+class WatchSource(Protocol):
+    """What a `WatchThread` asks of a store."""
 
     @property
     def clock(self) -> Clock: ...
@@ -40,23 +41,26 @@ class Attended(Protocol):
     def waiters(self) -> Waiters: ...
 
     def now_ms(self) -> int:
-        """By what `next_due` goes; it need not be the calendar."""
+        """The clock that `next_due` counts by; it need not be the calendar."""
 
     def listen(self, topics: Sequence[object]) -> None:
-        """See to it that these lines are woken from now on."""
+        """Subscribe to these topics: from now on, other processes' verbs wake their lines."""
 
     def next_due(self, names: Sequence[object]) -> int | None:
         """When a job of these queues becomes ready, or a lease runs out."""
 
     def poll_s(self, journal: bool) -> float | None:
-        """How often to look for what is not announced; `journal`: someone waits for events. None: all is."""
+        """Seconds between two looks at `version`; None: every change wakes a line.
+
+        `journal`: a watch waits for events.
+        """
 
     def version(self) -> int:
-        """Another one than at the last poll: look again."""
+        """A number that changes with the store: the watches look again when it does."""
 
 
-class OfEngine:
-    """A store on an engine. Its verbs wake the lines; other processes' commits and timed syncs have to be looked for."""
+class EngineWatchSource:
+    """A store on an engine. Its own verbs wake the lines; other processes' commits and timed syncs are polled for."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -82,18 +86,18 @@ class OfEngine:
 
 
 class Watch:
-    """A place in line. `set` is the line's signal, and `told` the server's."""
+    """A place in line. The line calls `set`, which calls the server's `notify`."""
 
-    __slots__ = ("_attendant", "_closed", "deadline_ms", "journal", "names", "plan", "told", "topics", "waiter")
+    __slots__ = ("_closed", "_owner", "deadline_ms", "journal", "names", "notify", "plan", "topics", "waiter")
 
     def __init__(
-        self, attendant: Attendant, topics: Sequence[object], deadline_ms: int, told: Callable[[], None]
+        self, owner: WatchThread, topics: Sequence[object], deadline_ms: int, notify: Callable[[], None]
     ) -> None:
-        self._attendant = attendant
+        self._owner = owner
         self._closed = False
         self.deadline_ms = deadline_ms
-        self.told = told
-        #: The number of the plan that counts; entries of older ones are passed over.
+        self.notify = notify
+        #: The number of its newest plan: entries of older plans in the heap are skipped. -1: closed.
         self.plan = 0
         self.topics = topics
         self.names = [topic for topic in topics if isinstance(topic, QueueName)]
@@ -101,19 +105,19 @@ class Watch:
         self.waiter: Waiter[Watch] = Waiter([_line(topic) for topic in topics], self)
 
     def set(self) -> None:
-        self.told()
+        self.notify()
 
     def left_ms(self) -> int:
-        return max(0, self.deadline_ms - self._attendant.store.now_ms())
+        return max(0, self.deadline_ms - self._owner.store.now_ms())
 
     def again(self) -> None:
-        self._attendant.plan(self)
+        self._owner.plan(self)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self.plan = -1
-            self._attendant.leave(self)
+            self._owner.leave(self)
 
 
 def _line(topic: object) -> Hashable:
@@ -122,10 +126,10 @@ def _line(topic: object) -> Hashable:
     return JOURNAL_LINE if topic is None else topic
 
 
-class Attendant:
+class WatchThread:
     """Watches the clock, and other processes' commits, for every watch of a store. Its thread starts with the first."""
 
-    def __init__(self, store: Attended) -> None:
+    def __init__(self, store: WatchSource) -> None:
         self.store = store
         self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
         self._wake = threading.Event()
@@ -137,14 +141,14 @@ class Attendant:
         self._next_ms: int | None = None
         renewed_after_fork(self, Layer.QUEUEING)
 
-    def watch(self, topics: Sequence[object], wait_ms: int, told: Callable[[], None]) -> Watch:
-        made = Watch(self, topics, self.store.now_ms() + wait_ms, told)
+    def watch(self, topics: Sequence[object], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        made = Watch(self, topics, self.store.now_ms() + wait_ms, notify)
         with self._lock:
             if self._stopped:
                 raise StoreClosed("this store was closed")
             self._watches[made] = None
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tenure-attendant", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="tenure-watches", daemon=True)
                 self._thread.start()
         self.store.waiters.enter(made.waiter)
         try:
@@ -160,7 +164,9 @@ class Attendant:
         self.store.waiters.leave(watch.waiter)
 
     def plan(self, watch: Watch) -> None:
-        """When to look for this one though nobody wakes it: its deadline, or what is due if it is first in line."""
+        """Note when to notify this watch though no verb wakes it: at its deadline, or when a job is due if it is first
+        in line.
+        """
         at = watch.deadline_ms
         self.store.listen(watch.topics)
         if watch.names:
@@ -179,13 +185,13 @@ class Attendant:
             self._wake.set()
 
     def stop(self) -> None:
-        """The store closes: everyone looks once more, and is told so."""
+        """The store closes: notify every watch, whose look then raises StoreClosed."""
         with self._lock:
             self._stopped = True
             waiting = list(self._watches)
         self._wake.set()
         for watch in waiting:
-            watch.told()
+            watch.notify()
 
     def renew_after_fork(self) -> None:
         """In the child there is no thread, and nobody waits."""
@@ -198,7 +204,7 @@ class Attendant:
         while not self._stopped:
             self._wake.clear()
             for watch in self._due():
-                watch.told()
+                watch.notify()
             with self._lock:
                 at = self._next_ms = self._plans[0][0] if self._plans else None
                 poll = store.poll_s(any(watch.journal for watch in self._watches)) if self._watches else None
@@ -222,7 +228,7 @@ class Attendant:
         return found
 
     def _changed(self, seen: int) -> int:
-        """Another process may have written, or a sync may have made events durable: who is first in line looks."""
+        """If another process has written, or a sync has made events durable, notify the first in each line."""
         try:
             version = self.store.version()
         except TenureError:
@@ -232,5 +238,5 @@ class Attendant:
                 waiting = list(self._watches)
             for watch in waiting:
                 if watch.journal or not watch.names or self.store.waiters.leads(watch.waiter):
-                    watch.told()
+                    watch.notify()
         return version

@@ -1,6 +1,7 @@
 """The application: the operations below `/v1`, and beside them pages for people, probes and scrapers.
 
 /v1/…                    the operations (`asgi`)
+/, /ui/…, /session, …    the dashboard (`dashboard`)
 /schema, /docs           the protocol as OpenAPI, and as a page
 /healthz, /readyz        this process answers; the store behind it does too
 /metrics                 numbers, for Prometheus
@@ -13,11 +14,13 @@ from functools import cache
 
 import msgspec
 
+from tenure import telemetry
 from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.protocol.dispatcher import Dispatcher, Reply
 from tenure.protocol.routes import WrongMethod
 from tenure.server.asgi import OperationsApp, Receive, Scope, Send, send_reply
-from tenure.server.auth import Authenticator
+from tenure.server.auth import Authenticator, LoopbackAuthenticator
+from tenure.server.dashboard.application import Dashboard
 from tenure.server.docs_page import STYLE_HASH, docs_page
 from tenure.server.openapi import openapi
 from tenure.server.request_log import log_entry, plain_headers
@@ -57,8 +60,9 @@ class Application:
         self.operations = OperationsApp(dispatcher, authenticator, threads=threads, bodies=bodies)
         self._dispatcher = dispatcher
         self._open_metrics = open_metrics
+        self.dashboard = Dashboard(self.operations, tokens=not isinstance(authenticator, LoopbackAuthenticator))
+        self._dashboard_paths = self.dashboard.paths
         self._pages: dict[str, Page] = {
-            "/": self._docs,
             "/docs": self._docs,
             "/schema": self._schema,
             "/schema/openapi.json": self._schema,
@@ -70,15 +74,40 @@ class Application:
     @property
     def paths(self) -> frozenset[str]:
         """Those of the pages beside the operations."""
-        return frozenset(self._pages)
+        return frozenset(self._pages) | self._dashboard_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["path"].startswith("/v1/") or scope["path"] == "/v1":
-            await self.operations(scope, receive, send)
+            await self._operation(scope, receive, send)
+        elif scope["path"] in self._dashboard_paths:
+            await self._dashboard(scope, receive, send)
         else:
             await send_reply(send, await self._page(scope))
+
+    async def _operation(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope = self.dashboard.signed_in(scope)
+        except TenureError as exc:
+            await send_reply(send, self._refusal(scope, exc))
+            return
+        await self.operations(scope, receive, send)
+
+    async def _dashboard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self.dashboard.reply(scope, receive, send)
+        except TenureError as exc:
+            reply = self._refusal(scope, exc)
+        except Exception as exc:  # noqa: BLE001 - the caller gets an error that names no detail, the log gets all of it
+            telemetry.warn("dashboard_failed", exc, path=scope["path"])
+            reply = self._refusal(scope, TenureError(f"the server failed: {type(exc).__name__}"))
+        if reply is not None:
+            await send_reply(send, reply)
+
+    def _refusal(self, scope: Scope, error: TenureError) -> Reply:
+        log_entry(scope).code = error.code
+        return self._dispatcher.refusal(self._dispatcher.for_callers(error), plain_headers(scope["headers"]))
 
     async def _page(self, scope: Scope) -> Reply:
         path, method = scope["path"], scope["method"]
@@ -91,16 +120,17 @@ class Application:
             self.operations.check_page(plain_headers(scope["headers"]))
             reply = await page(scope)
         except TenureError as exc:
-            log_entry(scope).code = exc.code
-            return self._dispatcher.refusal(self._dispatcher.for_callers(exc), plain_headers(scope["headers"]))
+            return self._refusal(scope, exc)
         return reply._replace(headers=(*reply.headers, *_PAGE_HEADERS))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                self.dashboard.start()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
+                self.dashboard.stop()
                 self.operations.runner.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -62,7 +62,8 @@ class OperationsApp:
         For `http_protocol`: ASGI takes a task, four messages and two writes for a request, which is more than a small
         verb.
         """
-        if not self.runner.inline or "content-encoding" in headers:
+        # A cookie may sign the caller in: the application looks at it.
+        if not self.runner.inline or "content-encoding" in headers or "cookie" in headers:
             return None
         return InlineExchange(self.dispatcher, method, path, headers, body, identify=self._identify_inline)
 

@@ -6,15 +6,16 @@ import base64
 import hashlib
 import html
 import json
-from typing import Any
+
+from tenure.server.openapi import Schema
 
 _STYLE = """
 :root { --text: #222; --back: #fff; --soft: #f5f5f2; --line: #ccc; --link: #0645ad }
 @media (prefers-color-scheme: dark) { :root { --text: #ddd; --back: #1b1b1b; --soft: #262626; --line: #444; --link: #8ab4f8 } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: var(--text); background: var(--back) }
+body { overflow-wrap: anywhere } body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: var(--text); background: var(--back) }
 a { color: var(--link) } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) } h3 { margin: 1.6rem 0 0; overflow-wrap: anywhere }
 code, pre { font: 14px/1.4 ui-monospace, monospace } p { margin: .2rem 0 } .m { display: inline-block; min-width: 4.5rem; font-weight: 700 }
-pre { background: var(--soft); padding: .6rem; overflow: auto } nav a { margin-right: .8rem; white-space: nowrap }
+pre { background: var(--soft); padding: .6rem; overflow: auto; white-space: pre-wrap; margin: .4rem 0 } a { text-decoration: underline } nav a { margin-right: .8rem; white-space: nowrap }
 .t { overflow-x: auto } table { border-collapse: collapse } td, th { text-align: left; padding: .1rem .8rem .1rem 0; vertical-align: top }
 """
 
@@ -34,7 +35,7 @@ _TAGS = {
 }
 
 
-def docs_page(schema: dict[str, Any]) -> str:
+def docs_page(schema: Schema) -> str:
     by_tag: dict[str, list[str]] = {tag: [] for tag in _TAGS}
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -48,7 +49,7 @@ def docs_page(schema: dict[str, Any]) -> str:
         "base64 in JSON. A server that asks for tokens takes them as <code>Authorization: Bearer</code>. "
         'The same as OpenAPI: <a href="/schema">/schema</a>.</p>'
     )
-    parts.append(f"<pre>{_(_FIRST)}</pre>")
+    parts.append(f'<pre tabindex="0" role="group" aria-label="First requests">{_(_FIRST)}</pre>')
     for tag, operations in by_tag.items():
         if operations:
             parts.append(f'<h2 id="{_(tag)}">{_(tag)}</h2><p>{_(_TAGS.get(tag, ""))}</p>' + "".join(operations))
@@ -61,10 +62,10 @@ def docs_page(schema: dict[str, Any]) -> str:
         f"<title>Tenure</title><style>{_STYLE}</style>"
     )
     body = "\n".join(parts)
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{body}</main></body></html>'
 
 
-def _errors(schema: dict[str, Any]) -> str:
+def _errors(schema: Schema) -> str:
     """The refusals, which are the same for every operation."""
     some = next(iter(next(iter(schema["paths"].values())).values()))
     rows = "".join(
@@ -74,7 +75,7 @@ def _errors(schema: dict[str, Any]) -> str:
     )
     return (
         '<h2 id="errors">errors</h2><p>Whatever is refused is answered with a <a href="#Problem"><code>Problem</code></a>; its '
-        f'<code>code</code> says which.</p><div class="t"><table>{rows}</table></div>'
+        f"<code>code</code> says which.</p>{_table(rows)}"
     )
 
 
@@ -82,23 +83,27 @@ def _codes(description: str) -> str:
     return ", ".join(f"`{code}`" for code in description.removeprefix("code: ").split(", "))
 
 
-def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
+def _operation(path: str, method: str, operation: Schema) -> str:
     lines = [f'<h3><code><span class="m">{method.upper()}</span>{_(path)}</code></h3>']
     lines.append(f"<p>{_(operation['summary'])} {_code(operation['description'])}</p>")
     query = [p for p in operation["parameters"] if p["in"] == "query"]
     if query:
         rows = "".join(f"<tr><td><code>{_(p['name'])}</code></td><td>{_type(p['schema'])}</td></tr>" for p in query)
-        lines.append(f'<div class="t"><table>{rows}</table></div>')
+        lines.append(f"{_table(rows)}")
     asks = ""
     if "requestBody" in operation:
         asks = f"asks {_type(operation['requestBody']['content']['application/json']['schema'])} · "
     content = operation["responses"]["200"]["content"]
     answers = _type(content["application/json"]["schema"]) if "application/json" in content else _(", ".join(content))
     lines.append(f"<p>{asks}answers {answers}</p>")
+    sample = operation["x-codeSamples"][0]["source"]
+    lines.append(
+        f'<pre tabindex="0" role="group" aria-label="Example of {_(operation["operationId"])}">{_(sample)}</pre>'
+    )
     return "".join(lines)
 
 
-def _component(component: dict[str, Any]) -> str:
+def _component(component: Schema) -> str:
     text = f"<p>{_(component['description'])}</p>" if "description" in component else ""
     fields = component.get("properties")
     if not fields:
@@ -108,14 +113,19 @@ def _component(component: dict[str, Any]) -> str:
         f"<tr><td><code>{_(name)}</code></td><td>{_type(field)}</td><td>{'' if name in needed else _default(field)}</td></tr>"
         for name, field in fields.items()
     )
-    return text + f'<div class="t"><table>{rows}</table></div>'
+    return text + f"{_table(rows)}"
 
 
-def _default(field: dict[str, Any]) -> str:
+def _table(rows: str) -> str:
+    """It scrolls where it is wider than the window: by the keyboard, too."""
+    return f'<div class="t" tabindex="0" role="group" aria-label="Fields"><table>{rows}</table></div>'
+
+
+def _default(field: Schema) -> str:
     return f"default {_(json.dumps(field['default']))}" if "default" in field else "optional"
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: Schema) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return f'<a href="#{_(name)}"><code>{_(name)}</code></a>'

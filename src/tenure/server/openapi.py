@@ -13,7 +13,11 @@ from tenure.protocol.calls import Operation
 from tenure.protocol.formats import ARROW
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import FAULTS
+from tenure.server.api_examples import WORDS, curl, example_of
 from tenure.version import __version__
+
+Schema = dict[str, Any]
+"""An object of an OpenAPI document: JSON of any shape."""
 
 _PATTERNS = {
     "queue": f"^{NAME_PATTERN}$",
@@ -30,14 +34,14 @@ _PATTERNS = {
 _TAGS = {"produce": "produce", "consume": "consume", "any": "look", "admin": "mend", "operator": "operate"}
 
 
-def openapi(operations: dict[str, Operation] = OPERATIONS) -> dict[str, Any]:
+def openapi(operations: dict[str, Operation] = OPERATIONS) -> Schema:
     public = [operation for operation in operations.values() if not operation.local]
     kinds: list[Any] = [m.Problem]
     for operation in public:
         kinds += [operation.answers] if operation.in_query else [operation.asks, operation.answers]
     shown, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schemas = iter(shown[1:])
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, Schema] = {}
     for operation in public:
         asks = None if operation.in_query else next(schemas)
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, asks, next(schemas))
@@ -57,8 +61,8 @@ def openapi(operations: dict[str, Operation] = OPERATIONS) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
-    described: dict[str, Any] = {
+def _described(operation: Operation, asks: Any, answers: Any) -> Schema:
+    described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": f"Takes the scope `{operation.scope}`." if operation.scope != "any" else "Takes any scope.",
@@ -74,27 +78,32 @@ def _described(operation: Operation, asks: Any, answers: Any) -> dict[str, Any]:
     if operation.name == "events":
         described["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     if asks is not None and operation.asks is not m.Nothing:
-        described["requestBody"] = {"required": True, "content": _content(asks)}
+        content = _content(asks)
+        if example_of(operation).body is not None:
+            content["application/json"]["example"] = example_of(operation).body
+        described["requestBody"] = {"required": True, "content": content}
+    described["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": curl(operation)}]
     return described
 
 
-def _content(schema: Any) -> dict[str, Any]:
+def _content(schema: Any) -> Schema:
     return {"application/json": {"schema": schema}, "application/msgpack": {"schema": schema}}
 
 
-def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+def _path_parameters(operation: Operation) -> list[Schema]:
     return [
         {
             "name": name,
             "in": "path",
             "required": True,
             "schema": {"type": "string", "pattern": _PATTERNS.get(name, "^[^/]+$")},
+            "example": WORDS[name],
         }
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
 
 
-def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+def _query_parameters(operation: Operation) -> list[Schema]:
     if not operation.in_query or operation.asks is m.Nothing:
         return []
     (found,), components = msgspec.json.schema_components([operation.asks], ref_template="{name}")
@@ -102,7 +111,7 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
     return [{"name": name, "in": "query", "required": False, "schema": _plain(field)} for name, field in fields.items()]
 
 
-def _plain(field: dict[str, Any]) -> dict[str, Any]:
+def _plain(field: Schema) -> Schema:
     """A query has no null: what may be left out is simply not there."""
     choices = [choice for choice in field.get("anyOf", ()) if choice.get("type") != "null"]
     schema = dict(choices[0]) if choices else dict(field)
@@ -113,7 +122,7 @@ def _plain(field: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _headers(operation: Operation) -> list[dict[str, Any]]:
+def _headers(operation: Operation) -> list[Schema]:
     named = [
         {
             "name": "Tenure-Tenant",
@@ -136,7 +145,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
     return named
 
 
-def _refusals() -> dict[str, Any]:
+def _refusals() -> Schema:
     """One shape for all of them; the code tells which."""
     statuses: dict[int, list[str]] = {}
     for code, fault in FAULTS.items():

@@ -164,7 +164,10 @@ class Service:
     def __init__(
         self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: socket.socket | None = None
     ) -> None:
-        """`capnp`: a listening socket on which to serve Cap'n Proto. Raises SettingsError for a server open to everyone."""
+        """`capnp`: a listening socket on which to serve Cap'n Proto.
+
+        Raises SettingsError for a server open to everyone.
+        """
         known = known_by(settings, bind, None if capnp is None else Bind(*capnp.getsockname()[:2]))
         self.open_to_all = known is None
         self.bind = bind
@@ -193,6 +196,7 @@ class Service:
             bodies=limits.bodies,
         )
         self.operations = app.operations
+        self.dashboard = app.dashboard
         config = uvicorn.Config(
             RequestLogger(app, app.paths),
             http=guarded(limits.head, limits.idle, app.operations),

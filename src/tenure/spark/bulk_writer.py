@@ -1,7 +1,7 @@
 """`mode=bulk`: executors make sorted files, and the store's owner takes them in whole. For large loads into an embedded RocksDB.
 
-It promises what the ordinary path promises: each row once under its `writeId`, whatever fails. The differences: all jobs
-appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
+It promises what the ordinary path promises: each row once under its `writeId`, whatever fails. The differences: all
+jobs appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
 executors must see the store's folder.
 """
 
@@ -79,8 +79,8 @@ class LoadingWriter(DataSourceArrowWriter):
         with opened(plan.url, plan.token) as store:
             done = store.staged(self._write_id).load(manifest.encode(), [part for m in loaded for part in m.parts])
         if plan.quarantine is not None:
-            # Of the attempts that were loaded, whichever commit loaded them: a repeat's own rows are not set aside again.
-            # An earlier commit that delivered them removed their staged files.
+            # Of the attempts that were loaded, whichever commit loaded them: a repeat's own rows are not set aside
+            # again. An earlier commit that delivered them removed their staged files.
             folder = folder_of(plan.root, self._write_id)
             parts = [
                 part for part in Manifest.decode(done.manifest).parts if (folder / f"{part.name}.rejects").exists()

@@ -166,7 +166,10 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue
 
     def _ready(self) -> int:
-        """Jobs that a claim would get now. Where none is, but some are leased, leases that have run out are looked for."""
+        """Jobs that a claim would get now.
+
+        Where none is, but some are leased, leases that have run out are looked for.
+        """
         queue = self._queue()
         counts = queue.counts()
         if not counts.ready and counts.leased:

@@ -3,8 +3,8 @@
     spark.read             table_reader        spark.readStream        event_stream (events), claim_stream (claims)
     df.write               job_writer          df.writeStream          job_writer (jobs), verdict_writer (verdicts)
 
-Modules are imported when they are needed: Spark plans, reads, writes and commits in separate processes, and none of them
-needs all of these modules.
+Modules are imported when they are needed: Spark plans, reads, writes and commits in separate processes, and none of
+them needs all of these modules.
 """
 
 from __future__ import annotations

@@ -187,7 +187,10 @@ def _of_batch(query: str, batch: int) -> str:
 
 
 def stage(plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Write an attempt's rows to a file of its own. Raises InvalidArgument for invalid rows where there is no quarantine."""
+    """Write an attempt's rows to a file of its own.
+
+    Raises InvalidArgument for invalid rows where there is no quarantine.
+    """
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     # Every application counts attempts from 0, and another one may repeat the write: the last part tells them apart.
@@ -260,7 +263,10 @@ def publish(plan: Plan, write_id: str, messages: Sequence[WriterCommitMessage | 
 
 
 def forget(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove what attempts staged, after a failure. Once a commit is recorded nothing is removed: a repeat finishes it."""
+    """Remove what attempts staged, after a failure.
+
+    Once a commit is recorded nothing is removed: a repeat finishes it.
+    """
     staged = [m for m in messages if isinstance(m, Staged)]
     with contextlib.suppress(TenureError, OSError):  # what cannot be removed now expires
         for write_id in {m.write_id for m in staged}:

@@ -1,7 +1,7 @@
 """The options of a read or a write, checked once. An unknown option is an error.
 
-Spark does not tell upper from lower case in the names of options, and neither does this module. The same holds for values
-that are words of ours (`mode`, `onInvalid`, `table`, `startingOffsets`, `true`).
+Spark does not tell upper from lower case in the names of options, and neither does this module. The same holds for
+values that are words of ours (`mode`, `onInvalid`, `table`, `startingOffsets`, `true`).
 """
 
 from __future__ import annotations

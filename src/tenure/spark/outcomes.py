@@ -1,7 +1,7 @@
 """The outcomes of deliveries, read from the journal, which also has what a killed task settled before it died.
 
-One row for each delivery that a worker claimed whose name begins with a given prefix. (job, token) names a delivery, and
-its first event after the claim is its outcome. A few outcomes are put together in the driver, many by Spark from a
+One row for each delivery that a worker claimed whose name begins with a given prefix. (job, token) names a delivery,
+and its first event after the claim is its outcome. A few outcomes are put together in the driver, many by Spark from a
 snapshot, so that the driver's memory is no limit.
 """
 

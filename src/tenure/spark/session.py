@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from tenure.process import Layer, closed_at_exit
 
-#: What `session` tells Spark's processes by their environment: the folder in which they note the snapshots that reads take,
-#: and whether Spark may push filters.
-READS, PUSHDOWN = "SPARK_TENURE_READS", "SPARK_TENURE_PUSHDOWN"
+#: The variable by which `session` tells Spark's processes in which folder to note the snapshots that reads take.
+READS = "SPARK_TENURE_READS"
 
 #: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
 JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+#: For a Java that lives for seconds or minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
+SHORT_LIVED_JAVA = f"{JAVA} -XX:TieredStopAtLevel=1"
 
 
 def session(
@@ -33,15 +34,13 @@ def session(
 ) -> SparkSession:
     """The session there is, or a new one. `memory` is the driver's; `conf` is Spark's own settings, and wins.
 
-    With no `master` it is what spark-submit says, or this machine (`local[*]`). Filters are pushed into reads of a new
-    session, unless `conf` turns spark.sql.python.filterPushdown.enabled off.
+    With no `master` it is what spark-submit says, or this machine (`local[*]`).
     """
     local = master is not None and master.startswith("local")
     settings = {
         "spark.app.name": app,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
         # The line of Python that every expression was made at, sent to Java with it: more calls than the expressions.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
@@ -63,8 +62,7 @@ def session(
     settings |= dict(conf or {})
     for name, value in settings.items():
         builder = builder.config(name, value)
-    pushdown = settings["spark.sql.python.filterPushdown.enabled"].lower()
-    with _launching(local, settings.get("spark.pyspark.python"), {READS: str(reads_folder()), PUSHDOWN: pushdown}):
+    with _launching(local, settings.get("spark.pyspark.python"), {READS: str(reads_folder())}):
         return builder.getOrCreate()
 
 

@@ -16,7 +16,9 @@ from tenure.spark.session import READS, reads_folder
 
 
 def note_taken(url: str, id: str) -> None:
-    """In the process that plans a read: tell the program that made the session of a snapshot, so that it can release it."""
+    """In the process that plans a read: tell the program that made the session of a snapshot, so that it can release
+    it.
+    """
     folder = os.environ.get(READS)
     if folder:
         with contextlib.suppress(OSError):
@@ -26,8 +28,8 @@ def note_taken(url: str, id: str) -> None:
 def release() -> int:
     """Drop the snapshots that this program's DataFrames took by themselves, now rather than after their time to live.
 
-    DataFrames that are to be used again must be loaded again. Only where `tenure.spark.session` started Spark; it happens
-    by itself when the program ends. Returns how many there were.
+    DataFrames that are to be used again must be loaded again. Only where `tenure.spark.session` started Spark; it
+    happens by itself when the program ends. Returns how many there were.
     """
     dropped = 0
     for note in sorted(reads_folder().iterdir()):
@@ -40,8 +42,8 @@ def release() -> int:
 class snapshot:
     """`with snapshot("rocksdb:/data", ttl=3600) as snap:` and `.option("snapshot", snap.id)` in each read.
 
-    It is kept for `ttl` after its last use, and dropped at the end of the block. Give the open store itself instead of its
-    address where this process has it open.
+    It is kept for `ttl` after its last use, and dropped at the end of the block. Give the open store itself instead of
+    its address where this process has it open.
     """
 
     def __init__(

@@ -18,7 +18,10 @@ _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 
 
 class StreamListener(StreamingQueryListener):
-    """Streams by their name, or their id where they have none. `lag` is what a source says is left to read, where it does."""
+    """Streams by their name, or their id where they have none.
+
+    `lag` is what a source says is left to read, where it does.
+    """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         super().__init__()

@@ -8,36 +8,22 @@ its time to live after its last use, or until the program ends (`snapshots.relea
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tenure.bulk import snapshot_locations
 from tenure.bulk.plan import Part
-from tenure.bulk.query import TIMED, Query
+from tenure.bulk.query import Query
 from tenure.bulk.schemas import columns_of, ddl
 from tenure.bulk.snapshot_locations import Place
 from tenure.errors import InvalidArgument
 from tenure.model.durations import moment_ms
 from tenure.spark.options import checked, choice, flag, url_of, whole
-from tenure.spark.session import PUSHDOWN
 from tenure.spark.snapshots import note_taken
 
 OPTIONS = frozenset(
@@ -48,6 +34,12 @@ OPTIONS = frozenset(
 STREAM_OPTIONS = frozenset({"startingOffsets", "maxEventsPerTrigger", "consumer", "failOnDataLoss"})
 ROWS = 250_000
 TTL_SECONDS = 3600
+#: Spark 4.3 keeps the filters that it pushed with the loaded table: a later query without them, or another branch of the
+#: same query, then reads the filtered rows. The reader therefore has no `pushFilters`.
+NO_PUSHDOWN = (
+    "pushdown=true gave wrong answers: Spark applies a pushed filter to every other use of the DataFrame as well. "
+    "Choose rows by the options tenant, queue, state, since and until"
+)
 
 
 def schema(options: Mapping[str, str]) -> str:
@@ -59,8 +51,9 @@ def schema(options: Mapping[str, str]) -> str:
 def reader(options: Mapping[str, str], schema: StructType, load: str) -> DataSourceReader:
     """`load` tells DataFrames apart: all readers of one DataFrame, and of those derived from it, have the same."""
     found = checked(options, OPTIONS, "a read")
-    pushing = flag(found, "pushdown", os.environ.get(PUSHDOWN) == "true")
-    return (PushingReader if pushing else TableReader)(found, schema, load)
+    if flag(found, "pushdown"):
+        raise InvalidArgument(NO_PUSHDOWN)
+    return TableReader(found, schema, load)
 
 
 def query_of(options: Mapping[str, str], schema: StructType, table: str) -> Query:
@@ -137,50 +130,6 @@ def in_schema(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator
         else:
             columns = [batch.column(field.name).cast(field.type) for field in wanted]
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)
-
-
-class PushingReader(TableReader):
-    """Takes filters from Spark, which must be allowed to push them (`spark.sql.python.filterPushdown.enabled`)."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for pushed in filters:
-            if not self._take(pushed):
-                yield pushed
-
-    def _take(self, pushed: Filter) -> bool:
-        """Narrow the query by it; True if the query then does all that it asks."""
-        query = self._query
-        column: str = getattr(pushed, "attribute", ("",))[0]
-        taken: dict[str, Any] | None = None
-        exact = False
-        match pushed:
-            case EqualTo(_, str(value)) if column in ("tenant", "queue") and getattr(query, column) is None:
-                taken, exact = {column: value}, True
-            case EqualTo(_, str(value)) if column == "state" and not query.states and query.table == "jobs":
-                taken, exact = {"states": (value,)}, True
-            case In(_, values) if column == "state" and not query.states and query.table == "jobs":
-                taken, exact = {"states": tuple(values)}, True
-            case GreaterThan(_, datetime() as value) | GreaterThanOrEqual(_, datetime() as value):
-                # Milliseconds rounded down here and up below: Spark looks again, at what is left.
-                if column == TIMED.get(query.table):
-                    since = _floor_ms(value)
-                    taken = {"since_ms": max(since, query.since_ms or 0)}
-            case LessThan(_, datetime() as value) | LessThanOrEqual(_, datetime() as value):
-                if column == TIMED.get(query.table):
-                    until = _floor_ms(value) + 1
-                    taken = {"until_ms": until if query.until_ms is None else min(until, query.until_ms)}
-        if taken is None:
-            return False
-        try:
-            self._query = replace(query, **taken)
-        except InvalidArgument:  # no such name can be: Spark finds nothing by it
-            return False
-        return exact
-
-
-def _floor_ms(value: datetime) -> int:
-    """PySpark gives a timestamp as this process's local time, without saying so."""
-    return max(0, int(value.timestamp() * 1_000_000) // 1000)
 
 
 def _columns(options: Mapping[str, str]) -> list[str] | None:

@@ -5,9 +5,9 @@
     error     for retry and dead        result   for ok, bytes or text        delay   for retry, seconds
     queue, tenant                       null or left out: the write's options say
 
-Executors settle as they write: there is nothing to stage, since a receipt settles once. A task that is tried again, or a
-batch that is run again, meets its own verdicts and leaves them; a job whose lease is gone belongs to another by now and
-is left alone too. Both are counted, and told in the log.
+Executors settle as they write: there is nothing to stage, since a receipt settles once. A task that is tried again, or
+a batch that is run again, meets its own verdicts and leaves them; a job whose lease is gone belongs to another by now
+and is left alone too. Both are counted, and told in the log.
 """
 
 from __future__ import annotations

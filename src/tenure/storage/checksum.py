@@ -1,7 +1,7 @@
 """CRC-32, as in zlib: every stored row ends with one.
 
-`isal` computes it with the processor's own multiply, a fifth of zlib's time for a row and a tenth for a large payload. The sum is the
-same, so a store may be read with either.
+`isal` computes it with the processor's own multiply, a fifth of zlib's time for a row and a tenth for a large payload.
+The sum is the same, so a store may be read with either.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ LONG = 5 * 1024
 def crc32_held(data: bytes | memoryview, value: int = 0) -> int:
     """The same, of whatever length, without giving up the interpreter.
 
-    Whoever does so while it has the writer's lock gives it to a thread that waits for that lock; both then wait for each
-    other to wake up: 200 µs and more, for a sum that takes one.
+    A thread that does so while it holds the writer's lock yields to a thread that waits for that lock; both then wait
+    for each other to wake up: 200 µs and more, for a sum that takes one.
     """
     if len(data) <= LONG:
         return crc32(data, value)

@@ -1,13 +1,13 @@
 """How far the log is known to reach: a lower bound beside the database, to tell a lost tail from a short one.
 
 An engine that finds its last records damaged drops them and opens as if they had never been. So the commit (by whatever
-number the engine counts them) known to be `written` (handed to the operating system) and `durable` (synced) is noted in a
-small mapped file after the fact. On opening, a log that ends before its mark has lost something, and the store refuses to
-serve. After a power cut only `durable` counts; within one boot of the machine (`boot_id`) nothing that was written can be
-missing, so `written` does.
+number the engine counts them) known to be `written` (handed to the operating system) and `durable` (synced) is noted in
+a small mapped file after the fact. On opening, a log that ends before its mark has lost something, and the store
+refuses to serve. After a power cut only `durable` counts; within one boot of the machine (`boot_id`) nothing that was
+written can be missing, so `written` does.
 
-The file is two slots of 32 bytes, each with a CRC, and a word that holds `written` alone with a check of its own, so that
-noting it costs one store; it is not synced itself, which can only make the bound lower.
+The file is two slots of 32 bytes, each with a CRC, and a word that holds `written` alone with a check of its own, so
+that noting it costs one store; it is not synced itself, which can only make the bound lower.
 """
 
 from __future__ import annotations

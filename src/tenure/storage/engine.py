@@ -71,6 +71,8 @@ class Traits:
     quotas: bool = True
     #: Whether a claim can be served by any queue, in turn.
     any_queue: bool = True
+    #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
+    grace_ms: int = 0
 
 
 class Reader(Protocol):
@@ -177,9 +179,9 @@ class Loader(Protocol):
     ) -> T:
         """Commit what `intend` wrote, take in the files it named, commit what `finish` wrote. Nothing comes between.
 
-        If `intend` raises, nothing is written. Once it is committed, the load must be finished: whoever opens the store
-        next and finds what it wrote calls `load` with `again`, with the same files. New rows only: no file may hold a
-        key that was ever written before.
+        If `intend` raises, nothing is written. Once it is committed, the load must be finished: the process that opens
+        the store next and finds what it wrote calls `load` with `again`, with the same files. New rows only: no file
+        may hold a key that was ever written before.
         """
 
 
@@ -214,9 +216,9 @@ class Engine(Protocol):
     def generation(self) -> int:
         """Changes whenever the engine had to forget what it keeps in memory beside the database.
 
-        That happens after an exception between the write and the end of a commit (Ctrl-C), and when the engine has opened its
-        database anew after a failed write. A layer that keeps something of the store in memory forgets it as well. Read it
-        inside a transaction.
+        That happens after an exception between the write and the end of a commit (Ctrl-C), and when the engine has
+        opened its database anew after a failed write. A layer that keeps something of the store in memory forgets it as
+        well. Read it inside a transaction.
         """
 
     #: Makes a transaction of a reader and the number of its first journal row. A layer above the engine may set it.

@@ -3,8 +3,8 @@
 At `disk`, a committer waits for a sync that covers its commit. The first to come leads one; those who come meanwhile
 sleep at its gate, and one of them leads the next. At `os`, nobody waits: a background thread syncs every interval.
 
-Nothing here is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing behind: locks are held
-by `with`, and whoever wakes looks again at how far the disk has come.
+Nothing here is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing behind: locks are
+held by `with`, and a thread that wakes looks again at how far the disk has come.
 
 A thread that has more to do than to wait (an event loop) runs its verbs `deferring`, and is told when they are durable
 (`call_when_durable`): all that it did meanwhile is in the next sync.
@@ -76,7 +76,10 @@ class GroupCommit:
         return version if self.grouped else 0
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
-        """Run without waiting for any sync. Also returns the commit that must be durable before anyone is told; 0: none."""
+        """Run without waiting for any sync.
+
+        Also returns the commit that must be durable before anyone is told; 0: none.
+        """
         self._deferred.newest = 0
         try:
             result = run()

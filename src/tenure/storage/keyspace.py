@@ -197,9 +197,6 @@ def payload_range(queue: int, job: bytes, first: int, count: int) -> tuple[bytes
     return payload_part(queue, job, first), payload_part(queue, job, first + count)
 
 
-pack_ready = _READY.pack  # queue number, 9 - priority, visible_at, job
-
-
 def ready(queue: int, priority: int, visible_at_ms: int, job: bytes) -> bytes:
     return _READY.pack(queue, 9 - priority, visible_at_ms, job)
 

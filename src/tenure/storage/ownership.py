@@ -1,8 +1,8 @@
 """Who has a store open: what its owner writes into the file OWNER, and what others make of it.
 
 A process id alone says little: two containers on one volume may both be process 1, and a number is used again after its
-process has ended. So a record has a random id, by which its writer knows its own; and boot id, pid namespace and start time
-of the process, by which others on the same system can tell whether it is still there.
+process has ended. So a record has a random id, by which its writer knows its own; and boot id, pid namespace and start
+time of the process, by which others on the same system can tell whether it is still there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import socket
 import time
 from pathlib import Path
 from typing import Any
+
+Record = dict[str, Any]
+"""The facts of `record`, as they were read back: those of an older version are fewer."""
 
 #: Ids of the records that this process has written and not withdrawn.
 _ours: set[str] = set()
@@ -43,7 +46,8 @@ def withdraw(id: str | None) -> None:
 def lets_in(written: bytes) -> bool:
     """Whether others may expect to be let in by a socket, soon if not now: by the owner, or by the one that follows it.
 
-    Of a record that cannot be read, or whose writer is gone, nothing is known: another process has only just taken the folder.
+    Of a record that cannot be read, or whose writer is gone, nothing is known: another process has only just taken the
+    folder.
     """
     found = _read(written)
     if found is None:
@@ -70,7 +74,7 @@ def described(written: bytes) -> tuple[str, str]:
     return who, f"Stop it (kill {found['pid']}), or give this one a folder of its own."
 
 
-def _read(written: bytes) -> dict[str, Any] | None:
+def _read(written: bytes) -> Record | None:
     try:
         found = json.loads(written)
         return found if isinstance(found["pid"], int) and isinstance(found["since"], int) and found["host"] else None
@@ -78,13 +82,13 @@ def _read(written: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _is_ours(found: dict[str, Any]) -> bool:
+def _is_ours(found: Record) -> bool:
     if "id" in found:
         return found["id"] in _ours
     return bool(found["pid"] == os.getpid())  # written by an older version
 
 
-def _gone(found: dict[str, Any]) -> bool:
+def _gone(found: Record) -> bool:
     """Whether its writer is known to have ended. Never true of one in another container or on another machine."""
     if found.get("place") != _place() or not found.get("start"):
         return False

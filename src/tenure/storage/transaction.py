@@ -45,6 +45,11 @@ class Transaction(Changes):
     """`storage.engine.Reader`, and the verbs that write. Nothing is seen, by itself or by others, before it commits."""
 
     __slots__ = ("get", "get_many", "keys", "next_commit", "reader", "scan")
+    #: Among how many times the rows it takes a claim chooses at random. More than 1 where hosts claim side by side: they
+    #: would all want the same first rows, and all but one would have to try again.
+    spread = 1
+    #: Whether the engine has a say in when an expired lease may be taken over: then `hold` is called.
+    holds_leases = False
 
     def __init__(self, reader: Reader, next_commit: int) -> None:
         self.writes = []
@@ -86,6 +91,13 @@ class Transaction(Changes):
 
     def guard(self, space: Space, key: bytes) -> None:
         """Conflict with a transaction that writes this key, without reading it. Nothing to do where there is one writer."""
+
+    def hold(self, lease: bytes, remaining_ms: int) -> None:
+        """The lease of this row of `leases` lasts so much longer. For engines that measure time by more than clocks."""
+
+    def may_take_over(self, lease: bytes) -> bool:
+        """Whether as much time has passed as `hold` said, by the engine's measure. True where only clocks decide."""
+        return True
 
     def next_append(self, space: Space) -> int:
         """The number the next `append` will get."""

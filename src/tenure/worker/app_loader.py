@@ -7,7 +7,8 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tenure.errors import InvalidArgument
 
@@ -38,7 +39,7 @@ def load_app(reference: str) -> App:
     found = _walk(module, module_name, attribute)
     if not _is_app(found):
         raise InvalidArgument(f"{reference} is a {type(found).__name__}, not an App")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def load_task(reference: str) -> Task[Any, Any, Any]:
@@ -52,14 +53,14 @@ def load_task(reference: str) -> Task[Any, Any, Any]:
     head, _, rest = attribute.partition(".")
     first = _walk(module, module_name, head)
     if _is_app(first) and rest:
-        return first.find(rest)  # type: ignore[no-any-return]
+        return first.find(rest)
     found = _walk(module, module_name, attribute)
     if not isinstance(found, Task):
         raise InvalidArgument(f"{reference} is a {type(found).__name__}, not a task")
     return found
 
 
-def load_module(name: str) -> Any:
+def load_module(name: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does: an installed command does not look where it stands
@@ -103,11 +104,12 @@ def load_for_child(reference: str) -> App:
         return load_app(reference)
     path, _, attribute = reference.removeprefix(CHILD_MAIN + "=").rpartition(":")
     # The tasks' names are those the parent gave them, which come from the program's file.
-    return runpy.run_path(path, run_name=CHILD_MAIN)[attribute]  # type: ignore[no-any-return]
+    found: App = runpy.run_path(path, run_name=CHILD_MAIN)[attribute]
+    return found
 
 
-def _walk(module: Any, module_name: str, path: str) -> Any:
-    found = module
+def _walk(module: ModuleType, module_name: str, path: str) -> object:
+    found: object = module
     for step in path.split("."):
         if not hasattr(found, step):
             apps = [name for name, value in vars(module).items() if _is_app(value)]
@@ -117,15 +119,15 @@ def _walk(module: Any, module_name: str, path: str) -> Any:
     return found
 
 
-def _only_app(module: Any, name: str) -> App:
+def _only_app(module: ModuleType, name: str) -> App:
     apps = {id(value): (attribute, value) for attribute, value in vars(module).items() if _is_app(value)}
     if len(apps) == 1:
-        return next(iter(apps.values()))[1]  # type: ignore[no-any-return]
+        return next(iter(apps.values()))[1]
     what = "no App" if not apps else f"several Apps ({', '.join(sorted(a for a, _ in apps.values()))})"
     raise InvalidArgument(f"module {name!r} has {what}: write {name}:NAME")
 
 
-def _is_app(value: object) -> bool:
+def _is_app(value: object) -> TypeGuard[App]:
     from tenure.worker.app import App
 
     return isinstance(value, App)

@@ -73,3 +73,21 @@ def test_each_filter_has_its_own_size(server: Server) -> None:
     with tenure.open(f"{server.url}?prefix=sizes&bloom_ghosts_capacity=0", sweep=False) as store:
         filters = store._backend._core.filters  # type: ignore[attr-defined]
         assert (filters.keys is None, filters.ghosts is None) == (False, True)
+
+
+def test_an_expired_lease_is_left_alone_for_the_grace(harness: RedisHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By claims, by sweeps and by callers that wait; whoever held it may not settle meanwhile."""
+    monkeypatch.setenv("TENURE_STORAGE_REDIS_GRACE", "20")
+    clock = ManualClock()
+    with harness.open(clock=clock) as store:
+        assert store.traits.grace_ms == 20_000
+        queue = store.queue("work")
+        queue.enqueue(b"x")
+        (held,) = queue.claim(lease=10)
+        clock.advance(29)
+        assert not queue.claim()
+        assert store.sweep().leases == 0
+        with pytest.raises(tenure.LeaseLost):
+            queue.ack(held)
+        clock.advance(2)
+        assert queue.claim(wait=0.5)[0].id == held.id

@@ -168,7 +168,7 @@ def test_callers_of_a_server_of_ours_are_served_as_soon_as_there_is_a_job(two: t
             waiting = [callers.submit(queue.claim, 1, 60, 60) for _ in range(4)]
             job = there.queue("other").enqueue(b"y")
             ending = callers.submit(remote.queue("other").wait_for, job.id, 60)
-            wait_until(lambda: len(here._backend._attendant._watches) == 5, "they do not wait")  # type: ignore[attr-defined]
+            wait_until(lambda: len(here._backend._watches._watches) == 5, "they do not wait")  # type: ignore[attr-defined]
             made = {there.queue("work").enqueue(b"x").id for _ in range(4)}
             assert {claim.result(60)[0].id for claim in waiting} == made
             there.queue("other").cancel(job.id)

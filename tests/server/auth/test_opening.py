@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tenure import SettingsError, SystemClock, Unauthenticated
 from tenure.cli.main import cli
 from tenure.protocol.identity import Identity
-from tenure.server.auth.configuration import authenticator, configured
+from tenure.server.auth.configuration import authenticator
 from tenure.server.auth.keys import from_secret, key_id
 from tenure.server_settings import Auth, Secret
 from tests.server.auth.conftest import ED, RSA, SECRET, bearing, private_pem, public_pem
@@ -150,8 +150,6 @@ def test_tokens_that_are_not_made(args: tuple[str, ...], says: str):
 
 def test_no_source_is_no_authentication():
     assert authenticator(Auth()) is None
-    assert not configured(Auth())
-    assert configured(Auth(key_file="x"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Charts as SVG: lines, filled areas, a heat map, bars and timelines. Colours are names that the page's style gives values.
+"""Charts as SVG: lines, filled areas, a heat map, bars and timelines. Colours are names that the page's style gives
+values.
 
 Every chart carries its numbers as JSON beside it, for the few lines of script that show them under the pointer.
 """

@@ -59,7 +59,10 @@ _TICKS = (
 
 
 def ticks(begin_ms: int, end_ms: int, most: int = 7) -> list[tuple[int, str]]:
-    """(moment, label) of at most `most` round moments. A label has the date where the day begins, and the first one has."""
+    """(moment, label) of at most `most` round moments.
+
+    A label has the date where the day begins, and the first one has.
+    """
     size = next((size for size in _TICKS if (end_ms - begin_ms) / size <= most), _TICKS[-1])
     found: list[tuple[int, str]] = []
     day = ""

@@ -35,8 +35,8 @@ def report(
 ) -> Summary:
     """Write the report of a store or of a history to the file `path`.
 
-    `source` is an open store, a store's address, or the folder that `tenure spark history` keeps. `slo` is in seconds (60);
-    a history has its own. `tenure.spark.jobs.report` is the same for histories beyond about a million events.
+    `source` is an open store, a store's address, or the folder that `tenure spark history` keeps. `slo` is in seconds
+    (60); a history has its own. `tenure.spark.jobs.report` is the same for histories beyond about a million events.
     """
     began = time.monotonic()
     return written(facts_of(source, title=title, slo=slo, token=token, told=told), path, began, told)

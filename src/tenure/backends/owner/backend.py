@@ -21,6 +21,7 @@ from tenure.clock import Clock
 from tenure.process import Layer, closed_at_exit
 from tenure.protocol.dispatcher import Dispatcher
 from tenure.protocol.limits import Limits
+from tenure.queueing.core import INSPECT_LIMIT
 from tenure.storage.engine import Engine, Traits
 from tenure.storage.folder import SOCKET
 
@@ -33,9 +34,15 @@ class OwnerBackend(KvBackend):
     """The embedded backend of a process that others may join."""
 
     def __init__(
-        self, engine: Engine, url: str, clock: Clock, folder: Path, journal_retention: float = JOURNAL_RETENTION
+        self,
+        engine: Engine,
+        url: str,
+        clock: Clock,
+        folder: Path,
+        journal_retention: float = JOURNAL_RETENTION,
+        inspect_limit: int = INSPECT_LIMIT,
     ) -> None:
-        super().__init__(engine, url, clock, journal_retention)
+        super().__init__(engine, url, clock, journal_retention, inspect_limit)
         self._socket = folder / SOCKET
         self._listener: Listener | None = None
         self._traits = engine.traits

@@ -3,7 +3,7 @@
     redis://[user:password@]host[:port][/db]            one server         rediss:// the same over TLS
     redis+unix:///path/to/socket                        one server on this machine
     redis+cluster://host[:port][,host[:port]…]          a cluster          rediss+cluster:// over TLS
-    redis+sentinel://host[:port][,…]/service[/db]       whoever Sentinel says is the primary
+    redis+sentinel://host[:port][,…]/service[/db]       the primary that Sentinel names
 
 `valkey` stands wherever `redis` does. Options follow a `?`: those of `storage.redis`, by their names.
 """
@@ -41,10 +41,6 @@ class Address(NamedTuple):
     options: dict[str, str] = {}  # noqa: RUF012 - never changed
     #: As given, without the password: for people, logs and metrics.
     shown: str = ""
-
-
-def is_redis(scheme: str) -> bool:
-    return _SCHEME.match(scheme) is not None
 
 
 def parse(url: str) -> Address:

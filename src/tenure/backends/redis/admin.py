@@ -26,7 +26,7 @@ from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.contract.backend import Progress
 from tenure.errors import QueueNotEmpty
 from tenure.model.job import Replayed, Swept
-from tenure.model.lifecycle import Reason, State
+from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
@@ -152,11 +152,7 @@ def _fitting(core: Core, shard: Shard, jobs: Sequence[bytes], request: ReplayReq
         state = decode_state(raw, job)
         if state.state != State.DEAD or state.token != expected.get(job, state.token):
             continue
-        if request.reason is not None and Reason(state.reason).name.lower() != request.reason:
-            continue
-        if request.since_ms is not None and state.ended_at_ms < request.since_ms:
-            continue
-        if request.before_ms is not None and state.ended_at_ms >= request.before_ms:
+        if not request.covers(state.reason, state.ended_at_ms):
             continue
         if request.error is not None and request.error not in (error or b"").decode("utf-8", "replace"):
             continue
@@ -282,7 +278,7 @@ def sweep(core: Core) -> Swept:
     totals = dict.fromkeys(_SWEPT, 0)
     more = False
     for shard in core.shards.shards():
-        *counted, left = core.commands.call(shard.base, "sweep", random.random())
+        *counted, left = core.commands.call(shard.base, "sweep", random.random(), core.grace_ms)
         more = more or bool(left)
         for name, count in zip(_SWEPT, counted, strict=True):
             totals[name] += count

@@ -23,7 +23,7 @@ from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
-from tenure.queueing.watches import Attendant
+from tenure.queueing.watches import WatchThread
 from tenure.storage.engine import Traits
 
 
@@ -32,7 +32,7 @@ class RedisBackend(NetworkServing):
         self._core = core
         self.url = url
         self.traits = traits
-        self._attendant = Attendant(RedisWatchSource(core))
+        self._watches = WatchThread(RedisWatchSource(core))
 
     def once(self, request: bytes) -> RedisBackend:
         return _Once(self, request)
@@ -100,7 +100,7 @@ class RedisBackend(NetworkServing):
         raise InvalidArgument("a Redis store does not claim from any queue: name the queues, with store.claim([...])")
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        return self._attendant.watch(topics, wait_ms, told)
+        return self._watches.watch(topics, wait_ms, told)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return consume.settle(self._core, name, items)
@@ -203,6 +203,9 @@ class RedisBackend(NetworkServing):
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return journal.events(self._core, after, limit, wait_ms, consumer)
 
+    def newest_events(self, limit: int) -> EventPage:
+        return journal.newest(self._core, limit)
+
     def forget_consumer(self, consumer: str) -> bool:
         return journal.forget_consumer(self._core, consumer)
 
@@ -230,7 +233,7 @@ class RedisBackend(NetworkServing):
         raise InvalidArgument("here every queue has a journal of its own: read them together with events")
 
     def close(self) -> None:
-        self._attendant.stop()
+        self._watches.stop()
         self._core.notifications.close()
         self._core.commands.close()
 

@@ -147,7 +147,7 @@ def _claim_step(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, c
     asked = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
     reply = core.commands.call(
         shard.base, "claim", lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker,
-        claim_id, asked, random.random(), core.inspect_limit,
+        claim_id, asked, random.random(), core.inspect_limit, core.grace_ms,
     )  # fmt: skip
     if reply[0] == b"E":
         if reply[1] == b"lost":

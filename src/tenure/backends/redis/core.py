@@ -24,10 +24,18 @@ INSPECT_LIMIT = 200
 
 class Core:
     def __init__(
-        self, commands: Commands, prefix: str, partitions: int, clock: Clock, inspect_limit: int = INSPECT_LIMIT
+        self,
+        commands: Commands,
+        prefix: str,
+        partitions: int,
+        clock: Clock,
+        inspect_limit: int = INSPECT_LIMIT,
+        grace_ms: int = 0,
     ) -> None:
         self.commands = commands
         self.inspect_limit = inspect_limit
+        #: How long past its end an expired lease is left alone (`storage.redis.grace`).
+        self.grace_ms = grace_ms
         self.clock = clock
         self.shards = Shards(commands, prefix, partitions)
         self.notifications = Notifications(commands, clock)

@@ -21,6 +21,8 @@ from tenure.model.names import QueueName
 from tenure.queueing.core import JOURNAL_LINE
 
 _ROWS = 200
+#: Rows of each shard that `newest` reads at most.
+_NEWEST_ROWS = 2_000
 _VERSION = 1
 Place = tuple[int, int]
 """The commit to read next, and how many of its events were read."""
@@ -102,6 +104,20 @@ def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str 
         if len(found) >= limit:
             break
     return EventPage(found, cursor(core, places))
+
+
+def newest(core: Core, limit: int) -> EventPage:
+    """The last events of all shards, merged by time, oldest first."""
+    places: dict[int, Place] = {}
+    streams = []
+    for shard in core.shards.shards():
+        key = shard.base + b":journal"
+        entries = core.commands.plain(key, "XREVRANGE", key, "+", "-", "COUNT", min(limit, _NEWEST_ROWS))
+        rows = [decode_row(int(entry[0].split(b"-")[0]), _value(entry[1])) for entry in reversed(entries)]
+        places[shard.number] = (rows[-1].commit + 1, 0) if rows else (1, 0)
+        streams.append(_merged(shard, rows, (0, 0)))
+    found = [event for _, _, event, _ in heapq.merge(*streams, key=lambda item: item[:2])]
+    return EventPage(found[-limit:], cursor(core, places))
 
 
 class _Trimmed(Exception):

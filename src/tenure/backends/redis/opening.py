@@ -52,7 +52,7 @@ def open_redis(
         refused = commands.prepare()
         if refused is not None:
             remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
-        core = Core(commands, chosen.prefix, chosen.partitions, clock, inspect_limit)
+        core = Core(commands, chosen.prefix, chosen.partitions, clock, inspect_limit, round(1000 * chosen.grace))
         _claim_format(core, address.shown)
         core.filters = _filters(chosen, clock)
     except (Unavailable, OpenError) as exc:
@@ -76,6 +76,7 @@ def open_redis(
         journal="queue",
         quotas=False,
         any_queue=False,
+        grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks
 

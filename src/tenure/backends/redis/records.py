@@ -15,7 +15,6 @@ import msgspec
 
 from tenure.errors import Corrupt
 from tenure.model.durations import duration_ms
-from tenure.model.ids import NO_ID
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 from tenure.storage.checksum import crc32
@@ -292,6 +291,3 @@ def decode_row(commit: int, value: bytes) -> Row:
     if len(events) != count:
         raise Corrupt(f"journal row {commit} has {len(events)} events instead of {count}")
     return Row(commit, time_ms, first, events)
-
-
-NO_LEASE = NO_ID

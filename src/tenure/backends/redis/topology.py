@@ -37,8 +37,12 @@ class Topology(Protocol):
     def close(self) -> None: ...
 
 
-def topology(address: Address, timeout: float, tls: dict[str, Any] | None = None) -> Topology:
-    options: dict[str, Any] = {
+Options = dict[str, Any]
+"""Keyword arguments of redis-py's clients."""
+
+
+def topology(address: Address, timeout: float, tls: Options | None = None) -> Topology:
+    options: Options = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
@@ -66,7 +70,7 @@ def _client(**options: Any) -> redis.Redis:
     return packing_in_python(redis.Redis(**options))
 
 
-def _without_notifications() -> dict[str, Any]:
+def _without_notifications() -> Options:
     try:
         from redis.maint_notifications import MaintNotificationsConfig
     except ImportError:  # a driver that does not have them
@@ -95,7 +99,7 @@ class _One:
 
 
 class _Sentinel(_One):
-    def __init__(self, address: Address, options: dict[str, Any]) -> None:
+    def __init__(self, address: Address, options: Options) -> None:
         from redis import sentinel
 
         self._options = options
@@ -126,7 +130,7 @@ class _Sentinel(_One):
 
 
 class _Cluster:
-    def __init__(self, hosts: tuple[Place, ...], options: dict[str, Any]) -> None:
+    def __init__(self, hosts: tuple[Place, ...], options: Options) -> None:
         self._options = options
         self._lock = threading.Lock()
         self._known: dict[Place, redis.Redis] = {}

@@ -39,7 +39,7 @@ class RedisWatchSource:
             plan = NEVER
             core.notifications.plans.pop(name, None)  # without a plan, anything that becomes due wakes the first waiter
             for shard in core.shards.find_or_register(name).shards:
-                due, now = core.commands.call(shard.base, "due")
+                due, now = core.commands.call(shard.base, "due", core.grace_ms)
                 if due >= 0:
                     plan = min(plan, due)
                     left = self.now_ms() + due - now

@@ -23,7 +23,7 @@ from tenure.errors import (
     Unavailable,
 )
 from tenure.model.event import EventPage
-from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.model.quota import Quota
@@ -210,12 +210,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
 
     def queues(self, tenant: str | None) -> QueueInfos:
         reply = self._ask(OPERATIONS["queues"], "/v1/queues", tenant, None, m.QueueList)
-        return [
-            QueueInfo(
-                tenant=q.tenant, queue=q.queue, number=q.number, paused=q.paused, policy=q.policy, counts=q.counts
-            )
-            for q in reply.queues
-        ]
+        return [queue.info() for queue in reply.queues]
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{quote(tenant, safe='')}", None, quota, m.Done, wait_ms=LONG_MS)
@@ -256,6 +251,11 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)
         return self._ask(OPERATIONS["events"], path, None, None, EventPage, wait_ms=wait_ms)
+
+    def newest_events(self, limit: int) -> EventPage:
+        return self._ask(
+            OPERATIONS["newest_events"], "/v1/events/newest" + query_of(limit=limit), None, None, EventPage
+        )
 
     # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ from tenure.protocol.messages.administration import (
     EventsQuery as EventsQuery,
     ListAllQuery as ListAllQuery,
     ListQuery as ListQuery,
+    NewestQuery as NewestQuery,
     PurgeBody as PurgeBody,
     QueueBody as QueueBody,
     QueueList as QueueList,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from tenure.errors import InvalidArgument
 from tenure.model.event import Event
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import Counts
+from tenure.model.job import Counts, QueueInfo
 from tenure.model.quota import QuotaInfo
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
@@ -44,6 +45,10 @@ class EventsQuery(Request):
     consumer: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
+class NewestQuery(Request):
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
+
+
 class UpcomingQuery(Request):
     before_ms: Annotated[int, Meta(ge=0, le=2**62)] = 2**62
     after_ms: Annotated[int, Meta(ge=0, le=2**62)] = 0
@@ -63,6 +68,15 @@ class QueueBody(Struct, frozen=True, kw_only=True):
     paused: bool
     policy: Policy
     counts: Counts
+    #: Since when the oldest ready job has been ready; null: there is none, or it is not known.
+    oldest_at_ms: int | None = None
+
+    @classmethod
+    def of(cls, info: QueueInfo) -> QueueBody:
+        return cls(**asdict(info))
+
+    def info(self) -> QueueInfo:
+        return QueueInfo(**asdict(self))
 
 
 class QueueList(Struct, frozen=True):

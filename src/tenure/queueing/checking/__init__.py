@@ -1,14 +1,14 @@
-"""Is everything as it must be? The invariants, verified over one moment of the store in bounded memory.
+"""`check`: verifies the invariants on a snapshot of the store, in bounded memory.
 
 1. A job is in exactly one state, and in exactly the index row of that state.                     `jobs`, `strays`
 2. Every index row points at a job in that state; every leased job names a lease that holds it.   `strays`, `leases`
 3. A lease with no open job has no row left, and nothing due.                                     `leases`
-4. Counters equal a recount.                                                                      `numbers`
-5. Conservation, per queue: enqueued = waiting + leased + done + dead + removed.                  `numbers`
+4. Counters equal a recount.                                                                      `counters`
+5. Conservation, per queue: enqueued = waiting + leased + done + dead + removed.                  `counters`
 6. The journal, as far back as it is kept, leads to the same states as the tables.                `journal`
 7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
 8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
-9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `meters`
+9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `quota_usage`
 10. A queue that has waiting jobs has a place among those that take turns.                        `turns`
 """
 
@@ -32,7 +32,7 @@ from tenure.queueing.checking.repair import mend
 from tenure.queueing.checking.survey import Fault, Progress, Survey
 from tenure.queueing.core import Core
 
-#: Mending one thing may show another (a state made again needs its index row): so often is the store looked at anew.
+#: Repairing one fault may show another (a rebuilt state needs its index row): the check runs this many times at most.
 _PASSES = 4
 
 

@@ -1,4 +1,4 @@
-"""A job whose state is lost: the journal's last word on it stands for the state; without one, it waits from the start."""
+"""A job whose state is lost gets the state of its last event in the journal; without one, it waits as if just enqueued."""
 
 from __future__ import annotations
 

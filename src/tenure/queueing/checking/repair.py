@@ -1,7 +1,8 @@
-"""Mending what a check found: each fault in a transaction of its own, looked at anew inside it, each said.
+"""`check(repair=True)`: repairs what the check found. Each fault is verified again and repaired in one transaction.
 
-What can be made again from what is left, is: index and due rows from states, states from the journal's last word on the
-job, a lease by giving its jobs back, counters by the difference. What is lost is removed, and said to be lost.
+What can be derived from other rows is made anew: index and due rows from states, states from the job's last event in
+the journal, counters from a recount. The jobs of a broken lease are given back. What is lost is removed, and reported
+as lost.
 """
 
 from __future__ import annotations

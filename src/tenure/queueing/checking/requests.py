@@ -1,4 +1,4 @@
-"""Every outcome that is kept can be read, whole, and is due to be forgotten."""
+"""Every remembered outcome of a request can be read, has all its parts, and has a row in `due` that ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small spaces: queues, settings, keys, remembered claims; and the engine's own count of rows."""
+"""Rows of queues, settings, idempotency keys and remembered claims; and the engine's own count of rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a check sees and notes down, and how it reads on past damage.
+"""What a check has counted and found so far, and how it reads on past damaged rows.
 
-Whether an index holds more than it should is told by counting: every row that must be there is looked up (`expected`),
-so a space with no more rows than that has no stray one. Only if the counts differ are its rows looked at one by one.
+Stray index rows are found by counting: the check looks up every row that must be there and counts it in `expected`. If
+a space has no more rows than that, it has no stray one; only if the counts differ are its rows read one by one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Survey:
             self._progress(self.jobs + self.events, None)
 
     def rows(self, space: Space, chunk: int = 1000) -> Iterator[list[Row]]:
-        """Every row of a space that can be read. Each that cannot is a fault; where the engine tells its key, it is passed."""
+        """Every row of a space that can be read.
+
+        Each that cannot is a fault; where the engine tells its key, it is passed.
+        """
         begin = b""
         self.read[space] = 0
         while True:

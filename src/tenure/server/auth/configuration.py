@@ -11,10 +11,6 @@ from tenure.server_settings import Auth
 SOURCES = ("secret", "secret_file", "key_file", "jwks_url")
 
 
-def configured(auth: Auth) -> bool:
-    return any(getattr(auth, name) for name in SOURCES)
-
-
 def rules_of(auth: Auth) -> Rules:
     return Rules(auth.issuer, auth.audience, auth.tenant_claim, auth.leeway)
 

@@ -1,4 +1,5 @@
-"""The jobs around the pipelines: what reads, writes and commits. `tenure spark NAME` runs one; so does a scheduler's Python.
+"""The jobs around the pipelines: what reads, writes and commits. `tenure spark NAME` runs one; so does a scheduler's
+Python.
 
     load history report audit replay migrate archive restore
 

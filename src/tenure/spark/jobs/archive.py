@@ -15,9 +15,6 @@ the other raises RunConflict with nothing removed from the store.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,15 +26,19 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from tenure.analysis.commit_log import CommitLog, new_attempt
+from tenure.analysis.history_folder import local
 from tenure.errors import Corrupt, InvalidArgument, TenureError
 from tenure.spark.jobs import journal
-from tenure.spark.jobs.lake import RunConflict, create_once, local, new_attempt, rows_in
+from tenure.spark.jobs.lake import rows_in
 from tenure.spark.jobs.migrate import _into
 from tenure.spark.jobs.summary import Summary, Told, quietly
 from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
 
 BATCH = 500
+#: The note of a run whose jobs are out of the store.
+_REMOVED = "removed"
 #: Row groups of at most so many bytes, looked at from the first row on: some payloads are 8 MiB, and Spark's writer and
 #: readers hold a row group in memory.
 _SMALL_GROUPS = {
@@ -68,58 +69,48 @@ class Archived(msgspec.Struct, kw_only=True):
 class Archive:
     def __init__(self, root: str) -> None:
         self.root = local(root, "an archive")
-        self._log = self.root / "_log"
+        self.log = CommitLog(self.root, Archived)
 
     def entries(self) -> list[Archived]:
-        paths = sorted(self._log.glob("[0-9]*[0-9].json"))
-        return [msgspec.json.decode(path.read_bytes(), type=Archived) for path in paths]
+        return self.log.entries()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keep other runs out, of this host and of others that share the file system. Raises ArchiveBusy."""
-        self._log.mkdir(parents=True, exist_ok=True)
-        with (self._log / ".lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ArchiveBusy(f"another run is at work on the archive {self.root}") from None
+        """Keep other runs out. Raises ArchiveBusy."""
+        with self.log.lock() as held:
+            if not held:
+                raise ArchiveBusy(f"another run is at work on the archive {self.root}")
             yield
 
-    def discard(self, place: str) -> None:
-        """Remove the files of one attempt, and its run's folder if no other attempt is in it."""
-        path = self.root / place
-        shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
-
-    def commit(self, entry: Archived) -> None:
-        if not create_once(self._log / f"{entry.number:012}.json", msgspec.json.encode(entry)):
-            raise RunConflict(entry.number)
-
     def removed(self, entry: Archived) -> bool:
-        return (self._log / f"{entry.number:012}.removed.json").exists()
+        return self.log.has_note(entry, _REMOVED)
 
     def set_removed(self, entry: Archived, removed: int, changed: int) -> None:
-        said = msgspec.json.encode({"removed": removed, "changed": changed})
-        create_once(self._log / f"{entry.number:012}.removed.json", said)
+        self.log.add_note(entry, _REMOVED, {"removed": removed, "changed": changed})
 
     def read(self, spark: SparkSession) -> DataFrame | None:
         """Every job archived, as it was archived last."""
         places = [str(self.root / entry.place) for entry in self.entries() if entry.jobs]
         if not places:
             return None
-        newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"))
-        rows = spark.read.parquet(*places).withColumn("_newest", F.row_number().over(newest))
-        return rows.where("_newest = 1").drop("_newest")
+        rows = spark.read.parquet(*places)
+        if len(places) == 1:
+            return rows
+        # Only names and numbers are sorted: payloads of 8 MiB would not fit into Java's memory.
+        rows = rows.withColumn(
+            "_run", F.regexp_extract("_metadata.file_path", r"/run=(\d+)/[^/]+/[^/]+$", 1).cast("int")
+        )
+        newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"), F.desc("_run"))
+        named = rows.select("tenant", "queue", "id", "token", "_run").withColumn("_place", F.row_number().over(newest))
+        older = named.where("_place > 1").select("tenant", "queue", "id", "_run")
+        return rows.join(F.broadcast(older), ["tenant", "queue", "id", "_run"], "left_anti").drop("_run")
 
     def vacuum(self) -> None:
         """Remove the files of attempts that can no longer be committed: those whose number is taken."""
         entries = self.entries()
-        logged = {entry.place for entry in entries}
-        for path in list(self.root.glob("jobs/run=*/*")):
-            number, place = path.parent.name.removeprefix("run="), path.relative_to(self.root).as_posix()
-            if place not in logged and number.isdigit() and int(number) <= len(entries):
-                self.discard(place)
+        self.log.vacuum(
+            {entry.place for entry in entries}, lambda label: label.isdigit() and int(label) <= len(entries)
+        )
 
 
 def archive(
@@ -190,11 +181,11 @@ def _archive(
             checksum=f"{int(wanted.total):x}",
         )
         told(f"committing {jobs:,} jobs")
-        kept.commit(entry)
+        kept.log.commit(entry)
         removed, changed = _remove(kept, url, entry, told)
         facts["run"] = number
     else:
-        kept.discard(place)
+        kept.log.discard(place)
     return Summary(
         job="archive",
         read=jobs,

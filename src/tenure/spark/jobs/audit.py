@@ -41,7 +41,12 @@ def audit(
     return summary(counted, violations, total, output, time.monotonic() - began)
 
 
-def _counts(url: str, snapshot: str) -> dict[str, int]:
+def is_short(url: str) -> bool:
+    """Whether there is so little to look at that starting Java takes most of the time. Needs no Spark."""
+    return sum(_counts(url).values()) <= FEW
+
+
+def _counts(url: str, snapshot: str | None = None) -> dict[str, int]:
     """How much there is to look at, as the store itself counts it: nothing is scanned."""
     counters = bulk.read(url, "counters", columns=["counter", "value"], snapshot=snapshot).to_pylist()
     jobs = sum(row["value"] for row in counters if row["counter"] in _STORED)

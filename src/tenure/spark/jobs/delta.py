@@ -1,7 +1,8 @@
-"""A history's tables as Delta tables, through `deltalake`: no jar of Spark's is needed, and any reader of Delta can read them.
+"""A history's tables as Delta tables, through `deltalake`: no jar of Spark's is needed, and any reader of Delta can
+read them.
 
-Run by run, from the logged Parquet files. Each Delta commit carries the run's number as an application transaction, so a
-run is added once, whatever was killed in between; what is open is replaced.
+Run by run, from the logged Parquet files. Each Delta commit carries the run's number as an application transaction, so
+a run is added once, whatever was killed in between; what is open is replaced.
 """
 
 from __future__ import annotations

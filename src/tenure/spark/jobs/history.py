@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.storagelevel import StorageLevel
 
 from tenure.analysis import attempts, metrics
+from tenure.analysis.commit_log import new_attempt
 from tenure.analysis.pauses import CHANGES, paused_hours
 from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk import snapshot_locations
@@ -24,7 +25,7 @@ from tenure.bulk.schemas import ddl
 from tenure.errors import Corrupt, InvalidArgument
 from tenure.spark.jobs import journal, parquet_files
 from tenure.spark.jobs.journal import SHARD
-from tenure.spark.jobs.lake import Entry, Lake, new_attempt, rows_in
+from tenure.spark.jobs.lake import Entry, Lake, rows_in
 from tenure.spark.jobs.parquet_files import Written
 from tenure.spark.jobs.sizing import sized
 from tenure.spark.snapshots import snapshot
@@ -66,7 +67,7 @@ def history(
     with snapshot(url, name="history") as snap:
         entry = _Run(spark, lake, last, start, end, slo, told).write(url, snap.id)
     told("committing")
-    lake.commit(entry)
+    lake.log.commit(entry)
     lake.vacuum()
     if consumer is not None:
         journal.register(url, consumer, entry.end)

@@ -36,12 +36,14 @@ def load(
     bulk: bool = False,
     told: Told = quietly,
 ) -> Summary:
-    """Rows of `path`, or of the query `sql`, as jobs of `queue`. With the same `write_id` again, nothing is added twice.
+    """Rows of `path`, or of the query `sql`, as jobs of `queue`. With the same `write_id` again, nothing is added
+    twice.
 
-    The summary is of the write as the store recorded it, whatever else happens to the queue meanwhile: `written` jobs were
-    added by this run, `read` and `rejected` are rows of the whole write, `duplicates` had a key that was there.
+    The summary is of the write as the store recorded it, whatever else happens to the queue meanwhile: `written` jobs
+    were added by this run, `read` and `rejected` are rows of the whole write, `duplicates` had a key that was there.
     With `path` and `sql` both, the query is over the file's rows, as the table `input`. Rows that cannot be read or are
-    no valid jobs go to the folder `quarantine` with their reason; without one, the first ends the load with nothing added.
+    no valid jobs go to the folder `quarantine` with their reason; without one, the first ends the load with nothing
+    added.
     """
     began = time.monotonic()
     write_id = write_id or f"load-{uuid.uuid4().hex}"

@@ -27,8 +27,8 @@ ROWS = 20_000
 def migrate(spark: SparkSession, source: str, target: str, *, told: Told = quietly) -> Summary:
     """Copy every job of `source` into `target`; run again, it goes on where it stopped.
 
-    The queues of the target are paused until both hold the same. What happens at the source after the snapshot was taken
-    is not copied: let it rest.
+    The queues of the target are paused until both hold the same. What happens at the source after the snapshot was
+    taken is not copied: let it rest.
     """
     began = time.monotonic()
     if source == target:

@@ -1,4 +1,6 @@
-"""`replay`: dead letters chosen by a SQL predicate over the table `jobs`, brought back where they are still what was read."""
+"""`replay`: dead letters chosen by a SQL predicate over the table `jobs`, brought back where they are still what was
+read.
+"""
 
 from __future__ import annotations
 

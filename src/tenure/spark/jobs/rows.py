@@ -60,7 +60,10 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 class Restoring:
-    """Puts batches of the table `jobs` into the store `url`, on an executor. Idempotent: jobs that are there are left."""
+    """Puts batches of the table `jobs` into the store `url`, on an executor.
+
+    Idempotent: jobs that are there are left.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url

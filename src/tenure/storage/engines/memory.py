@@ -110,8 +110,8 @@ class MemoryEngine:
         self._closed = False
         self.generation = 0
         self.begin: Callable[[Reader, int], Transaction] = Transaction
-        #: Changes that are being applied: an exception (Ctrl-C) may leave some of them undone, and then the next to take
-        #: the writer's lock applies them again, which comes to the same.
+        #: Changes that are being applied: an exception (Ctrl-C) may leave some of them undone, and then the next to
+        #: take the writer's lock applies them again, which comes to the same.
         self._applying: Changes | None = None
         self._counts: dict[bytes, bytes] = {}
 

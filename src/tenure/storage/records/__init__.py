@@ -72,6 +72,7 @@ from tenure.storage.records.journal import (
     pack_event_middle,
     pack_event_text,
     pack_lone_event,
+    rebase_journal,
     split_ref,
 )
 from tenure.storage.records.leases import (
@@ -119,6 +120,7 @@ from tenure.storage.records.states import (
     seal_states,
     state_fields,
     state_rows,
+    with_last_event,
 )
 from tenure.storage.records.structs import (
     ClockRecord,
@@ -248,6 +250,7 @@ __all__ = [
     "pack_job",
     "pack_lone_event",
     "pack_state",
+    "rebase_journal",
     "seal",
     "seal_state",
     "seal_states",
@@ -258,5 +261,6 @@ __all__ = [
     "state_rows",
     "unpack_crc",
     "unseal",
+    "with_last_event",
     "with_one_less",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -18,6 +18,8 @@ EVENT_BYTES = _EVENT.size
 EVENTS_A_ROW = 1000
 REF_BITS = 10
 REF_BYTES = 8
+_REF = Struct(">Q")
+_PREVIOUS_AT = EVENT_BYTES - 16  # in an event: before the reference to its text
 
 #: The pieces of an event, for those who write many at once: head + job + lease + middle + text reference.
 pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queue
@@ -77,6 +79,19 @@ def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes
     """As `encode_journal`, of events that are one piece of bytes already."""
     body = _pack_journal(V1, 0, events, first_number, time_ms) + rest
     return body + pack_crc(crc32_held(body))
+
+
+def rebase_journal(value: bytes, first_number: int, time_ms: int, previous: Callable[[int], int]) -> bytes:
+    """The row with another first number and time, and each event's reference to the one before it made anew."""
+    body = bytearray(unseal("a journal row", value))
+    version, reserved, events, _, _ = _JOURNAL.unpack_from(body)
+    _JOURNAL.pack_into(body, 0, version, reserved, events, first_number, time_ms)
+    for at in range(_JOURNAL.size + _PREVIOUS_AT, _JOURNAL.size + events * EVENT_BYTES, EVENT_BYTES):
+        (ref,) = _REF.unpack_from(body, at)
+        if ref:
+            _REF.pack_into(body, at, previous(ref))
+    whole = bytes(body)
+    return whole + pack_crc(crc32_held(whole))
 
 
 def decode_journal_header(value: bytes) -> JournalHeader:

@@ -12,9 +12,7 @@ from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack
 _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack
 _unpack_lease = _LEASE.unpack_from
-LEASE_BYTES = _LEASE_BYTES = _LEASE.size + 4
-#: As stored, with the checksum as one more field: for whoever has looked at the length, and compares it.
-unpack_sealed_lease = Struct(_LEASE.format + "I").unpack
+_LEASE_BYTES = _LEASE.size + 4
 
 
 class LeaseRecord(NamedTuple):
@@ -49,14 +47,14 @@ def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, 
 
 
 def with_one_less(value: bytes) -> bytes:
-    """The lease, of which one more job is settled; whoever asks has checked it."""
+    """The lease's row with one open job less. Requires: the caller has checked the row."""
     version, expires, granted, given, still_open, lost, claim, worker = _unpack_lease(value)
     body = _pack_lease(version, expires, granted, given, still_open - 1, lost, claim, worker)
     return body + pack_crc(crc32(body))
 
 
 def lease_fields(value: bytes, lease: bytes) -> tuple[Any, ...]:
-    """As `decode_lease`, as a plain tuple: for whoever takes it apart at once."""
+    """The fields that `decode_lease` returns, as a plain tuple, which is quicker to make."""
     if len(value) == _LEASE_BYTES and crc32(value[:-4]) == unpack_crc(value, _LEASE_BYTES - 4)[0] and value[0] == V1:
         return _unpack_lease(value)
     raise damaged(f"lease {lease.hex()}", value)

@@ -101,7 +101,7 @@ def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence
 
 
 class NewSegment:
-    """What never changes about the jobs of a segment, as whoever makes it knows it."""
+    """What never changes about the jobs of a segment, as its maker has it in memory."""
 
     __slots__ = ("_jobs", "_payloads", "count", "created_at_ms")
 
@@ -143,7 +143,10 @@ class Segment(NewSegment):
     __slots__ = ("ids", "payloads_at", "size", "sums_at", "value", "whole")
 
     def __init__(self, value: bytes) -> None:
-        """Raises if it cannot be told which jobs these are. A damaged payload is that of one job alone (`whole` is False)."""
+        """Raises if it cannot be told which jobs these are.
+
+        A damaged payload is that of one job alone (`whole` is False).
+        """
         end = len(value) - 4
         self.whole = end > _HEAD + 4 and crc32_held(memoryview(value)[:end]) == unpack_crc(value, end)[0]
         version, count, created = _SEGMENT.unpack_from(value) if end > _HEAD else (0, 0, 0)
@@ -188,7 +191,9 @@ class Segment(NewSegment):
         return [value[at:until] for at, until in pairwise(places)]
 
     def job_rows(self, first: int, end: int) -> list[bytes]:
-        """Their rows in `jobs`, with the checksums they were given at first: a payload damaged since does not fit its own."""
+        """Their rows in `jobs`, with the checksums they were given at first: a payload damaged since does not fit its
+        own.
+        """
         payloads, size = self.payloads(first, end), self.size
         sums = _numbers(end - first).unpack_from(self.value, self.sums_at + first * 4)
         if size is not None:

@@ -61,12 +61,20 @@ def encode_state(record: StateRecord) -> bytes:
     return seal_state(*record)
 
 
+def with_last_event(value: bytes, ref: int) -> bytes:
+    """A stored state with another last event. One that is damaged stays as it is."""
+    if len(value) != STATE_BYTES or crc32(value[:-4]) != unpack_crc(value, _STATE_BODY)[0]:
+        return value
+    body = value[:STATE_ALIKE] + ref.to_bytes(8, "big") + value[STATE_ALIKE + 8 : -4]
+    return body + pack_crc(crc32(body))
+
+
 StateFields = tuple[Any, ...]
 """What a `StateRecord` holds, in its order."""
 
 
 def state_fields(value: bytes, job: bytes) -> StateFields:
-    """As `decode_state`, as a plain tuple: for whoever takes it apart at once."""
+    """The fields that `decode_state` returns, as a plain tuple, which is quicker to make."""
     if len(value) == STATE_BYTES and crc32(value[:-4]) == unpack_crc(value, _STATE_BODY)[0] and value[0] == V1:
         return _unpack_state(value)
     raise Corrupt(f"its state is damaged ({len(value)} bytes)", job.hex())
@@ -76,8 +84,6 @@ def decode_state(value: bytes, job: bytes) -> StateRecord:
     return new_tuple(StateRecord, state_fields(value, job))
 
 
-#: As stored, with the checksum as one more field: for whoever has looked at the length, and compares it.
-unpack_sealed_state = Struct(_STATE.format + "I").unpack
 #: Steps that a batch takes as a whole: no line of Python for each row.
 _unpack_sealed = Struct(_STATE.format + "4x").unpack
 _unpack_sum = Struct(f">{_STATE_BODY}xI").unpack

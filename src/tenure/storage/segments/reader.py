@@ -26,7 +26,8 @@ WAITING = int(State.WAITING)
 _AHEAD = 16
 #: So few rows are looked for as such before it is asked whether they are made of a segment.
 _FEW = 7
-#: Segments a reader remembers: whoever reads states and payloads side by side may be some thousand jobs ahead with one.
+#: Segments a reader remembers: one that reads states and payloads side by side may be a few thousand jobs ahead in one
+#: of them.
 _REMEMBERED = 256
 #: Of each generation of `RecentBodies`: at most some 8 MiB.
 _RECENT = 128
@@ -35,7 +36,8 @@ _RECENT = 128
 class RecentBodies:
     """What never changes about the newest segments, in memory: most are claimed and settled soon after they were made.
 
-    Two generations: when the younger is full, the older is dropped. Under the writer's lock, as `storage.recent_rows` is.
+    Two generations: when the younger is full, the older is dropped. Under the writer's lock, as `storage.recent_rows`
+    is.
     """
 
     def __init__(self) -> None:
@@ -147,7 +149,7 @@ class SegmentedReader:
         if not self.there or space not in MADE or limit <= 0 or begin >= end:
             return keys
         if space == READY and limit == 1 and not reverse and len(begin) <= 5:
-            # Whoever asks for the first only, asks often; and it is what a segment's mark says.
+            # A claim asks for the first key only, and often; the segment's row in `segment_ready` has it.
             made = self.inner.keys(SEGMENT_READY, begin, end, 1)
         else:
             made = [key for key, _ in self._made_rows(space, begin, end, limit, reverse)]

@@ -26,7 +26,9 @@ class SegmentedSnapshot(SegmentedReader, Snapshot):
         return SegmentedWalk(self, self.inner.walk(space, begin, end), space, begin, end)
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        """Segments that cannot be read are passed over: they are not rows, and looked for as what they are (`segments`)."""
+        """Segments that cannot be read are passed over: they are not rows, and looked for as what they are
+        (`segments`).
+        """
         rows, damage = self.inner.salvage(space, begin, limit)
         if not self.there or space not in MADE:
             return rows, damage

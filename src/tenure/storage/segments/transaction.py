@@ -1,9 +1,9 @@
 """Writing where some rows stand for jobs of a segment.
 
-A verb writes rows, as everywhere. When its transaction ends, each job whose row was written is taken out of its segment:
-the other rows that the segment stands for are written as well. If a claim takes a few jobs of a segment that still waits,
-all of them become rows, since the next claim will take the next few. Nothing of a segment is written before the end, so
-that a transaction never reads what it wrote.
+A verb writes rows, as everywhere. When its transaction ends, each job whose row was written is taken out of its
+segment: the other rows that the segment stands for are written as well. If a claim takes a few jobs of a segment that
+still waits, all of them become rows, since the next claim will take the next few. Nothing of a segment is written
+before the end, so that a transaction never reads what it wrote.
 """
 
 from __future__ import annotations
@@ -298,7 +298,10 @@ class SegmentedTransaction(Transaction):
             self.writes[:] = [write for write in self.writes if write not in virtual]
 
     def _touch(self, space: Space, key: bytes, job: bytes, value: bytes | None) -> bool:
-        """A row that may stand for a job of a segment is written. False: it was virtual, and there is nothing to delete."""
+        """A row that may stand for a job of a segment is written.
+
+        False: it was virtual, and there is nothing to delete.
+        """
         if space == READY and value is None and self._segments.inner.get(SEGMENT_READY, key) is not None:
             self._todo.writes.append((SEGMENT_READY, key, None))
         found = self._holding_or_broken(job)

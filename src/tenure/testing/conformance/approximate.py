@@ -1,4 +1,6 @@
-"""What a store does otherwise whose queues are split, and whose order is therefore approximate (`traits.order`): by test, and why."""
+"""What a store does otherwise whose queues are split, and whose order is therefore approximate (`traits.order`): by
+test, and why.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from tenure.testing.conformance.world import (
     assert_told_right,
     begin,
     claimed,
+    each_of,
     ended,
     fill,
     happened,
@@ -62,7 +63,11 @@ def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) ->
     _busy(world.store, world.queue(), clock)
     events = all_events(world.store)
     assert_told_right(events, dense=world.store.traits.order == "strict")
-    elsewhere = {"repaired", "restored", "queue_deleted"}  # told in the themes of damage, of restoring, and of the whole store
+    elsewhere = {
+        "repaired",
+        "restored",
+        "queue_deleted",
+    }  # told in the themes of damage, of restoring, and of the whole store
     missing = {change.name.lower() for change in Change} - {event.type for event in events} - elsewhere
     assert not missing, f"nothing told of {missing}"
 
@@ -106,6 +111,20 @@ def test_pages_of_any_size_tell_the_same(store: Store, queue: Queue, size: int) 
     assert store.events(after=page.cursor).events == []
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_newest_events_are_the_last_of_all(store: Store, queue: Queue, size: int) -> None:
+    assert store.backend.newest_events(size).events == []
+    for _ in range(120):
+        queue.enqueue(b"one by one")
+    fill(queue, 3)
+    queue.ack_many(queue.claim(limit=3))
+    page = store.backend.newest_events(size)
+    assert page.events == all_events(store)[-size:]
+    assert store.events(after=page.cursor).events == []
+    queue.enqueue(b"later")
+    assert [event.type for event in store.events(after=page.cursor)] == ["enqueued"]
+
+
 def test_a_reader_goes_on_where_it_stopped(store: Store, queue: Queue) -> None:
     cursor = store.events().cursor
     assert store.events(after=cursor).events == []
@@ -147,7 +166,7 @@ def test_a_reader_may_wait_for_the_next_event(store: Store, queue: Queue, clock:
 def test_a_cursor_that_is_none_of_ours_is_refused(store: Store, queue: Queue) -> None:
     fill(queue, 2)
     bad = ["nonsense", "", "-1", "1.5", "ü", "1-2-3", 17, b"1"]
-    must_refuse(store, InvalidArgument, [lambda c=c: store.events(after=c) for c in bad])  # type: ignore[misc]
+    must_refuse(store, InvalidArgument, each_of(store.events, bad))
 
 
 def test_readers_see_racing_writers_in_one_order(live: World) -> None:

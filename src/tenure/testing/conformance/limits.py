@@ -17,6 +17,7 @@ from tenure.testing.conformance.world import (
     World,
     begin,
     claimed,
+    each_of,
     fill,
     ids,
     must_refuse,
@@ -313,4 +314,4 @@ def test_a_bad_limit_is_refused(store: Store, queue: Queue) -> None:
         lambda: Policy(rate=Rate(1, burst=10**12)), lambda: Policy(rate=Rate(1e9, per=1e-3)),
         lambda: Policy(rate=Rate(1, per=1e9)), lambda: Policy(rate=Rate("5")),  # type: ignore[arg-type]
     ]  # fmt: skip
-    must_refuse(store, InvalidArgument, [lambda make=make: queue.configure(make()) for make in bad])  # type: ignore[misc]
+    must_refuse(store, InvalidArgument, each_of(lambda make: queue.configure(make()), bad))

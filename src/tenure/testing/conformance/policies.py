@@ -11,7 +11,7 @@ from tenure.api.store import Store
 from tenure.errors import InvalidArgument
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
-from tenure.testing.conformance.world import World, all_events, must_refuse, nothing_written
+from tenure.testing.conformance.world import World, all_events, each_of, must_refuse, nothing_written
 
 BESPOKE = Policy(
     max_attempts=7,
@@ -88,5 +88,5 @@ def test_a_bad_policy_is_refused(store: Store, queue: Queue) -> None:
         Policy(backoff_on_expiry=1), Policy(backoff=Backoff(kind="odd")),  # type: ignore[arg-type]
         {"lease": 30}, None, 30,
     ]  # fmt: skip
-    must_refuse(store, InvalidArgument, [lambda p=p: queue.configure(p) for p in bad])  # type: ignore[misc]
+    must_refuse(store, InvalidArgument, each_of(queue.configure, bad))
     assert queue.policy() == Policy()

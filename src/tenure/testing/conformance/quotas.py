@@ -20,6 +20,7 @@ from tenure.testing.conformance.world import (
     World,
     begin,
     claimed,
+    each_of,
     fill,
     must_refuse,
     nothing_written,
@@ -373,7 +374,7 @@ def test_a_bad_quota_is_refused(holding: World, queue: Queue) -> None:
         lambda: Quota(max_waiting=0), lambda: Quota(max_bytes=-1), lambda: Quota(max_waiting=1.5),  # type: ignore[arg-type]
         lambda: Quota(rate="fast"), lambda: Quota(rate=5), lambda: Quota(requests=Rate(0)), lambda: {"max_waiting": 1},  # type: ignore[arg-type]
     ]  # fmt: skip
-    must_refuse(store, InvalidArgument, [lambda make=make: store.set_quota("acme", make()) for make in bad])  # type: ignore[misc]
+    must_refuse(store, InvalidArgument, each_of(lambda make: store.set_quota("acme", make()), bad))
     must_refuse(store, InvalidArgument, [lambda: store.set_quota("no/name", Quota(max_waiting=1))])
     assert store.quotas() == []
 

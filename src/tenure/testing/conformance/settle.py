@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from tenure.testing.conformance.world import (
     PROMPT,
     World,
     claimed,
+    each_of,
     fill,
     happened,
     ids,
@@ -113,7 +115,7 @@ def test_nothing_but_a_delivery_or_its_receipt_settles(store: Store, queue: Queu
         delivery.id, job, 17, None, delivery.job, delivery.receipt.encode(), "", delivery.receipt[:-2],
         delivery.receipt + ".1", delivery.receipt.replace(".", ":"), delivery.proof, [delivery],
     ]  # fmt: skip
-    must_refuse(store, InvalidArgument, [lambda p=p: HOLDING[verb](queue, p) for p in proofs])  # type: ignore[misc]
+    must_refuse(store, InvalidArgument, each_of(partial(HOLDING[verb], queue), proofs))
     queue.ack(delivery)
 
 

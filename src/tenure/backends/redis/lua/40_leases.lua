@@ -87,10 +87,11 @@ function L.delete(b, id, s)
 end
 
 -- Take over leases that have run out: their jobs go back, or die if that was their last attempt.
--- At most `most` leases, and no further lease once `most_jobs` jobs were in them.
+-- At most `most` leases, and no further lease once `most_jobs` jobs were in them. `grace`: how long past their end they
+-- are left alone.
 -- Returns leases, jobs back, jobs dead, and whether there are more.
-function L.expire(b, seed, most, most_jobs)
-  local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now, 'LIMIT', 0, most)
+function L.expire(b, seed, most, most_jobs, grace)
+  local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now - grace, 'LIMIT', 0, most)
   local rules = #due > 0 and L.rules(b)
   local leases, back, dead, roll = 0, 0, 0, seed
   for _, lease in ipairs(due) do

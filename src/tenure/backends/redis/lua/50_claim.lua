@@ -50,21 +50,21 @@ function L.take(b, rules, count)
   end
 end
 
--- When the next job becomes ready (and may be taken) or the next lease runs out; -1: nothing to come.
-function L.next_due(b, rules)
+-- When the next job becomes ready (and may be taken) or the next lease may be taken over; -1: nothing to come.
+function L.next_due(b, rules, grace)
   local first, opens = -1, 0
-  local function look(key, least)
+  local function look(key, least, later)
     local found = call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    local at = found[2] and max(tonumber(found[2]), least)
+    local at = found[2] and max(tonumber(found[2]) + later, least)
     if at and (first < 0 or at < first) then first = at end
   end
   if rules.burst > 0 then opens = b.now + ceil((L.taken_ns(b) - (rules.burst - 1) * rules.interval) / 1e6) end
   if rules.max_leased == 0 or b.leased < rules.max_leased then
     for tier = LIMIT.TOP_PRIORITY, 0, -1 do
-      if L.has(b.tiers, 2 ^ tier) then look(b.base .. ':t' .. tier, opens) end
+      if L.has(b.tiers, 2 ^ tier) then look(b.base .. ':t' .. tier, opens, 0) end
     end
   end
-  look(b.base .. ':leases', 0)
+  look(b.base .. ':leases', 0, grace)
   return first
 end
 
@@ -187,7 +187,8 @@ function L.pick(b, t, limit)
 end
 
 -- lease, limit, for how long (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of what it
--- asked for, a number in [0, 1) for jitter, how many expired leases and unusable rows this step may inspect
+-- asked for, a number in [0, 1) for jitter, how many expired leases and unusable rows this step may inspect,
+-- how long past their end leases are left alone
 -- With nothing to claim: 0, when to look again, the time, a job that is set aside, 1 if the step stopped at its limit.
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -203,8 +204,8 @@ verbs.claim = function(keys, args)
   -- The answer to this very claim may have been lost: its lease is the request's number.
   local l = L.lease_of(base, lease)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
-  local limit, inspect = tonumber(args[5]), tonumber(args[12])
-  local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit))
+  local limit, inspect, grace = tonumber(args[5]), tonumber(args[12]), tonumber(args[13])
+  local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit), grace)
   if rules.limited then limit = L.room(b, rules, limit) end
   local length = tonumber(args[6])
   local t = {lease = lease, untils = b.now + (length > 0 and length or rules.lease), worker = args[8],
@@ -213,7 +214,7 @@ verbs.claim = function(keys, args)
   local ids, untils = t.ids, t.untils
   if #ids == 0 then
     if expired > 0 or b.events_in_row > 0 or #b.rows > 0 then L.finish(b, {}) end
-    return {0, L.next_due(b, rules), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or '',
+    return {0, L.next_due(b, rules, grace), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or '',
       limit > 0 and (more or t.inspect <= 0) and 1 or 0}
   end
   L.bulk('HSET', base .. ':state', t.states)
@@ -232,12 +233,13 @@ verbs.claim = function(keys, args)
   return L.delivered(b, lease, untils, ids, t.rows)
 end
 
+-- how long past their end leases are left alone
 -- When something becomes due, and the time: for callers that wait without claiming.
 readers.due = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   if not b.there or L.rules(b).paused then return {-1, b.now} end
-  return {L.next_due(b, L.rules(b)), b.now}
+  return {L.next_due(b, L.rules(b), tonumber(args[4])), b.now}
 end
 
 -- Whether a claim's id was seen here.

@@ -81,12 +81,12 @@ function L.trim(b)
   return stop - first, stop < cut
 end
 
--- a number in [0, 1) for jitter
+-- a number in [0, 1) for jitter, how long past their end leases are left alone
 verbs.sweep = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   if not b.there then return {0, 0, 0, 0, 0, 0, 0, 0, 0} end
-  local leases, back, dead, more = L.expire(b, tonumber(args[4]), LIMIT.SWEEP_LEASES, LIMIT.SWEEP_JOBS)
+  local leases, back, dead, more = L.expire(b, tonumber(args[4]), LIMIT.SWEEP_LEASES, LIMIT.SWEEP_JOBS, tonumber(args[5]))
   local ttl, ttls = L.pass_ttl(b)
   local retired, retirable = L.retire(b, LIMIT.BATCH)
   local keys_, digests = L.forget_keys(b)

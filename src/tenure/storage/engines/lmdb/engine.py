@@ -115,7 +115,7 @@ class LmdbEngine:
 
     def version(self) -> int:
         # What a reader sees. The environment's own `last_txnid` is from the newest meta page, which is written a moment
-        # before readers are let at it: whoever took that for seen would sleep through the commit.
+        # before readers are let at it: a waiter that took that for seen would sleep through the commit.
         txn = self._begin()
         try:
             return int(txn.id())
@@ -188,7 +188,10 @@ class LmdbEngine:
         raise Unavailable("the store's map keeps growing, or its reader slots stay taken: try again")
 
     def _commit(self, group: list[Request], own: Request) -> None:
-        """Settle the group. Whoever spoils the common transaction is answered and left out, and the rest run again."""
+        """Settle the group.
+
+        A request that breaks the common transaction gets its error; the others run again without it.
+        """
         pending = group
         while pending:
             try:
@@ -231,8 +234,8 @@ class LmdbEngine:
         self._give_way()
 
     def _abort(self, txn: Txn) -> None:
-        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock held:
-        where a few threads read all the time that moment never comes by itself."""
+        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock
+        held: where a few threads read all the time that moment never comes by itself."""
         with self._gate.quiet():
             txn.abort()
 
@@ -261,7 +264,8 @@ class LmdbEngine:
             raise _Spoiled(request, exc) from exc
 
     def _give_way(self) -> None:
-        """LMDB's writers are not served in turn: whoever lets go of its lock and asks again at once mostly gets it again.
+        """LMDB does not serve its writers in turn: a process that releases the lock and takes it again at once mostly
+        gets it.
 
         A process that works without a pause rests for a moment now and then, so that others come to write at all.
         """

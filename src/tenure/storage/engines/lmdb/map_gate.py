@@ -1,6 +1,6 @@
 """Who is inside the map: transactions, for a moment, and snapshots, for as long as they are held.
 
-The map moves when it grows, and whoever is inside would read what is no longer there. So a mover waits until the
+The map moves when it grows, and a transaction that is inside would read unmapped memory. So a mover waits until the
 snapshots are closed, then keeps everyone out until those inside have left. While it waits for snapshots others still
 come and go: the holder of a snapshot may need a transaction to get done with it.
 """
@@ -25,8 +25,8 @@ class Gate:
         # Re-entrant, since the garbage collector may run a finalizer that comes here at any point.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        #: The threads inside. A set, not a count: a thread is inside once, and one that an exception kept from leaving is
-        #: set right when it comes again.
+        #: The threads inside. A set, not a count: a thread is inside once, and one that an exception kept from leaving
+        #: is set right when it comes again.
         self._inside: set[int] = set()
         self._moving = False
         self._closed = False

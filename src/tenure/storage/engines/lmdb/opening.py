@@ -1,4 +1,4 @@
-"""Opening: who is first, who makes the store, and whether it is all there."""
+"""Opening a store: which process makes it, which one is alone with it, and whether all of its files are there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def take(folder: Folder) -> tuple[bool, bool]:
 
 
 def _wait_for_maker(folder: Folder) -> bool:
-    """A folder with files and no FORMAT may be a store in the making: wait for whoever has it locked. Changes nothing."""
+    """A folder with files and no FORMAT may be a store in the making: wait for the process that has it locked.
+
+    Changes nothing.
+    """
     try:
         fd = os.open(folder.path / "OWNER", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

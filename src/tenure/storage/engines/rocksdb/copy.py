@@ -151,7 +151,7 @@ def _nothing_follows(iterator: Any, begin: bytes) -> None:
 def _until(end: bytes) -> ReadOptions:
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
-    # It reads ahead by itself, up to 256 KiB once it sees that blocks are read in a row: as much as the processor's cache
-    # holds until their rows are taken out.
+    # It reads ahead by itself, up to 256 KiB once it sees that blocks are read in a row: as much as the processor's
+    # cache holds until their rows are taken out.
     options.fill_cache(False)  # type: ignore[call-arg]  # its stub forgets the argument
     return options

@@ -1,8 +1,9 @@
 """A forked child of a process that has used RocksDB: how it ends, and why it opens no database.
 
-RocksDB has one pool of background threads in a process, and joins them when the process exits, in a destructor that the C
-library runs after Python has ended. A forked child has the pool, but not its threads: joining them is a crash (SIGSEGV). So a
-child ends without the destructors: once Python has ended and C's own output is flushed, it calls `_exit` with its exit code.
+RocksDB has one pool of background threads in a process, and joins them when the process exits, in a destructor that the
+C library runs after Python has ended. A forked child has the pool, but not its threads: joining them is a crash
+(SIGSEGV). So a child ends without the destructors: once Python has ended and C's own output is flushed, it calls
+`_exit` with its exit code.
 
 For the same reason the first flush of a database that such a child opened would wait for ever: it is refused.
 """
@@ -43,7 +44,9 @@ def _after_fork() -> None:
 
 
 def _end_without_destructors() -> None:
-    """Have the C library call `fflush(NULL)` and then `_exit(code)` before any destructor: the last registered runs first."""
+    """Have the C library call `fflush(NULL)` and then `_exit(code)` before any destructor: the last registered runs
+    first.
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # glibc's: it hands the exit code over
         libc.on_exit(libc._exit, None)

@@ -4,7 +4,7 @@ An ingest goes around the log and takes one space a call, so a kill may fall bet
 
     under the writer's lock
       1  the log is made durable           what was committed before stays before
-      2  the intent is committed, durable  from here on the load will happen: whoever opens the store next finishes it
+      2  the intent is committed, durable  from here on the load will happen: the next process that opens the store finishes it
       3  the files are ingested            space by space
       4  the last commit, durable          counters, journal and marker; it removes the intent
       5  memory is forgotten               scans find the new rows again

@@ -1,18 +1,20 @@
 """Whether the database's logs follow on from one another: asked before RocksDB opens them.
 
-RocksDB starts a new log now and then, and the operating system writes files back in any order. So after a power cut the newer
-log may be there while the end of the older one is not. RocksDB notices an older log that ends inside a record, and stops there.
-One that ends between two records looks whole to it: it would go on with the newer log, and the store would have a hole.
+RocksDB starts a new log now and then, and the operating system writes files back in any order. So after a power cut the
+newer log may be there while the end of the older one is not. RocksDB notices an older log that ends inside a record,
+and stops there. One that ends between two records looks whole to it: it would go on with the newer log, and the store
+would have a hole.
 
-Every record of a log holds the sequence number of its first row and the count of its rows, so a hole shows as a number that
-is skipped between two logs:
+Every record of a log holds the sequence number of its first row and the count of its rows, so a hole shows as a number
+that is skipped between two logs:
 
     000012.log   … 4711 4712 4713 |           the rest did not reach the disk
     000015.log   4720 4721 …                   4714 to 4719 are missing: this log and those after it are set aside
 
 A skipped number is a hole only if the tables (the `.sst` files) do not reach it either: taking in a file of rows uses a
-sequence number and writes no record, and a log that is no longer needed may be left over beside newer ones. Both are told
-apart by opening the database without its logs, in a folder of its own, which is done only for logs that look broken.
+sequence number and writes no record, and a log that is no longer needed may be left over beside newer ones. Both are
+told apart by opening the database without its logs, in a folder of its own, which is done only for logs that look
+broken.
 
 The format of a log is RocksDB's: blocks of 32 KiB; in them fragments of records, each behind a header of seven bytes (CRC,
 length, kind); the record is a write batch, which begins with sequence number and count.
@@ -77,7 +79,9 @@ def set_aside(hole: Hole, into: Path) -> None:
 
 
 def _hole(logs: list[Path], reaches: int | None) -> Hole | None:
-    """The first number that is skipped; `reaches`: how far the tables do (None: not known, and any log may be the first)."""
+    """The first number that is skipped; `reaches`: how far the tables do (None: not known, and any log may be the
+    first).
+    """
     empty = False
     for index, log in enumerate(logs):
         first = next(_batches(log), None)

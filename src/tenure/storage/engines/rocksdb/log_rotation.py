@@ -1,9 +1,9 @@
 """When the database starts a new log: only once the old one is durable.
 
 Left to itself, RocksDB starts a new log whenever a write buffer is full, with the old log's end still in the operating
-system's memory: a power cut may then take that end and leave the new log (`log_continuity`). So the write buffers are made too
-large to fill up, and the writer starts a new log itself: under the writer's lock it syncs the log, then hands all write
-buffers over to be flushed. The first of them brings the new log, which is empty until the writer goes on.
+system's memory: a power cut may then take that end and leave the new log (`log_continuity`). So the write buffers are
+made too large to fill up, and the writer starts a new log itself: under the writer's lock it syncs the log, then hands
+all write buffers over to be flushed. The first of them brings the new log, which is empty until the writer goes on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from rocksdict import Rdict
 
-#: Bytes of write batches after which a new log is started, by mode. They bound the write buffers (about twice as many bytes
-#: in memory, four times while they wait to be flushed) and what is read again after a crash.
+#: Bytes of write batches after which a new log is started, by mode. They bound the write buffers (about twice as many
+#: bytes in memory, four times while they wait to be flushed) and what is read again after a crash.
 LOG_BYTES = {"low_space": 16 * 1024 * 1024, "high_throughput": 64 * 1024 * 1024}
 #: A write buffer that is never full.
 BUFFER_BYTES = 8 * 1024 * 1024 * 1024
@@ -32,7 +32,10 @@ class LogRotation:
         self._bytes = 0
 
     def wrote(self, size: int) -> None:
-        """So many bytes more are in the log. Raises what `sync` and the driver raise; the bytes are written all the same."""
+        """So many bytes more are in the log.
+
+        Raises what `sync` and the driver raise; the bytes are written all the same.
+        """
         self._bytes += size
         if self._bytes >= self._limit:
             self.rotate()

@@ -42,7 +42,8 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
         return made
 
     whole = options()
-    # point_in_time opens after a power cut that left zeros at the log's end; `DurableWatermark` tells if it dropped more.
+    # point_in_time opens after a power cut that left zeros at the log's end; `DurableWatermark` tells if it dropped
+    # more.
     whole.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     whole.set_max_total_wal_size(BUFFER_BYTES)
     whole.set_max_background_jobs(2)

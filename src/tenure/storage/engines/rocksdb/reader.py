@@ -132,7 +132,7 @@ class RocksReader:
         return keys
 
     def _first(self, space: Space, front: Front, end: bytes) -> list[bytes]:
-        """The first key. Whoever takes one is likely to be back for the next, so those are read ahead."""
+        """The first key. The next claim is likely to want the next key, so a few are read ahead."""
         iterator = self._tables[space].iter(self._bound(front.end))
         iterator.seek(front.head)
         if not iterator.valid():

@@ -1,8 +1,9 @@
 """Opening a database that may have been through a crash: it holds a prefix of its history, or it is refused.
 
-The engine also opens its database anew while it is in use, after a write that failed for want of space or of file handles:
-RocksDB takes no more writes then. That is as safe as ending the process and opening the store in the next one: what was
-written to the log is read again and put into tables, which are synced, before anything new is written to a new log.
+The engine also opens its database anew while it is in use, after a write that failed for want of space or of file
+handles: RocksDB takes no more writes then. That is as safe as ending the process and opening the store in the next one:
+what was written to the log is read again and put into tables, which are synced, before anything new is written to a new
+log.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Re
 
     Logs behind a hole (see `log_continuity`) are moved to the folder `lost`, and the remarks say so.
 
-    Raises Corrupt if a commit is missing that is known to have been durable, or written since the machine was started: then
-    nothing was changed. Raises OpenError if RocksDB cannot open the database.
+    Raises Corrupt if a commit is missing that is known to have been durable, or written since the machine was started:
+    then nothing was changed. Raises OpenError if RocksDB cannot open the database.
     """
     watermark = DurableWatermark(folder.path / "DURABLE", boot_id)
     db = None
@@ -62,7 +63,9 @@ def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Re
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a write or sync failed for want of space or file handles, which may be had again, or because one before it did."""
+    """Whether a write or sync failed for want of space or file handles, which may be had again, or because one before
+    it did.
+    """
     text = str(error)
     return any(sign in text for sign in _MAY_PASS)
 

@@ -1,0 +1,376 @@
+"""Why a job is where it is, in plain sentences: decided from facts that the caller has read.
+
+    where      in which state it is, since when, in whose hands
+    why        what keeps it there; of a ready job everything that keeps workers from it
+    happened   its enqueueing and each attempt, a sentence each
+    next       what happens next, and when
+
+`WAITING_REASONS` lists what may keep a ready job from being claimed: a new reason is one more function there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from tenure.model.durations import as_datetime
+from tenure.model.event import Event
+from tenure.model.job import Counts, Job
+from tenure.model.retry import Policy
+
+#: Attempts that are told; of a job with more, the latest.
+_ATTEMPTS = 20
+#: Characters of an error that a sentence quotes.
+_QUOTED = 200
+#: A queue whose last claim is no older than this has workers that are busy, or have just looked.
+_RECENT_MS = 60_000
+
+Told = Callable[[int], str]
+"""Milliseconds since 1970, in words."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a job and its queue at one time."""
+
+    now_ms: int
+    #: None: the job is gone, and only its events are left.
+    job: Job | None
+    #: Oldest first, as far back as the journal is kept.
+    events: Sequence[Event]
+    policy: Policy
+    paused: bool = False
+    counts: Counts | None = None
+    #: Ready jobs that are claimed before this one; with `ahead_at_least` there may be more. None: not looked for.
+    ahead: int | None = None
+    ahead_at_least: bool = False
+    #: The queue's newest claim; None: there was none since `claims_since_ms`, from when on the journal was searched.
+    last_claim: Event | None = None
+    claims_since_ms: int | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's situation in sentences. Times in them are those of `moment`, by default UTC."""
+
+    job_id: str
+    tenant: str
+    queue: str
+    #: scheduled, ready, leased, done, dead; or gone
+    state: str
+    where: str
+    why: list[str]
+    happened: list[str]
+    next: str
+    #: When the next thing happens by itself; None: it takes somebody.
+    next_at_ms: int | None = None
+
+
+def utc(ms: int) -> str:
+    """`12:04:10 UTC on 2026-03-01`."""
+    moment = as_datetime(ms)
+    return f"{moment:%H:%M:%S} UTC on {moment:%Y-%m-%d}"
+
+
+def explain(facts: Facts, moment: Told = utc) -> Explanation | None:
+    """None: there is neither a job nor an event that tells of it."""
+    if facts.job is None:
+        return _gone(facts, moment) if facts.events else None
+    job, story = facts.job, _Story(facts, facts.job, moment)
+    where, why, then, at_ms = _BY_STATE[job.state](story)
+    return Explanation(
+        job_id=job.id,
+        tenant=job.tenant,
+        queue=job.queue,
+        state=job.state,
+        where=where,
+        why=why,
+        happened=happened(facts.events, moment),
+        next=then,
+        next_at_ms=at_ms,
+    )
+
+
+# ── by state ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_Told = tuple[str, list[str], str, int | None]
+"""where, why, next, and when that is."""
+
+
+class _Story:
+    """The facts, with what several sentences need of them."""
+
+    def __init__(self, facts: Facts, job: Job, moment: Told) -> None:
+        self.facts, self.job, self.moment = facts, job, moment
+        self.last = facts.events[-1] if facts.events else None
+
+    def since(self, ms: int) -> str:
+        """`since 12:00:00 UTC, for 4 minutes`"""
+        return f"since {self.moment(ms)}, for {span_words(self.facts.now_ms - ms)}"
+
+    def until(self, ms: int) -> str:
+        """`at 12:00:00 UTC, in 4 minutes`; without the distance once it is past."""
+        away = ms - self.facts.now_ms
+        return f"at {self.moment(ms)}" + (f", in {span_words(away)}" if away > 0 else "")
+
+    @property
+    def next_attempt(self) -> str:
+        return f"attempt {min(self.job.attempt + 1, self.job.max_attempts)} of {self.job.max_attempts}"
+
+    @property
+    def after_error(self) -> str:
+        return f", after {headline(self.job.error)}" if self.job.error else ""
+
+
+def _scheduled(story: _Story) -> _Told:
+    job, at = story.job, story.job.visible_at_ms
+    kind = story.last.type if story.last is not None else "enqueued"
+    if kind == "retried" or (kind == "expired" and job.attempt):
+        where = f"It waits for its retry {story.until(at)}: {story.next_attempt}{story.after_error}."
+    else:
+        where = f"It is scheduled: it becomes ready {story.until(at)}."
+    why = [_WHY_SCHEDULED.get(kind, _WHY_SCHEDULED["enqueued"])]
+    if story.facts.paused:
+        why.append("Its queue is paused: it will not be claimed before the queue is resumed.")
+    why += _ttl(story)
+    return where, why, f"It becomes ready {story.until(at)}, and the next claim may have it.", at
+
+
+_WHY_SCHEDULED = {
+    "enqueued": "It was enqueued with a delay or for a time.",
+    "retried": "Its last delivery failed, and the queue's backoff, or the worker, put the retry off until then.",
+    "expired": "Its last lease ran out, and the queue's policy puts the retry off (backoff_on_expiry).",
+    "replayed": "It was replayed, and the replay's rate or delay put it off until then.",
+    "released": "Its worker gave it back, and it keeps its time.",
+    "restored": "It was put in from elsewhere with this time.",
+}
+
+
+def _ready(story: _Story) -> _Told:
+    job = story.job
+    where = f"It has been ready {story.since(job.visible_at_ms)}: {story.next_attempt}{story.after_error}."
+    why = [reason for decide in WAITING_REASONS for reason in decide(story)]
+    then = f"The next claim that reaches it gets it: {story.next_attempt}."
+    if story.facts.paused:
+        then = "Somebody has to resume the queue; then the next claim that reaches it gets it."
+    return where, why, then, None
+
+
+def _paused(story: _Story) -> Iterator[str]:
+    if story.facts.paused:
+        yield "Its queue is paused: claims return nothing until it is resumed."
+
+
+def _at_its_limit(story: _Story) -> Iterator[str]:
+    counts, most = story.facts.counts, story.facts.policy.max_leased
+    if counts is not None and most is not None and counts.leased >= most:
+        yield f"Its queue is at its limit: {counts.leased:,} of at most {most:,} jobs are leased (max_leased)."
+
+
+def _rate(story: _Story) -> Iterator[str]:
+    rate = story.facts.policy.rate
+    if rate is not None and not isinstance(rate, str):
+        yield f"Its queue hands out at most {rate.jobs:g} {_plural(rate.jobs, 'job')} in {rate.per:g} s (rate)."
+
+
+def _nobody_claims(story: _Story) -> Iterator[str]:
+    facts = story.facts
+    if facts.paused:
+        return
+    if facts.last_claim is not None:
+        age = facts.now_ms - facts.last_claim.time_ms
+        by = f" (worker {facts.last_claim.text})" if facts.last_claim.text else ""
+        if age > _RECENT_MS:
+            yield f"No worker has claimed from this queue for {span_words(age)}: are they running?"
+        else:
+            yield f"The last claim from this queue was {span_words(age)} ago{by}."
+    elif facts.claims_since_ms is not None and facts.now_ms - facts.claims_since_ms <= _RECENT_MS:
+        yield "No worker has claimed from this queue yet."
+    elif facts.claims_since_ms is not None:
+        yield f"No worker has claimed from this queue since {story.moment(facts.claims_since_ms)}: are they running?"
+
+
+def _ahead(story: _Story) -> Iterator[str]:
+    count = story.facts.ahead
+    if count:
+        least = "at least " if story.facts.ahead_at_least else ""
+        yield f"Ahead of it {_plural(count, 'is', 'are')} {least}{count:,} ready {_plural(count, 'job')}."
+
+
+def _ttl(story: _Story) -> Iterator[str]:
+    if story.job.due_at_ms is not None:
+        yield f"Its ttl: it is removed {story.until(story.job.due_at_ms)}, unless it has been claimed by then."
+
+
+#: What may keep a ready job from being claimed.
+WAITING_REASONS: tuple[Callable[[_Story], Iterator[str]], ...] = (
+    _paused, _at_its_limit, _rate, _nobody_claims, _ahead, _ttl,
+)  # fmt: skip
+
+
+def _leased(story: _Story) -> _Told:
+    job, now = story.job, story.facts.now_ms
+    until = job.lease_until_ms or now
+    who = f"Worker {job.worker}" if job.worker else "A worker that gave no name"
+    claimed = next((e for e in reversed(story.facts.events) if e.type == "claimed"), None)
+    since = "" if claimed is None else f" {story.since(claimed.time_ms)}"
+    where = f"{who} has held it{since}: attempt {job.attempt} of {job.max_attempts}."
+    ended = until <= now
+    why = [f"Its lease {'ended' if ended else 'ends'} {story.until(until)}."]
+    if job.progress is not None:
+        note = f": {job.progress_note}" if job.progress_note else ""
+        why.append(f"The worker says it is {job.progress:.0%} done{note}.")
+    if ended:
+        return where, why, f"The next claim or sweep takes it back: {_if_lost(job)}.", None
+    away = span_words(until - now)
+    then = (
+        f"The worker settles it or extends the lease; if it has done neither by {story.moment(until)}, in {away}, "
+        f"{_if_lost(job)}."
+    )
+    return where, why, then, until
+
+
+def _if_lost(job: Job) -> str:
+    if job.attempt >= job.max_attempts:
+        return "the job is dead, since this is its last attempt"
+    return f"the job is ready again for attempt {job.attempt + 1} of {job.max_attempts}"
+
+
+def _done(story: _Story) -> _Told:
+    job = story.job
+    where = f"It has been done {story.since(job.ended_at_ms or story.facts.now_ms)}."
+    why = [f"A worker acknowledged attempt {job.attempt} of {job.max_attempts}."]
+    if job.result is not None:
+        why.append(f"It has a result of {len(job.result):,} {_plural(len(job.result), 'byte')}.")
+    if job.due_at_ms is None:
+        return where, why, "It stays until somebody removes it.", None
+    return (
+        where,
+        why,
+        f"It is removed {story.until(job.due_at_ms)}: that is how long the queue keeps it.",
+        job.due_at_ms,
+    )
+
+
+def _dead(story: _Story) -> _Told:
+    job = story.job
+    where = f"It has been dead {story.since(job.ended_at_ms or story.facts.now_ms)}{story.after_error}."
+    if job.reason == "failed":
+        why = [f"Its worker gave it up at attempt {job.attempt} of {job.max_attempts} (fail): no retry would help."]
+    elif job.max_attempts == 1:
+        why = ["Its only attempt failed or ran out (max_attempts)."]
+    else:
+        why = [f"All of its {job.max_attempts:,} attempts failed or ran out (max_attempts)."]
+    return where, why, "It stays until somebody replays or purges it.", None
+
+
+_BY_STATE: dict[str, Callable[[_Story], _Told]] = {
+    "scheduled": _scheduled,
+    "ready": _ready,
+    "leased": _leased,
+    "done": _done,
+    "dead": _dead,
+}
+
+
+def _gone(facts: Facts, moment: Told) -> Explanation:
+    last = facts.events[-1]
+    when = moment(last.time_ms)
+    how = {
+        "done": f"It was done at {when}; its queue keeps no done jobs (retention).",
+        "retired": f"It was done, and was removed at {when}, when its retention had ended.",
+        "cancelled": f"It was cancelled at {when}.",
+        "purged": f"It was purged at {when}.",
+        "ttl_passed": f"It was removed at {when}: nobody had claimed it before its ttl ended.",
+    }.get(last.type, f"It is gone since {when} ({last.type}).")
+    return Explanation(
+        job_id=last.job_id or "",
+        tenant=last.tenant,
+        queue=last.queue,
+        state="gone",
+        where=how,
+        why=["Only the journal tells of it now."],
+        happened=happened(facts.events, moment),
+        next="Nothing: the same work takes a new job.",
+    )
+
+
+# ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def happened(events: Sequence[Event], moment: Told = utc) -> list[str]:
+    """A sentence for each thing that happened; extensions of a lease are counted with the attempt they belong to."""
+    said: list[str] = []
+    extended = 0
+    claimed: Event | None = None
+    for event in events:
+        if event.type == "extended":
+            extended += 1
+            continue
+        said.append(_sentence(event, claimed, extended, moment))
+        if event.type == "claimed":
+            claimed, extended = event, 0
+    if extended:
+        said.append(f"Since then the lease was extended {_times(extended)}.")
+    if len(said) > 3 * _ATTEMPTS:
+        left_out = len(said) - 3 * _ATTEMPTS
+        said = [said[0], f"… {left_out:,} more …", *said[left_out + 1 :]]
+    return said
+
+
+def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) -> str:
+    when = moment(event.time_ms)
+    number = f"Attempt {event.attempt} of {event.max_attempts}"
+    held = "" if claimed is None else f" after {span_words(event.time_ms - claimed.time_ms)}"
+    kept = f", extended {_times(extended)}" if extended else ""
+    error = f" with {headline(event.text)}" if event.text else ""
+    back = "" if event.at_ms is None or event.at_ms <= event.time_ms else f"; ready again at {moment(event.at_ms)}"
+    due = "" if event.at_ms is None or event.at_ms <= event.time_ms else f", to be ready at {moment(event.at_ms)}"
+    who = f"worker {event.text}" if event.text else "a worker that gave no name"
+    sentences = {
+        "enqueued": f"Enqueued at {when}{due}.",
+        "claimed": f"{number}: claimed by {who} at {when}.",
+        "done": f"{number}: done at {when}{held}{kept}.",
+        "retried": f"{number}: failed at {when}{held}{kept}{error}{back}.",
+        "died": f"{number}: died at {when}{held}{kept}{error}.",
+        "released": f"Released at {when}{held}{kept}: the delivery does not count.",
+        "expired": f"{number}: its lease ran out at {when}{held}{kept}{back}.",
+        "replayed": f"Replayed at {when}{due}: its attempts start again.",
+        "cancelled": f"Cancelled at {when}.",
+        "purged": f"Purged at {when}.",
+        "ttl_passed": f"Removed at {when}: its ttl had ended.",
+        "retired": f"Removed at {when}: its retention had ended.",
+        "restored": f"Put in from elsewhere at {when}.",
+        "repaired": f"Set right by a repair at {when}.",
+    }
+    return sentences.get(event.type, f"{event.type} at {when}.")
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def headline(error: str | None) -> str:
+    """The line of an error that names it: the first, or the last of a bare traceback. Cut to a sentence's length."""
+    lines = (error or "").strip().splitlines() or [""]
+    line = lines[-1 if lines[0].startswith("Traceback (most recent") else 0].strip()
+    return line if len(line) <= _QUOTED else line[: _QUOTED - 1] + "…"
+
+
+def span_words(ms: int) -> str:
+    """`4 minutes`, `12 seconds`, `350 ms`."""
+    seconds = max(ms, 0) / 1000
+    if seconds < 1:
+        return f"{max(ms, 0)} ms"
+    for unit, size, until in (("second", 1, 120), ("minute", 60, 7200), ("hour", 3600, 172_800)):
+        if seconds < until:
+            count = round(seconds / size)
+            return f"{count} {_plural(count, unit)}"
+    count = round(seconds / 86_400)
+    return f"{count:,} {_plural(count, 'day')}"
+
+
+def _plural(count: float, one: str, many: str | None = None) -> str:
+    return one if count == 1 else many or one + "s"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"

@@ -1,0 +1,10 @@
+"""Pages for people: queues, jobs, dead letters and workers, in a browser.
+
+    /                    the page: HTML, a style and ES modules of our own (`static/`), no third party's code
+    /assets/NAME         its files
+    /session             signing in (POST a token) and out (DELETE): the token becomes a cookie that scripts cannot read
+    /ui/VIEW             what a page shows, as JSON (`views`); with Accept: text/event-stream, again whenever it changes
+
+Acts (pause, replay, purge, cancel) go to the operations below `/v1`, which check the caller's scope. `history` keeps the
+last hour in numbers.
+"""

@@ -1,0 +1,379 @@
+"""The engine: the retry loop around a verb's function, unknown commits, watches, housekeeping."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from tenure.errors import InvalidArgument, StoreClosed, TenureError, Unavailable
+from tenure.storage.engine import Reader, Snapshot, Space, Traits, Transaction
+from tenure.storage.engines.foundationdb import journal
+from tenure.storage.engines.foundationdb.binding import (
+    CONFLICT,
+    TIMED_OUT,
+    Binding,
+    Database,
+    FdbError,
+    FdbTransaction,
+    WatchFuture,
+    translated,
+    unknown,
+)
+from tenure.storage.engines.foundationdb.layout import MARK_BYTES, ROW_BITS, Layout, number, pack_number
+from tenure.storage.engines.foundationdb.rows import Rows
+from tenure.storage.engines.foundationdb.snapshot import CopiedSnapshot, VersionSnapshot
+from tenure.storage.engines.foundationdb.transaction import LIMIT, FoundationTransaction, writer
+from tenure.storage.keyspace import STATE
+
+T = TypeVar("T")
+#: Own commits after which a process folds the journal's inbox.
+_FOLD_EVERY = 64
+#: Versions after which a mark without journal rows is forgotten: no transaction is retried for ten minutes.
+_STALE = 600_000_000
+_STALE_BATCH = 1_000
+_NONCE = 16
+#: Conflicts after which a transaction has the others wait for it (one, if a try takes long: the next would meet as many
+#: others again), for how many versions, and how they wait.
+_STARVED = 4
+_LONG = 0.05
+_GATE_VERSIONS = 3_000_000
+_GATE_REST = 0.005
+
+
+class Spread:
+    """Among how many rows claims choose: one at first (the order is strict then), more while they get in each other's way.
+
+    It grows fourfold with each conflict and shrinks slowly without: that settles at one or two conflicts in a hundred claims.
+    """
+
+    MOST = 512.0
+
+    def __init__(self) -> None:
+        self._width = 1.0
+
+    @property
+    def width(self) -> int:
+        return int(self._width)
+
+    def conflict(self) -> None:
+        self._width = min(self.MOST, self._width * 4)
+
+    def success(self) -> None:
+        self._width = max(1.0, self._width * 0.98)
+
+
+class FoundationEngine:
+    """A store in a FoundationDB cluster, shared with any number of processes on any number of hosts."""
+
+    home = None
+    loader = None
+    group_commit = None
+    alone = False
+    generation = 0  # nothing is kept in memory: others write too
+    remarks: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        fdb: Binding,
+        db: Database,
+        path: Sequence[str] = ("tenure",),
+        *,
+        grace: float = 30.0,
+        lease_versions: int = 1_000_000,
+        retry_limit: int = 100,
+        timeout: float = 10.0,
+    ) -> None:
+        """`path`: the store's directory. `grace`: seconds past its end for which an expired lease is left alone.
+
+        `lease_versions`: versions that must pass for each second of a lease before it is taken over. `retry_limit` and
+        `timeout` (seconds): how often and how long a transaction is tried.
+        """
+        self._fdb, self._db = fdb, db
+        self.traits = Traits(
+            scope="cluster",
+            order="approximate",
+            snapshot="store",
+            durability="disk",
+            atomic_bytes=LIMIT - 800_000,
+            key_bytes=9_000,
+            value_bytes=LIMIT - 800_000,
+            poll=0.02,
+            grace_ms=round(1000 * grace),
+        )
+        self._versions_per_ms = max(1, lease_versions // 1000)
+        self._retry_limit = retry_limit
+        self._timeout_ms = round(1000 * timeout)
+        self._owner = os.getpid()
+        self._closed = False
+        self.retried: Callable[[str], None] = lambda why: None
+        self.begin: Callable[[Reader, int], Transaction] = self._begin
+        self.spread = Spread()
+        self._commits = 0
+        self._watching = threading.Lock()
+        self._watch: WatchFuture | None = None
+        self._seen = 0
+        self._layout = Layout(self._retrying(lambda tr: fdb.directory.create_or_open(tr, tuple(path))))
+
+    # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        self._check_open()
+        attempt = _Attempts[T](self)
+        result = attempt.run(fn)
+        if attempt.committed:
+            self._commits += 1
+            if self._commits % _FOLD_EVERY == 0:
+                self._fold()
+        return result
+
+    def read(self, fn: Callable[[Reader], T]) -> T:
+        return self._retrying(lambda tr: fn(Rows(tr, self._layout, resolving=True)))
+
+    def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        self._check_open()
+        if spaces is None:
+            self._fold()
+
+        def take(tr: FdbTransaction) -> Snapshot:
+            version = tr.get_read_version().wait()
+
+            def pinned() -> Rows:
+                own = self._db.create_transaction()
+                own.set_read_version(version)
+                return Rows(own, self._layout, resolving=spaces is None or STATE in spaces)
+
+            return (CopiedSnapshot if spaces is None else VersionSnapshot)(pinned, self._fdb)
+
+        return self._retrying(take)
+
+    def version(self) -> int:
+        """Changes with a commit of any process: a watch on the store's pulse tells, and this looks whether it has."""
+        self._check_open()
+        with self._watching:
+            if self._watch is None or self._watch.is_ready():
+                self._seen += 1
+                try:
+                    self._watch = self._retrying(self._armed)
+                except Unavailable:
+                    self._watch = None  # then every look finds a change, and its caller meets the cause
+            return self._seen
+
+    def durable(self) -> int | None:
+        return None
+
+    def share(self) -> None:
+        pass
+
+    def tend(self) -> None:
+        """Fold the journal's inbox, and forget marks that nobody can ask for any more."""
+        self._check_open()
+        self._fold()
+        self._retrying(self._forget_stale)
+
+    def export(self, path: str) -> None:
+        raise InvalidArgument(
+            "a store in FoundationDB has no files to copy: back the cluster up with fdbbackup, or export tables"
+        )
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._closed = True
+        with self._watching:
+            if self._watch is not None:
+                self._watch.cancel()
+                self._watch = None
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, reader: Reader, first: int) -> Transaction:
+        assert isinstance(reader, Rows)
+        return FoundationTransaction(reader, first, self.spread.width, self._versions_per_ms)
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._owner:
+            raise StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
+        if self._closed:
+            raise StoreClosed("this store was closed")
+
+    def _transaction(self) -> FdbTransaction:
+        made = self._db.create_transaction()
+        self._limit(made)
+        return made
+
+    def _limit(self, tr: FdbTransaction) -> None:
+        tr.options.set_timeout(self._timeout_ms)
+        tr.options.set_retry_limit(self._retry_limit)
+
+    def _retrying(self, work: Callable[[FdbTransaction], T]) -> T:
+        """For what may be done twice: run it until it commits."""
+        self._check_open()
+        tr = self._transaction()
+        while True:
+            try:
+                result = work(tr)
+                tr.commit().wait()
+                return result
+            except self._fdb.FDBError as error:
+                self._back_off(tr, error)
+
+    def _back_off(self, tr: FdbTransaction, error: FdbError) -> None:
+        """Get ready for another try, or raise what this error means to us."""
+        try:
+            tr.on_error(error).wait()
+        except self._fdb.FDBError as last:
+            raise translated(last) from last
+        self.retried("conflict" if error.code == CONFLICT else f"fdb_{error.code}")
+
+    def _armed(self, tr: FdbTransaction) -> WatchFuture:
+        return tr.watch(self._layout.pulse)
+
+    def _fold(self) -> None:
+        """Number what is in the journal's inbox, a few rows a transaction. Another process that does so too may win."""
+        while True:
+            tr = self._transaction()
+            rows = Rows(tr, self._layout, resolving=False)
+            try:
+                more = journal.fold(tr, self._layout, writer(rows), rows.journal)
+                tr.commit().wait()
+            except self._fdb.FDBError:
+                return  # the next one goes on from wherever it got to
+            if not more:
+                return
+
+    def _forget_stale(self, tr: FdbTransaction) -> None:
+        before = tr.get_read_version().wait() - _STALE
+        if before <= 0:
+            return
+        layout = self._layout
+        end = layout.stale + before.to_bytes(8, "big")
+        for row in tr.snapshot.get_range(layout.stale, end, limit=_STALE_BATCH):
+            tr.clear(row.key)
+            tr.clear(layout.mark(number(row.key, len(layout.stale) + 8)))
+
+
+class _Attempts(Generic[T]):
+    """The tries of one transaction. Its number and its nonce are chosen before the first."""
+
+    def __init__(self, engine: FoundationEngine) -> None:
+        self._engine = engine
+        self._fdb = engine._fdb
+        #: What each try that may have committed returned, by its mark.
+        self._maybe: dict[bytes, T] = {}
+        #: The mark of the try that is being committed.
+        self._sent: bytes | None = None
+        self._chose = False
+        self._conflicts = 0
+        self._began = 0.0
+        #: What the gate holds while this transaction has shut it.
+        self._gate = b""
+        self.committed = False
+        self._choose()
+
+    def _choose(self) -> None:
+        self._number = secrets.randbits(53 - ROW_BITS) << ROW_BITS
+        self._nonce = secrets.token_bytes(_NONCE)
+        self._tries = 0
+
+    def run(self, fn: Callable[[Transaction], T]) -> T:
+        try:
+            return self._run(fn)
+        finally:
+            if self._gate:
+                self._engine._retrying(self._open_gate)
+
+    def _run(self, fn: Callable[[Transaction], T]) -> T:
+        tr = self._engine._transaction()
+        while True:
+            try:
+                while self._is_shut(tr):
+                    time.sleep(_GATE_REST)
+                    tr.reset()
+                    self._engine._limit(tr)
+                self._began = time.monotonic()
+                return self._once(tr, fn)
+            except self._fdb.FDBError as error:
+                try:
+                    self._again(tr, error)
+                except TenureError as last:
+                    if not self._maybe:
+                        raise
+                    return self._looked_up(error, last)
+
+    def _once(self, tr: FdbTransaction, fn: Callable[[Transaction], T]) -> T:
+        engine = self._engine
+        rows = Rows(tr, engine._layout, resolving=False)
+        # Read in every try, so that an earlier one that arrives late conflicts with this one.
+        mark = tr.get(engine._layout.mark(self._number)).value
+        if mark is not None and mark[:MARK_BYTES] in self._maybe:
+            self.committed = True
+            return self._maybe[mark[:MARK_BYTES]]
+        while mark is not None:  # another transaction has this number
+            self._choose()
+            mark = tr.get(engine._layout.mark(self._number)).value
+        transaction = engine.begin(rows, self._number)
+        assert isinstance(transaction, FoundationTransaction)
+        result = fn(transaction)
+        transaction.finish()
+        if not transaction:
+            return result
+        self._chose = rows.chose
+        self._tries += 1
+        own = self._nonce + self._tries.to_bytes(2, "big")
+        transaction.apply(own)
+        self._maybe[own], self._sent = result, own
+        tr.commit().wait()
+        self.committed = True
+        if self._chose:
+            engine.spread.success()
+        return result
+
+    def _again(self, tr: FdbTransaction, error: FdbError) -> None:
+        """Get ready for another try. Raises our error if there is none to be."""
+        sent, self._sent = self._sent, None
+        if sent is not None and not (self._fdb.predicates.is_maybe_committed(error) or error.code == TIMED_OUT):
+            del self._maybe[sent]
+        if error.code == CONFLICT and self._chose:
+            self._engine.spread.conflict()
+        elif error.code == CONFLICT:
+            self._conflicts += _STARVED if time.monotonic() - self._began > _LONG else 1
+        self._engine._back_off(tr, error)
+        if self._conflicts >= _STARVED and not self._gate:
+            self._engine._retrying(self._shut_gate)
+
+    # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # A transaction that reads much conflicts with many small ones, each time anew. When that has happened often enough it
+    # shuts the gate: others that begin see it and wait, those that have begun finish, and then its turn has come.
+
+    def _is_shut(self, tr: FdbTransaction) -> bool:
+        gate = tr.snapshot.get(self._engine._layout.gate).value
+        return gate is not None and gate[8:] != self._gate and number(gate) > tr.get_read_version().wait()
+
+    def _shut_gate(self, tr: FdbTransaction) -> None:
+        key, version = self._engine._layout.gate, tr.get_read_version().wait()
+        gate = tr.get(key).value
+        if gate is None or number(gate) <= version:
+            self._gate = self._nonce
+            tr.set(key, pack_number(version + _GATE_VERSIONS) + self._gate)
+
+    def _open_gate(self, tr: FdbTransaction) -> None:
+        key = self._engine._layout.gate
+        gate = tr.get(key).value
+        if gate is not None and gate[8:] == self._gate:
+            tr.clear(key)
+
+    def _looked_up(self, error: FdbError, last: TenureError) -> T:
+        """The tries are over, and one of them may have committed: a last look at the mark decides, if it is there."""
+        key = self._engine._layout.mark(self._number)
+        try:
+            mark = self._engine._retrying(lambda tr: tr.get(key).value)
+        except TenureError:
+            raise unknown(error) from last
+        if mark is None or mark[:MARK_BYTES] not in self._maybe:
+            raise unknown(error) from last
+        self.committed = True
+        return self._maybe[mark[:MARK_BYTES]]

@@ -1,0 +1,90 @@
+"""Every key of a store in FoundationDB. All begin with the store's directory; the next part is packed by the tuple layer.
+
+    (space number), key of the keyspace                the row; its value in parts if it has more than 90,000 bytes
+    ("parts", space number), key, part u16             further parts of such a value
+    ("inbox"), version stamp 10, row u16, piece u8     a journal row that has no number yet; its transaction's mark
+    ("mark"), transaction u64                          that it committed: nonce 16, try u16; its journal number u64, once it has one
+    ("stale"), version u64, transaction u64            a mark without journal rows, to be forgotten
+    ("held"), key of `leases`                          the version from which on the lease may be taken over, u64
+    ("gate")                                           while it is later than now, transactions wait: its version u64, a nonce
+    ("pulse")                                          changes with every commit: what waiting processes watch
+
+Behind a packed prefix the keyspace's own bytes follow as they are. They sort as they should, and the tuple layer would
+write each zero byte in them twice.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from tenure.storage.engine import Space
+from tenure.storage.keyspace import NAMES
+
+#: Values larger than this are stored in parts of this size.
+PART_BYTES = 90_000
+#: Transactions' numbers stand where journal numbers will: with this bit, and room for a transaction's rows.
+PROVISIONAL = 1 << 53
+ROW_BITS = 7
+ROWS = 1 << ROW_BITS
+
+_U64 = Struct(">Q")
+pack_number = _U64.pack
+_PART = Struct(">H")
+STAMP_BYTES = 10
+_INBOX = Struct(">10sHB")
+#: Of a mark: the nonce and the try. The journal number follows once there is one.
+MARK_BYTES = 18
+#: What an inbox row begins with: its transaction, and the nonce and the try of its mark.
+INBOX_HEAD = Struct(">Q18s")
+
+
+def number(raw: bytes, at: int = 0) -> int:
+    found: int = _U64.unpack_from(raw, at)[0]
+    return found
+
+
+class Layout:
+    """The prefixes of one store."""
+
+    def __init__(self, directory: Any) -> None:
+        """`directory`: the store's subspace."""
+        self.directory = directory
+        self.spaces: list[bytes] = [directory.pack((space,)) for space in range(len(NAMES))]
+        self._parts: list[bytes] = [directory.pack(("parts", space)) for space in range(len(NAMES))]
+        self.inbox: bytes = directory.pack(("inbox",))
+        self._marks: bytes = directory.pack(("mark",))
+        self.stale: bytes = directory.pack(("stale",))
+        self._held: bytes = directory.pack(("held",))
+        self.gate: bytes = directory.pack(("gate",))
+        self.pulse: bytes = directory.pack(("pulse",))
+
+    def part(self, space: Space, key: bytes, part: int) -> bytes:
+        return self._parts[space] + key + _PART.pack(part)
+
+    def parts(self, space: Space, begin: bytes, end: bytes) -> tuple[bytes, bytes]:
+        """Where the further parts of the values with begin <= key < end are."""
+        return self._parts[space] + begin, self._parts[space] + end
+
+    def mark(self, transaction: int) -> bytes:
+        return self._marks + pack_number(transaction)
+
+    def held(self, lease: bytes) -> bytes:
+        return self._held + lease
+
+    def stamped_inbox(self, row: int, piece: int) -> bytes:
+        """The key that the database puts its stamp into, followed by the stamp's place."""
+        place = len(self.inbox).to_bytes(4, "little")
+        return self.inbox + _INBOX.pack(bytes(STAMP_BYTES), row, piece) + place
+
+    def split_inbox(self, key: bytes) -> tuple[bytes, int, int]:
+        """Stamp, row and piece."""
+        return _INBOX.unpack(key[len(self.inbox) :])
+
+    def stale_mark(self, version: int, transaction: int) -> bytes:
+        return self.stale + pack_number(version) + pack_number(transaction)
+
+
+def of_transaction(commit: int) -> tuple[int, int]:
+    """The transaction that a provisional journal number belongs to, and which of its rows it is."""
+    return commit & ~PROVISIONAL & ~(ROWS - 1), commit & (ROWS - 1)

@@ -1,0 +1,106 @@
+"""Reading rows through a transaction of the binding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tenure.errors import Corrupt
+from tenure.storage.engine import Row, Space
+from tenure.storage.engines.foundationdb.binding import FdbTransaction
+from tenure.storage.engines.foundationdb.journal import JournalView
+from tenure.storage.engines.foundationdb.layout import PART_BYTES, PROVISIONAL, Layout
+from tenure.storage.keyspace import COUNTERS, JOURNAL, READY, STATE, split_commit
+from tenure.storage.records import encode_count
+
+#: A dense journal row begins with the number of its transaction.
+_JOURNAL_HEAD = 8
+
+
+class Rows:
+    """`storage.engine.Reader` of one transaction.
+
+    `resolving`: a state's last event is shown by its real number, which takes another read. Transactions that write do
+    without: what they copy from a state into the journal is resolved when the journal is folded.
+    """
+
+    def __init__(self, transaction: FdbTransaction, layout: Layout, *, resolving: bool) -> None:
+        self.transaction, self.layout = transaction, layout
+        self._snapshot = transaction.snapshot
+        self._resolving = resolving
+        #: Whether ready rows were looked at without conflict, to choose among them: this is a claim.
+        self.chose = False
+        #: The journal, read with conflicts and without.
+        self._journal = JournalView(transaction, layout, partial(self._dense, False))
+        self.journal = JournalView(self._snapshot, layout, partial(self._dense, True))
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        if space == JOURNAL:
+            return None if split_commit(key) & PROVISIONAL else self._journal.get(key)
+        raw = self.transaction.get(self.layout.spaces[space] + key).value
+        return None if raw is None else self._value(space, key, raw)
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        if space == JOURNAL:
+            return [self.get(space, key) for key in keys]
+        prefix, get = self.layout.spaces[space], self.transaction.get
+        asked = [get(prefix + key) for key in keys]  # all are on their way before the first is waited for
+        raws = [future.value for future in asked]
+        return [None if raw is None else self._value(space, key, raw) for key, raw in zip(keys, raws, strict=True)]
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        if space == JOURNAL:
+            return (self.journal if snapshot else self._journal).scan(begin, end, limit, reverse)
+        rows = self._range(space, begin, end, limit, reverse, snapshot)
+        return [(key, self._value(space, key, raw)) for key, raw in rows]
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        if space == JOURNAL:
+            return [key for key, _ in self.scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)]
+        self.chose |= snapshot and space == READY
+        return [key for key, _ in self._range(space, begin, end, limit, reverse, snapshot)]
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _range(
+        self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool, snapshot: bool
+    ) -> list[tuple[bytes, bytes]]:
+        if limit <= 0 or begin >= end:
+            return []
+        prefix = self.layout.spaces[space]
+        reader = self._snapshot if snapshot else self.transaction
+        rows = reader.get_range(prefix + begin, prefix + end, limit=limit, reverse=reverse).to_list()
+        size = len(prefix)
+        return [(row.key[size:], row.value) for row in rows]
+
+    def _dense(self, snapshot: bool, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        rows = self._range(JOURNAL, begin, end, limit, reverse, snapshot)
+        return [(key, self._whole(JOURNAL, key, raw)[_JOURNAL_HEAD:]) for key, raw in rows]
+
+    def _value(self, space: Space, key: bytes, raw: bytes) -> bytes:
+        if space == COUNTERS:
+            return encode_count(int.from_bytes(raw, "little", signed=True))
+        if space == STATE and self._resolving:
+            return self.journal.resolved_state(raw)
+        return self._whole(space, key, raw)
+
+    def _whole(self, space: Space, key: bytes, raw: bytes) -> bytes:
+        """A value with its further parts. The first part of a larger one is longer than a whole value ever is."""
+        if len(raw) <= PART_BYTES:
+            return raw
+        count, size = int.from_bytes(raw[:2], "big"), int.from_bytes(raw[2:6], "big")
+        asked = [self._snapshot.get(self.layout.part(space, key, part)) for part in range(1, count + 1)]
+        whole = raw[6:] + b"".join([future.value or b"" for future in asked])
+        if len(whole) != size:
+            raise Corrupt(f"a row of {size} bytes has only {len(whole)} of them", key=key)
+        return whole
+
+
+def split_value(value: bytes) -> list[bytes]:
+    """The parts of a value that is too large for one row, the first with the count of the others and the whole size."""
+    rest = [value[at : at + PART_BYTES] for at in range(PART_BYTES, len(value), PART_BYTES)]
+    return [len(rest).to_bytes(2, "big") + len(value).to_bytes(4, "big") + value[:PART_BYTES], *rest]

@@ -1,0 +1,124 @@
+"""A transaction on FoundationDB: what a verb collects, and how it is written through the binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tenure.errors import TooLarge
+from tenure.storage.engine import Space, Transaction
+from tenure.storage.engines.foundationdb.binding import TRANSACTION_BYTES
+from tenure.storage.engines.foundationdb.journal import NO_ROW
+from tenure.storage.engines.foundationdb.layout import INBOX_HEAD, PART_BYTES, PROVISIONAL, ROWS, number, pack_number
+from tenure.storage.engines.foundationdb.rows import Rows, split_value
+from tenure.storage.keyspace import COUNTERS, JOBS, JOURNAL, LEASE_JOBS, LEASES, META, NOTES
+from tenure.storage.records import decode_count
+
+#: Spaces whose values may be stored in parts.
+_IN_PARTS = frozenset({META, JOBS, NOTES, LEASE_JOBS})
+#: What a row costs beside its key and value, with its conflict range: so that ours is the first limit to be met.
+_ROW_BYTES = 64
+LIMIT = TRANSACTION_BYTES - 200_000
+_INBOX_PIECE = 90_000
+
+
+class FoundationTransaction(Transaction):
+    __slots__ = ("_held", "_versions_per_ms", "rows", "spread")
+    holds_leases = True
+
+    def __init__(self, rows: Rows, transaction: int, spread: int, versions_per_ms: int) -> None:
+        """`transaction`: its number, with room below for the rows that it appends."""
+        super().__init__(rows, PROVISIONAL | transaction)
+        self.rows = rows
+        self.spread = spread
+        self._versions_per_ms = versions_per_ms
+        self._held: dict[bytes, int] = {}
+
+    def guard(self, space: Space, key: bytes) -> None:
+        self.rows.transaction.add_read_conflict_key(self.rows.layout.spaces[space] + key)
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hold(self, lease: bytes, remaining_ms: int) -> None:
+        version = self.rows.transaction.get_read_version().wait()
+        self._held[lease] = version + max(0, remaining_ms) * self._versions_per_ms
+
+    def may_take_over(self, lease: bytes) -> bool:
+        raw = self.rows.transaction.snapshot.get(self.rows.layout.held(lease)).value
+        return raw is None or self.rows.transaction.get_read_version().wait() >= number(raw)
+
+    # ── once its function has returned ───────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, mark: bytes) -> None:
+        """Write it all through the binding. `mark`: nonce and try, for its mark. Raises TooLarge."""
+        transaction, layout = self.rows.transaction, self.rows.layout
+        self._check_size()
+        own = self.next_commit & ~PROVISIONAL
+        for space, begin, end in self.ranges:
+            self._clear_range(space, begin, end)
+        put = writer(self.rows)
+        for space, key, value in self.writes:
+            if value is None:
+                self._clear(space, key)
+            elif space == COUNTERS:
+                transaction.set(layout.spaces[space] + key, decode_count(value).to_bytes(8, "little", signed=True))
+            else:
+                put(space, key, value)
+        for key, delta in self.adds.items():
+            if delta:
+                transaction.add(layout.spaces[COUNTERS] + key, delta.to_bytes(8, "little", signed=True))
+        for lease, version in self._held.items():
+            transaction.set(layout.held(lease), pack_number(version))
+        transaction.set(layout.mark(own), mark)
+        transaction.add(layout.pulse, (1).to_bytes(8, "little"))
+        head = INBOX_HEAD.pack(own, mark)
+        assert len(self.journal) <= ROWS, "a transaction has more journal rows than numbers"
+        for row, value in enumerate(self.journal):
+            whole = head + value
+            for piece, at in enumerate(range(0, len(whole), _INBOX_PIECE)):
+                key = layout.stamped_inbox(row, piece)
+                transaction.set_versionstamped_key(key, whole[at : at + _INBOX_PIECE])
+        if not self.journal:
+            transaction.set_versionstamped_key(layout.stamped_inbox(NO_ROW, 0), head)
+
+    def _check_size(self) -> None:
+        size = sum([_ROW_BYTES + 2 * len(key) + len(value or b"") for _, key, value in self.writes])
+        size += sum(map(len, self.journal))
+        if size > LIMIT:
+            raise TooLarge("the transaction", size, LIMIT)
+
+    def _clear(self, space: Space, key: bytes) -> None:
+        transaction, layout = self.rows.transaction, self.rows.layout
+        transaction.clear(layout.spaces[space] + key)
+        if space == LEASES:
+            transaction.clear(layout.held(key))
+        elif space in _IN_PARTS:
+            transaction.clear_range(layout.part(space, key, 0), layout.part(space, key, 0xFFFF))
+
+    def _clear_range(self, space: Space, begin: bytes, end: bytes) -> None:
+        transaction, layout = self.rows.transaction, self.rows.layout
+        prefix = layout.spaces[space]
+        if space == JOURNAL:
+            # The marks of its transactions go with the rows.
+            for row in transaction.snapshot.get_range(prefix + begin, prefix + end):
+                at = 6 if len(row.value) > PART_BYTES else 0
+                transaction.clear(layout.mark(number(row.value, at)))
+        transaction.clear_range(prefix + begin, prefix + end)
+        if space in _IN_PARTS or space == JOURNAL:
+            transaction.clear_range(*layout.parts(space, begin, end))
+
+
+def writer(rows: Rows) -> Callable[[Space, bytes, bytes], None]:
+    """Writes a row through the binding, in parts if it is large."""
+    transaction, layout = rows.transaction, rows.layout
+
+    def put(space: Space, key: bytes, value: bytes) -> None:
+        at = layout.spaces[space] + key
+        if len(value) <= PART_BYTES:
+            transaction.set(at, value)
+            return
+        first, *rest = split_value(value)
+        transaction.set(at, first)
+        for part, data in enumerate(rest, 1):
+            transaction.set(layout.part(space, key, part), data)
+
+    return put

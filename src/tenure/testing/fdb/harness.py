@@ -1,0 +1,81 @@
+"""The conformance suite's harness for FoundationDB: a simulated cluster, or a real one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from tenure.api.store import Store
+from tenure.api.sweeper import Sweeper
+from tenure.backends.embedded import KvBackend
+from tenure.clock import Clock, ManualClock, SystemClock
+from tenure.storage.engines.foundationdb import FoundationEngine
+from tenure.testing import fdb
+from tenure.testing.fdb.cluster import Cluster
+from tenure.testing.harness import EngineHarness
+
+
+class SimulatedHarness(EngineHarness):
+    """A store in a cluster of its own, which is simulated in this process and stays when the store is closed."""
+
+    url = None
+    persistent = True
+    race_jobs = 400
+
+    #: On the machine's clock, how many seconds one of the cluster's takes: it is slower than a real one.
+    slower = 4
+
+    def __init__(self, cluster: Cluster | None = None, *, grace: float = 0.0) -> None:
+        self.cluster = cluster or Cluster(time_us=lambda: time.monotonic_ns() // 1000 // self.slower)
+        self._grace = grace
+
+    def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
+        # A little fewer versions than a second has: commits while the clock stands still run ahead of it.
+        versions = 990_000
+        if isinstance(clock, ManualClock):
+            follow(self.cluster, clock)
+        else:
+            versions //= self.slower
+        engine = FoundationEngine(fdb, fdb.Database(self.cluster), grace=self._grace, lease_versions=versions)
+        clock = SystemClock() if clock is None else clock
+        backend = KvBackend(engine, "foundationdb:simulated", clock)
+        return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
+
+    def url_at(self, path: object) -> str | None:
+        return None
+
+
+class ClusterHarness(EngineHarness):
+    """A store in a real cluster, in a directory of its own, removed at the end."""
+
+    url = None
+    persistent = True
+    manual_clock = False
+    race_jobs = 400
+
+    def __init__(self, cluster_file: str) -> None:
+        from tenure.storage.engines.foundationdb.binding import load
+
+        self._fdb = load()
+        self._db = self._fdb.open(cluster_file)
+        self._path = ("tenure-conformance", secrets.token_hex(8))
+
+    def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
+        engine = FoundationEngine(self._fdb, self._db, self._path, grace=0.0)
+        clock = SystemClock() if clock is None else clock
+        return Store(KvBackend(engine, "foundationdb:", clock), sweeper=Sweeper(clock, 1.0) if sweep else None)
+
+    def url_at(self, path: object) -> str | None:
+        return None
+
+    def destroy(self) -> None:
+        self._fdb.directory.remove(self._db, self._path)
+
+
+def follow(cluster: Cluster, clock: ManualClock) -> None:
+    """Let the cluster's versions run with a clock that a test moves: with the time that really passes by it."""
+    base = cluster.current_version()
+    began = clock.unset_ms()
+    elapsed = cluster.time_us()
+    cluster.time_us = lambda: elapsed + 1000 * (clock.unset_ms() - began)
+    assert cluster.current_version() >= base

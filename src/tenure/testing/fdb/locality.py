@@ -1,0 +1,16 @@
+"""Where the simulated cluster's shards begin: `fdb.locality`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tenure.testing.fdb.database import Database
+from tenure.testing.fdb.transaction import Transaction
+
+#: Rows a shard, where real ones are cut by bytes.
+SHARD_ROWS = 500
+
+
+def get_boundary_keys(db_or_tr: Database | Transaction, begin: bytes, end: bytes) -> Iterator[bytes]:
+    db = db_or_tr if isinstance(db_or_tr, Database) else db_or_tr.db
+    return iter(db.cluster.boundaries(begin, end, SHARD_ROWS))

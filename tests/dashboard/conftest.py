@@ -1,0 +1,100 @@
+"""A real Chromium, driven by Playwright, on a server of the test's own.
+
+Debian's Chromium is used (`make setup` installs it where it may); without one the browser tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.server.running import Running, running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+#: Where screenshots are put; of `make test`, nowhere but the test's own folder.
+SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+expect.set_options(timeout=30_000)  # a busy machine is slow, which is no failure of a page
+_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium (make setup does, where it may)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with running() as made:
+        yield made
+
+
+class Visit:
+    """A page of one visitor. What the browser complains about fails the test."""
+
+    def __init__(self, page: Page, server: Running) -> None:
+        self.page, self.server = page, server
+        self.complaints: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("console", self._console)
+        page.set_default_timeout(30_000)
+
+    def _console(self, message: object) -> None:
+        text = getattr(message, "text", "")
+        expected = "Failed to load resource" in text or "net::ERR" in text  # a refusal that the test asks for
+        if getattr(message, "type", "") in ("error", "warning") and not expected:
+            self.complaints.append(text)
+
+    def open(self, route: str = "#/") -> Page:
+        self.page.goto(f"{self.server.url}/{route}")
+        return self.page
+
+    def sign_in(self, headers: dict[str, str], route: str = "#/") -> Page:
+        page = self.open(route)
+        page.get_by_label("Token").fill(headers["Authorization"].removeprefix("Bearer "))
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Sign out").wait_for()
+        return page
+
+
+@pytest.fixture
+def visit(browser: Browser, server: Running) -> Iterator[Callable[..., Visit]]:
+    """`visit(dark=False, phone=False)` is a new visitor, with cookies of its own."""
+    made: list[Visit] = []
+    contexts = []
+
+    def new(*, dark: bool = False, phone: bool = False) -> Visit:
+        context = browser.new_context(
+            viewport=PHONE if phone else DESKTOP,  # type: ignore[arg-type]  # a dict of two numbers, as its type says
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            timezone_id="UTC",
+        )
+        contexts.append(context)
+        made.append(Visit(context.new_page(), server))
+        return made[-1]
+
+    yield new
+    for context in contexts:
+        context.close()
+    assert [complaint for one in made for complaint in one.complaints] == []
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    place = Path(SCREENSHOTS) if SCREENSHOTS else tmp_path / "screenshots"
+    place.mkdir(parents=True, exist_ok=True)
+    return place

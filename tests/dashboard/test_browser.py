@@ -1,0 +1,266 @@
+"""The dashboard in a real Chromium: signing in, a job's life, dead letters, and that text stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it carries none
+from playwright.sync_api import Browser, Page, expect
+
+from tenure import ManualClock, Policy
+from tests.dashboard.conftest import Visit
+from tests.dashboard.scene import an_hour, furnish
+from tests.server.running import Running, running, token
+
+NewVisit = Callable[..., Visit]
+#: One worker runs them all: they share the browser.
+pytestmark = pytest.mark.xdist_group("chromium")
+
+HOSTILE = b"<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+
+
+def test_signing_in_and_out(server: Running, visit: NewVisit):
+    server.store.queue("emails", tenant="acme").enqueue(b"x")
+    one = visit()
+    page = one.open()
+    page.get_by_label("Token").fill("not.a.token")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    one.sign_in(token("acme", "consume"))
+    expect(page.get_by_role("link", name="emails")).to_be_visible()
+    # The token is where no script can read it.
+    seen = page.evaluate(
+        "[document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage), location.href].join()"
+    )
+    assert "ey" not in seen
+    (cookie,) = page.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.goto(f"{server.url}/#/queue/acme/emails")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_jobs_life_is_seen_as_it_happens(server: Running, visit: NewVisit):
+    queue = server.store.queue("emails", tenant="acme")
+    queue.configure(Policy(retention=3600))
+    job = queue.enqueue(b'{"to": "ada"}')
+    page = visit().sign_in(token("acme", "consume"), f"#/job/acme/emails/{job.id}")
+    where = page.locator("[data-state]")
+    expect(where).to_have_attribute("data-state", "ready")
+    claim = queue.claim(worker="w1", lease=60)
+    expect(where).to_have_attribute("data-state", "leased")
+    expect(where).to_contain_text("Worker w1 has held it")
+    queue.progress(claim[0], 0.4, "half way")
+    expect(page.get_by_text("40 % half way")).to_be_visible()
+    queue.nack(claim[0], error="ConnectionError: refused", delay=0)
+    expect(where).to_have_attribute("data-state", "ready")
+    expect(where).to_contain_text("attempt 2 of 5, after ConnectionError: refused")
+    queue.ack(queue.claim(worker="w2")[0], result=b"sent")
+    expect(where).to_have_attribute("data-state", "done")
+    expect(page.locator("[data-content=result]")).to_have_text("sent")
+    expect(page.get_by_text("Attempt 2 of 5", exact=True)).to_be_visible()
+
+
+def test_a_dead_job_is_found_by_its_error_and_replayed(server: Running, visit: NewVisit):
+    queue = server.store.queue("emails", tenant="acme")
+    queue.configure(Policy(retention=3600))
+    ids = []
+    for error in ("ValueError: no such address", "Timeout: after 30 s", "Timeout: after 31 s"):
+        ids.append(queue.enqueue(error.encode()).id)
+        queue.fail(queue.claim(worker="w1")[0], error=error)
+    page = visit().sign_in(token("acme", "admin"), "#/dead/acme/emails")
+    causes = page.get_by_role("table", name="Causes")
+    expect(causes.get_by_role("row", name=re.compile("Timeout: after # s.*2"))).to_be_visible()
+    page.get_by_role("search").get_by_label("Error contains").fill("no such address")
+    page.get_by_role("button", name="Search").click()
+    jobs = page.get_by_role("table", name="Dead jobs")
+    expect(jobs.locator("tbody tr")).to_have_count(1)
+    expect(jobs).to_contain_text(ids[0])
+    # By cause: dry run first, then for real.
+    page.get_by_role("button", name="Choose cause Timeout").click()
+    replay = page.get_by_role("button", name="Replay 2 jobs")
+    expect(page.get_by_text("2 jobs would come back")).to_be_visible()
+    assert queue.counts().dead == 3
+    replay.click()
+    expect(page.get_by_text("2 jobs replayed; 1 of 3 still dead.")).to_be_visible()
+    assert queue.counts().ready == 2
+    # A worker does one of them: its page says so.
+    queue.ack(queue.claim(worker="w1")[0])
+    page.goto(f"{server.url}/#/job/acme/emails/{ids[1]}")
+    expect(page.locator("[data-state]")).to_have_attribute("data-state", "done")
+
+
+def test_a_purge_names_the_number_and_asks(server: Running, visit: NewVisit):
+    queue = server.store.queue("emails", tenant="acme")
+    for _ in range(3):
+        queue.enqueue(b"x")
+        queue.fail(queue.claim()[0], error="Oops")
+    page = visit().sign_in(token("acme", "admin"), "#/dead/acme/emails")
+    page.get_by_role("button", name="Purge…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("All 3 dead jobs of acme / emails are removed for good")
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("button", name="No", exact=True).click()
+    assert queue.counts().dead == 3
+    page.get_by_role("button", name="Purge…").click()
+    page.get_by_role("button", name="Purge 3 jobs").click()
+    expect(page.get_by_text("3 jobs purged.")).to_be_visible()
+    assert queue.counts().dead == 0
+
+
+def test_a_queue_is_paused_and_resumed_by_those_who_may(server: Running, visit: NewVisit):
+    queue = server.store.queue("emails", tenant="acme")
+    queue.enqueue(b"x")
+    queue.fail(queue.claim()[0], error="Oops")
+    page = visit().sign_in(token("acme", "admin"), "#/queue/acme/emails")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("paused: claims return nothing")).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("paused: claims return nothing")).to_have_count(0)
+    # A consumer sees no such button, and the server refuses it anyway.
+    other = visit()
+    page = other.sign_in(token("acme", "consume"), "#/dead/acme/emails")
+    expect(page.get_by_role("table", name="Causes")).to_be_visible()
+    for name in ("Purge…", "Replay", "Choose"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    status = page.evaluate(
+        "fetch('/v1/queues/emails/purge', {method: 'POST', headers: {'Tenure-Dashboard': '1', 'Content-Type': 'application/json'}, body: '{\"state\": \"dead\"}'}).then(answer => answer.status)"
+    )
+    assert status == 403
+    assert queue.counts().dead == 1
+
+
+def test_a_payload_stays_text(server: Running, visit: NewVisit):
+    queue = server.store.queue("emails", tenant="acme")
+    job = queue.enqueue(HOSTILE, key=HOSTILE.decode(), headers={"<b>bold": HOSTILE.decode()})
+    queue.fail(queue.claim(worker=HOSTILE.decode()[:60])[0], error=HOSTILE.decode())
+    page = visit().sign_in(token("acme", "admin"), f"#/job/acme/emails/{job.id}")
+    expect(page.locator("[data-content=payload]")).to_have_text(HOSTILE.decode())
+    for route in (f"#/job/acme/emails/{job.id}", "#/dead/acme/emails", "#/queue/acme/emails", "#/workers"):
+        page.goto(f"{server.url}/{route}")
+        expect(page.locator("#connection")).to_contain_text("Live")
+        assert page.locator("main img, main script, main b").filter(has_text="bold").count() == 0
+        assert page.locator("main img, main script").count() == 0
+        assert page.title() != "run"
+
+
+def test_another_tenants_job_is_not_found(server: Running, visit: NewVisit):
+    job = server.store.queue("emails", tenant="acme").enqueue(b"secret")
+    server.store.queue("emails", tenant="other").enqueue(b"own")
+    page = visit().sign_in(token("other", "admin"))
+    for route in (f"#/job/acme/emails/{job.id}", f"#/job/other/emails/{job.id}", "#/queue/acme/emails"):
+        page.goto(f"{server.url}/{route}")
+        expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    expect(page.locator("body")).not_to_contain_text("secret")
+
+
+def test_a_lost_connection_is_told_and_found_again(server: Running, visit: NewVisit):
+    queue = server.store.queue("emails", tenant="acme")
+    queue.enqueue(b"x")
+    page = visit().sign_in(token("acme", "consume"))
+    expect(page.locator("#connection")).to_have_text("Live")
+    page.context.set_offline(True)
+    # A stream that is open goes on: it is cut as a network would cut it.
+    page.evaluate("import('/assets/net.js').then(net => net.connection.streams.forEach(stream => stream.fail()))")
+    expect(page.locator("#connection")).to_contain_text("Connection lost. What you see is from")
+    queue.enqueue(b"y")
+    page.context.set_offline(False)
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.locator(".tile", has_text="ready")).to_contain_text("2")
+
+
+def test_numbers_that_grow_do_not_move_the_page(server: Running, visit: NewVisit):
+    queues = [server.store.queue(f"queue-{n}", tenant="acme") for n in range(5)]
+    for queue in queues:
+        queue.enqueue(b"x")
+    page = visit().sign_in(token("acme", "consume"))
+    expect(page.get_by_role("table", name="Queues").locator("tbody tr")).to_have_count(5)
+    page.evaluate(
+        "window.moved = 0; new PerformanceObserver(list => list.getEntries().forEach(entry => window.moved += entry.value))"
+        ".observe({type: 'layout-shift'})"
+    )
+    for queue in queues[:3]:
+        queue.enqueue_many([b"x"] * 499)
+        queue.claim(limit=120)
+    expect(page.locator(".tile", has_text="ready")).to_contain_text("1,142")
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.moved") < 0.02
+
+
+def test_it_works_by_the_keyboard(server: Running, visit: NewVisit):
+    server.store.queue("emails", tenant="acme").enqueue(b"x")
+    page = visit().open()
+    page.get_by_label("Token").focus()
+    page.keyboard.insert_text(token("acme", "admin")["Authorization"].removeprefix("Bearer "))
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="emails").wait_for()
+    page.get_by_role("link", name="emails").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("emails")
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Resume")).to_be_focused()  # a button that changes keeps the focus
+
+
+PAGES = {
+    "queues": "#/", "queue": "#/queue/acme/emails", "job-leased": "#/job/acme/emails/{leased}",
+    "job-dead": "#/job/acme/emails/{dead}", "dead": "#/dead/acme/emails", "dead-queues": "#/dead",
+    "workers": "#/workers", "upcoming": "#/upcoming",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["desktop", "phone", "dark"])
+def test_every_page_is_accessible_and_fits(server: Running, visit: NewVisit, screenshots: Path, kind: str):
+    jobs = furnish(server.store)
+    one = visit(dark=kind == "dark", phone=kind == "phone")
+    page = one.open()
+    page.get_by_role("heading", name="Sign in").wait_for()
+    _check(page, "sign-in", kind, screenshots)
+    one.sign_in(token("acme", "admin"))
+    for name, route in PAGES.items():
+        page.goto(f"{server.url}/{route.format(**jobs)}")
+        page.locator("main section, main .tile").first.wait_for()
+        expect(page.locator("#connection")).to_have_text("Live")
+        _check(page, name, kind, screenshots)
+    page.goto(f"{server.url}/docs")
+    _check(page, "docs", kind, screenshots)
+
+
+def _check(page: Page, name: str, kind: str, screenshots: Path) -> None:
+    page.screenshot(path=screenshots / f"{name}-{kind}.png", full_page=name != "docs")
+    if kind == "phone" and name not in ("queues", "dead", "docs"):
+        return _fits(page, name, kind)  # the same elements as on a desktop
+    found = Axe().run(page)
+    assert [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in found.response["violations"]] == [], (
+        f"{name}, {kind}"
+    )
+    return _fits(page, name, kind)
+
+
+def _fits(page: Page, name: str, kind: str) -> None:
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, f"{name} is wider than the {kind}'s window by {wide} pixels"
+
+
+def test_charts_show_the_last_hour(browser: Browser, screenshots: Path):
+    """Also the picture in the README."""
+    clock = ManualClock()
+    with running(clock) as server:
+        assert server.service is not None
+        an_hour(server.store, clock, server.service.dashboard.history)
+        context = browser.new_context(
+            viewport={"width": 1120, "height": 590}, reduced_motion="reduce", timezone_id="UTC"
+        )
+        page = Visit(context.new_page(), server).sign_in(token(None, "operator"))
+        expect(page.get_by_role("table", name="Queues").locator("tbody tr")).to_have_count(5)
+        page.screenshot(path=screenshots / "readme.png")
+        page.get_by_role("link", name="globex / imports").click()
+        expect(page.get_by_role("img", name=re.compile("^Jobs a minute, last hour"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("^Wait, last hour. Latest: mean [0-9]"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("^Run time, last hour. Latest: mean [0-9]"))).to_be_visible()
+        page.screenshot(path=screenshots / "queue-hour.png", full_page=True)
+        context.close()
