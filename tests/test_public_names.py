@@ -11,7 +11,7 @@ NAMES = {
     "open", "Store", "Queue", "Claim",
     "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Quota", "Where", "Event",
     "ManualClock", "SystemClock",
-    "TenureError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull",
+    "TenureError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "QueueNotEmpty",
     "QuotaExceeded", "RateLimited", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
     "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",

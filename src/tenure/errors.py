@@ -7,6 +7,7 @@
     │   └── AlreadySettled      … because this very delivery settled it before
     ├── KeyConflict             an idempotency key was seen with another payload
     ├── QueueFull               the queue's max_waiting is reached
+    ├── QueueNotEmpty           a queue cannot be deleted: it has jobs
     ├── QuotaExceeded           the tenant has as much waiting as it may
     ├── RateLimited             the tenant is faster than it may be
     ├── TooLarge                a payload, result or batch over its limit
@@ -124,6 +125,21 @@ class QueueFull(TenureError):
         self.waiting = waiting
         self.limit = limit
         super().__init__(f"queue {queue!r} has {waiting} waiting jobs and takes {limit}")
+
+
+class QueueNotEmpty(TenureError):
+    """A queue has jobs, and is not deleted. Settle those that are held; drop the others with `force`, or replay or purge them."""
+
+    code = "queue_not_empty"
+
+    def __init__(self, queue: str, leased: int, waiting: int, dead: int, done: int = 0) -> None:
+        self.queue = queue
+        self.leased = leased
+        self.waiting = waiting
+        self.dead = dead
+        told = {"held": leased, "waiting": waiting, "dead": dead, "done": done}
+        counts = ", ".join(f"{count} {what}" for what, count in told.items() if count)
+        super().__init__(f"queue {queue!r} is not deleted: it has jobs ({counts})")
 
 
 class QuotaExceeded(TenureError):

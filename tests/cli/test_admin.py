@@ -88,7 +88,7 @@ def test_a_snapshot_is_a_store(shell: Shell, tmp_path: Path):
 
 def test_upgrade_has_nothing_to_do(shell: Shell, tmp_path: Path):
     shell.enqueue("emails", "x")
-    assert "is already at format 1" in shell("upgrade").out
+    assert "is already at format 2" in shell("upgrade").out
     found = shell.json("upgrade", shell.url).object
     assert (found["from"], found["format"], found["engine"]) == (FORMAT, FORMAT, "rocksdb")
     assert shell("upgrade", "memory:").code == 2

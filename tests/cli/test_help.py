@@ -80,7 +80,7 @@ def test_the_main_help_names_exit_codes():
 
 
 def test_unknown_commands_and_options_end_with_2():
-    for args in (["enqeue"], ["enqueue", "--wat"], ["get", "emails"]):
+    for args in (["enqeue"], ["enqueue", "--wat"], ["get"]):
         ran = CliRunner().invoke(cli, args)
         assert ran.exit_code == 2
         assert ran.stderr.count("\n") == 1

@@ -189,3 +189,21 @@ def test_a_traceback_is_shown_line_by_line(shell: Shell):
     bare = shell.kill("emails", "y", trace[trace.index("Traceback") :])
     (row,) = [line for line in shell("dead", "emails").out.splitlines() if line.startswith(bare)]
     assert row.rstrip().endswith("ValueError: no")
+
+
+def test_get_finds_a_job_by_its_id_alone(shell: Shell):
+    job_id = shell.json("enqueue", "reports", "hello", "--tenant", "acme").object["id"]
+    found = shell.json("get", job_id).object
+    assert (found["id"], found["tenant"], found["queue"]) == (job_id, "acme", "reports")
+    assert shell("get", job_id, "--tenant", "other").code == 1
+    assert shell("get", "0" * 32).code == 1
+    assert shell("get", "reports", job_id, "more").code == 2
+
+
+def test_a_queue_is_deleted_by_force_only_if_it_has_jobs(shell: Shell):
+    shell("enqueue", "doomed", "x")
+    refused = shell("delete", "doomed")
+    assert refused.code == 1
+    assert "1 waiting" in refused.err
+    assert shell("delete", "doomed", "--force").out == "deleted doomed\n"
+    assert shell("delete", "doomed").code != 0

@@ -117,7 +117,7 @@ class Garden:
     def rows(self) -> Rows:
         found: Rows = {}
         with self.engine.snapshot() as snapshot:
-            for space in range(len(keyspace.EVERYWHERE)):
+            for space in keyspace.EVERYWHERE:
                 for key, value in snapshot.scan(space, b"", keyspace.LAST, 100_000):
                     found[space, key] = value
         return found

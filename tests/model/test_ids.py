@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidArgument
-from tenure.model.ids import IdSource, created_ms, job_id_bytes
+from tenure.model.ids import MARKS, IdSource, created_ms, job_id_bytes, marked_queue, queue_mark
 
 moments = st.integers(1, 2**47) | st.integers(1_800_000_000_000, 1_800_000_000_005)
 
@@ -39,10 +39,10 @@ def test_ids_are_uuids_of_version_7(now_ms: int, count: int) -> None:
 
 
 def test_ids_stay_valid_when_a_millisecond_is_used_up() -> None:
-    """After half a billion ids in one millisecond the next one is borrowed."""
+    """After millions of ids in one millisecond the next one is borrowed."""
     source = IdSource()
     before = source.take(1000, 2)[1]
-    source._low = (1 << 63 | 1 << 62) + 5
+    source._low = (1 << 63 | 1 << 55) + 5
     after = source.one(1000)
     assert after > before
     assert created_ms(after) == 1001
@@ -124,3 +124,17 @@ def test_whatever_is_read_as_an_id_is_16_bytes(text: str) -> None:
     except InvalidArgument:
         return
     assert len(raw) == 16
+
+
+def test_an_id_with_a_queues_mark_stays_one_of_a_kind_and_in_order() -> None:
+    """The bits that name the queue are no part of the count, however long the clock stands still."""
+    source = IdSource()
+    for queue in (1, 77, MARKS - 1, MARKS, MARKS + 5, 2**32 - 1):
+        mark = queue_mark(queue)
+        ids = [raw[:6] + mark + raw[9:] for _ in range(100) for raw in source.take(1000, 7)]
+        assert ids == sorted(set(ids))
+        assert {marked_queue(raw) for raw in ids} == {queue % MARKS}
+        assert {UUID(bytes=raw).version for raw in ids} == {7}
+        assert {UUID(bytes=raw).variant for raw in ids} == {RFC_4122}
+    source._low = (1 << 63 | 1 << 55) - 1
+    assert max(raw[8] & 0x3F for raw in source.take(1000, 100_000)) == 0

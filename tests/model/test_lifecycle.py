@@ -35,7 +35,8 @@ ARROWS = {
     (Change.RESTORED, GONE, DONE),
     (Change.RESTORED, GONE, DEAD),
 }
-OF_QUEUES = {Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED, Change.QUEUE_PAUSED, Change.QUEUE_RESUMED}
+OF_QUEUES = {Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED, Change.QUEUE_PAUSED, Change.QUEUE_RESUMED,
+             Change.QUEUE_DELETED}  # fmt: skip
 OF_LEASES = {Change.EXTENDED}
 #: A repair sets a job right, whatever it was.
 OF_REPAIRS = {Change.REPAIRED}
@@ -89,7 +90,7 @@ def test_numbers_on_disk_do_not_move() -> None:
     assert {state.name: int(state) for state in State} == {"GONE": 0, "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4}
     assert {reason.name: int(reason) for reason in Reason} == {"NONE": 0, "MAX_ATTEMPTS": 1, "FAILED": 2}
     assert {change.name: int(change) for change in Change} == {
-        "QUEUE_CREATED": 1, "QUEUE_CONFIGURED": 2, "QUEUE_PAUSED": 3, "QUEUE_RESUMED": 4, "ENQUEUED": 10, "CLAIMED": 11,
+        "QUEUE_CREATED": 1, "QUEUE_CONFIGURED": 2, "QUEUE_PAUSED": 3, "QUEUE_RESUMED": 4, "QUEUE_DELETED": 5, "ENQUEUED": 10, "CLAIMED": 11,
         "EXTENDED": 12, "DONE": 13, "RETRIED": 14, "DIED": 15, "RELEASED": 16, "EXPIRED": 17, "CANCELLED": 18,
         "REPLAYED": 19, "TTL_PASSED": 20, "PURGED": 21, "RETIRED": 22, "REPAIRED": 23, "RESTORED": 24,
     }  # fmt: skip

@@ -135,7 +135,7 @@ def test_digests_stand_for_their_text(one: bytes, other: bytes) -> None:
 
 def test_numbers_on_disk_do_not_move() -> None:
     assert {kind.name: int(kind) for kind in Due} == {
-        "LEASE": 1, "TTL": 2, "RETENTION": 3, "DEDUP": 4, "CLAIM": 5, "WRITE": 6, "REQUEST": 7,
+        "LEASE": 1, "TTL": 2, "RETENTION": 3, "DEDUP": 4, "CLAIM": 5, "WRITE": 6, "REQUEST": 7, "TURN": 8,
     }  # fmt: skip
     assert {name.name: int(name) for name in Counter} == {
         "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4, "ENQUEUED": 5, "REMOVED": 6,

@@ -231,7 +231,7 @@ def test_a_store_that_was_made_before_there_were_any(tmp_path: Path) -> None:
         queue = store.queue("work")
         for _ in range(10):
             queue.enqueue(b"x")
-    new = keyspace.NAMES[len(keyspace.EVERYWHERE) :]
+    new = [keyspace.NAMES[space] for space in keyspace.SEGMENT_SPACES]
     raw = Rdict(str(path), Options(raw_mode=True), {name: Options(raw_mode=True) for name in keyspace.NAMES})
     for name in new:
         raw.drop_column_family(name)

@@ -176,7 +176,7 @@ must AS (
   SELECT {_OF_JOB}, `index`, time, priority, 1 AS must, 0 AS found FROM must WHERE `index` IS NOT NULL
   UNION ALL
   SELECT {_OF_JOB}, `index`, time, priority, 0, 1 FROM {{indexes}}
-  WHERE `index` NOT IN ('due_dedup', 'due_claim', 'due_write', 'due_request')
+  WHERE `index` NOT IN ('due_dedup', 'due_claim', 'due_write', 'due_request', 'due_turn')
 ), uneven AS (
   SELECT {_OF_JOB}, `index`, sum(must) > sum(found) AS missing,
     {_say("[`index`] at [" + _time("time") + "]")} || coalesce(' priority ' || CAST(priority AS STRING), '') AS place

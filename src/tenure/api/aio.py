@@ -25,7 +25,7 @@ import contextvars
 import functools
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar
@@ -185,7 +185,10 @@ class AsyncClaim(Claim):
     __slots__ = ("_threads",)
 
     def __init__(self, claim: Claim, threads: _Threads) -> None:
-        super().__init__(claim.queue, claim._leased)
+        if hasattr(claim, "queue"):
+            super().__init__(claim.queue, claim._leased)
+        else:
+            self._leased = self._settled = None
         self._threads = threads
 
     def __enter__(self) -> NoReturn:
@@ -325,6 +328,36 @@ class AsyncStore:
         handles = handles[self._turn :] + handles[: self._turn]
         return _Call(_claimed(self._threads, handles, claim_request(limit, lease, wait, worker, max_bytes, None)))
 
+    def claim_any(
+        self,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        tenants: Collection[str] | None = None,
+        queues: Collection[str] | None = None,
+        weights: Mapping[str, float] | None = None,
+        max_bytes: int | None = None,
+        id: str | None = None,
+    ) -> _Call[AsyncClaim]:
+        """As `Store.claim_any`."""
+        left_ms = duration_ms("wait", wait)
+        asked_ms = self._sync.backend.now_ms() if left_ms else 0
+
+        def work(cancel: threading.Event) -> Claim:
+            # A claim that had to queue for a thread has waited for that long.
+            waited = self._sync.backend.now_ms() - asked_ms if left_ms else 0
+            return self._sync.claim_any(
+                limit, lease, max(0, left_ms - waited) / 1000, worker,
+                tenants=tenants, queues=queues, weights=weights, max_bytes=max_bytes, id=id, cancel=cancel,
+            )  # fmt: skip
+
+        async def claimed() -> AsyncClaim:
+            return AsyncClaim(await self._threads.hold(work, _release, waits=left_ms > 0), self._threads)
+
+        return _Call(claimed())
+
     async def events(
         self, after: str | None = None, limit: int = 1000, wait: Duration = 0, consumer: str | None = None
     ) -> EventPage:
@@ -352,6 +385,10 @@ class AsyncStore:
     set_quota = _awaited(Store.set_quota)
     quotas = _awaited(Store.quotas)
     apply = _awaited(Store.apply)
+    replace_queues = _awaited(Store.replace_queues)
+    delete_queue = _awaited(Store.delete_queue)
+    get = _awaited(Store.get)
+    list = _awaited(Store.list)
     upcoming = _awaited(Store.upcoming)
     sweep = _awaited(Store.sweep)
     cleanup = _awaited(Store.cleanup)

@@ -52,7 +52,16 @@ class Claim:
     def __getitem__(self, index: int) -> Delivery:
         return self.deliveries[index]
 
+    @staticmethod
+    def of_nothing() -> Claim:
+        """An empty claim of no queue: `queue` is not there."""
+        made = object.__new__(Claim)
+        made._leased = made._settled = None
+        return made
+
     def __repr__(self) -> str:
+        if self._leased is None and not hasattr(self, "queue"):
+            return "<Claim of nothing>"
         return f"<Claim of {len(self)} from {self.queue.name}>"
 
     def __enter__(self) -> Claim:

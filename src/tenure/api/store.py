@@ -6,8 +6,10 @@ what happened.
 
 from __future__ import annotations
 
+import builtins
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
 from tenure.api.claim import Claim
@@ -18,7 +20,10 @@ from tenure.contract.backend import Backend, Progress
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
 from tenure.model.event import EventPage
-from tenure.model.job import Job, QueueInfo, Swept
+from tenure.model.ids import job_id_bytes
+from tenure.model.job import Job, Page, QueueInfo, Swept
+from tenure.model.lease import any_queues
+from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
@@ -92,6 +97,35 @@ class Store:
         handles = handles[first:] + handles[:first]
         return claim_from(handles, claim_request(limit, lease, wait, worker, max_bytes, None))
 
+    def claim_any(
+        self,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str = "",
+        *,
+        tenants: Collection[str] | None = None,
+        queues: Collection[str] | None = None,
+        weights: Mapping[str, float] | None = None,
+        excluding: Collection[str] = (),
+        max_bytes: int | None = None,
+        id: str | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Claim:
+        """Claim from whichever queue's turn it is: tenants take turns, then the queues of each. `claim.queue` is its handle.
+
+        `tenants`, `queues` and `excluding` choose among them; `weights` say how much of the turns a tenant gets, or a queue of its
+        tenant's (`tenant/queue`); 1 is usual. `cancel`, once set, ends the waiting.
+        """
+        request = claim_request(limit, lease, wait, worker, max_bytes, id)
+        among = any_queues(tenants, queues, weights, excluding)
+        with self._telemetry.span("claim_any") as span:
+            leased = self._backend.claim_any(request, among, cancel)
+            if leased is None or not leased.deliveries:
+                return Claim.of_nothing()
+            span.jobs(len(leased.deliveries))
+        return Claim(self.queue(leased.name.queue, leased.name.tenant), leased)
+
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
         """A write in several transactions that is published exactly once under its id, however often it is repeated.
 
@@ -99,7 +133,7 @@ class Store:
         """
         return Staged(self._backend, self._telemetry, write_id, keep)
 
-    def queues(self, tenant: str | None = None) -> list[QueueInfo]:
+    def queues(self, tenant: str | None = None) -> builtins.list[QueueInfo]:
         with self._telemetry.span("queues"):
             return self._backend.queues(None if tenant is None else checked("tenant", tenant))
 
@@ -112,6 +146,28 @@ class Store:
             self._backend.configure(named)
         self._telemetry.info("configured", queues=[str(name) for name in named])
 
+    def replace_queues(self, policies: Mapping[str, Policy], tenant: str = DEFAULT_TENANT) -> None:
+        """Make these the tenant's queues, with these policies, and delete all others, in one transaction.
+
+        Raises QueueNotEmpty if one of the others has jobs that are held, wait or are dead.
+        """
+        named = {checked("queue", queue): checked_policy(policy) for queue, policy in policies.items()}
+        with self._telemetry.span("replace_queues"):
+            self._backend.replace_queues(checked("tenant", tenant), named)
+        self._telemetry.info("queues_replaced", tenant=tenant, queues=list(named))
+
+    def delete_queue(self, queue: str, tenant: str = DEFAULT_TENANT, *, force: bool = False) -> bool:
+        """Delete a queue with its policy and its done jobs; False if there is none.
+
+        Raises QueueNotEmpty while jobs are held or, without `force`, while any wait or are dead.
+        """
+        name = queue_name(queue, tenant)
+        with self._telemetry.span("delete_queue"):
+            deleted = self._backend.delete_queue(name, bool(force))
+        if deleted:
+            self._telemetry.info("queue_deleted", tenant=tenant, queue=queue)
+        return deleted
+
     def set_quota(self, tenant: str, quota: Quota | None) -> None:
         """What a tenant may take of this store, over all its queues, from now on; None lifts it."""
         given = Quota() if quota is None else quota
@@ -121,16 +177,48 @@ class Store:
             self._backend.set_quota(checked("tenant", tenant), given.checked())
         self._telemetry.info("quota_set", tenant=tenant)
 
-    def quotas(self, tenant: str | None = None) -> list[QuotaInfo]:
+    def quotas(self, tenant: str | None = None) -> builtins.list[QuotaInfo]:
         """The tenants that have a quota, and what each has waiting."""
         with self._telemetry.span("quotas"):
             return self._backend.quotas(None if tenant is None else checked("tenant", tenant))
 
-    def upcoming(self, before: Moment | None = None, limit: int = 100) -> list[Job]:
-        """Scheduled jobs of all queues that become ready before a moment, earliest first."""
+    def get(self, job_id: str) -> Job | None:
+        """The job of that id as it is now, in whatever queue it is; None if there is none."""
+        job = job_id_bytes(job_id)
+        with self._telemetry.span("get"):
+            return self._backend.find(job)
+
+    def list(
+        self,
+        state: str = "ready",
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        tenant: str | None = None,
+        queues: Collection[str] | None = None,
+    ) -> Page:
+        """Jobs in a state, queue by queue, a page at a time: of one tenant, and of queues of these names, if given."""
+        checked_shown(state)
+        whole_number("limit", limit, 1, 10_000)
+        with self._telemetry.span("list"):
+            return self._backend.list_all(state, limit, _cursor(cursor), *_which(tenant, queues))
+
+    def upcoming(
+        self,
+        before: Moment | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        after: Moment | None = None,
+        tenant: str | None = None,
+        queues: Collection[str] | None = None,
+    ) -> Page:
+        """Scheduled jobs that become ready before a moment, and after another, earliest first, a page at a time."""
         before_ms = 2**62 if before is None else moment_ms("before", before)
+        after_ms = 0 if after is None else moment_ms("after", after)
+        whole_number("limit", limit, 1, 100_000)
         with self._telemetry.span("upcoming"):
-            return self._backend.upcoming(before_ms, whole_number("limit", limit, 1, 100_000), None, None)
+            return self._backend.upcoming(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
 
     def sweep(self) -> Swept:
         """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""
@@ -203,7 +291,7 @@ class Store:
         with self._telemetry.span("drop_snapshot"):
             return self._backend.drop_snapshot(id)
 
-    def snapshots(self) -> list[SnapshotInfo]:
+    def snapshots(self) -> builtins.list[SnapshotInfo]:
         """The named snapshots that are kept, oldest first."""
         with self._telemetry.span("snapshots"):
             return self._backend.snapshots()
@@ -239,3 +327,18 @@ class Store:
         if abs(drift - self._drift_ms) > _STEP_MS:
             self._telemetry.warning("clock_stepped", by_seconds=(drift - self._drift_ms) / 1000)
         self._drift_ms = drift
+
+
+def _cursor(cursor: object) -> str | None:
+    if cursor is None or isinstance(cursor, str):
+        return cursor
+    raise InvalidArgument(f"cursor={cursor!r} is not a cursor")
+
+
+def _which(tenant: str | None, queues: Collection[str] | None) -> tuple[str | None, Collection[str] | None]:
+    """Which queues a list is of, checked."""
+    if queues is not None:
+        if isinstance(queues, str):
+            raise InvalidArgument("queues is a list of names")
+        queues = frozenset(checked("queue", queue) for queue in queues)
+    return None if tenant is None else checked("tenant", tenant), queues

@@ -12,7 +12,6 @@ from tenure.clock import Clock
 from tenure.contract.backend import (
     Events,
     JobIds,
-    Jobs,
     PendingSync,
     Progress,
     QueueInfos,
@@ -25,7 +24,7 @@ from tenure.contract.backend import (
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -38,14 +37,17 @@ from tenure.queueing import (
     bulk_loads,
     checking,
     claim,
+    claim_any,
     enqueue,
     journal,
     policies,
     queries,
+    queue_deletion,
     quotas,
     restore,
     settle,
     staged_writes,
+    store_queries,
     sweep,
 )
 from tenure.queueing.core import INSPECT_LIMIT, Core
@@ -172,6 +174,11 @@ class KvBackend:
     ) -> Leased | None:
         return claim.claim(self._core, names, request, cancel)
 
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        return claim_any.claim_any(self._core, request, among, cancel)
+
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
         return self._watches.watch(topics, wait_ms, notify)
 
@@ -220,6 +227,12 @@ class KvBackend:
     def configure(self, policies_by_name: Mapping[QueueName, Policy]) -> None:
         policies.configure(self._core, policies_by_name)
 
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return queue_deletion.delete_queue(self._core, name, force)
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        queue_deletion.replace_queues(self._core, tenant, policies)
+
     def policy(self, name: QueueName) -> Policy:
         return policies.policy(self._core, name)
 
@@ -239,8 +252,24 @@ class KvBackend:
         """For a server's metrics: the busiest queues, and how many others there are."""
         return queries.depths(self._core, limit)
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        return queries.upcoming(self._core, before_ms, limit, tenant, queues)
+    def find(self, job: bytes) -> Job | None:
+        return store_queries.find(self._core, job)
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        return store_queries.list_all(self._core, state, limit, cursor, tenant, queues)
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        return store_queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
 
     def sweep(self) -> Swept:
         self._engine.tend()

@@ -27,7 +27,6 @@ from tenure.contract.backend import (
     Backend,
     Events,
     JobIds,
-    Jobs,
     Progress,
     QueueInfos,
     QuotaInfos,
@@ -40,7 +39,7 @@ from tenure.contract.verbs import REMEMBERED
 from tenure.errors import OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -201,6 +200,17 @@ class JoinedRequestView(NetworkServing):
 
         return self._ask("claim", claim)
 
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        until = time.monotonic() + request.wait_ms / 1000
+
+        def claim(to: Backend) -> Leased | None:
+            left = max(0, round((until - time.monotonic()) * 1000))
+            return to.claim_any(msgspec.structs.replace(request, wait_ms=min(request.wait_ms, left)), among, cancel)
+
+        return self._ask("claim_any", claim)
+
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return self._ask("settle", lambda to: to.settle(name, items))
 
@@ -230,8 +240,24 @@ class JoinedRequestView(NetworkServing):
     def queues(self, tenant: str | None) -> QueueInfos:
         return self._ask("queues", lambda to: to.queues(tenant))
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        return self._ask("upcoming", lambda to: to.upcoming(before_ms, limit, tenant, queues))
+    def find(self, job: bytes) -> Job | None:
+        return self._ask("find", lambda to: to.find(job))
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        return self._ask("list_all", lambda to: to.list_all(state, limit, cursor, tenant, queues))
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        return self._ask("upcoming", lambda to: to.upcoming(before_ms, after_ms, limit, cursor, tenant, queues))
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -266,6 +292,12 @@ class JoinedRequestView(NetworkServing):
 
     def configure(self, policies: Mapping[QueueName, Policy]) -> None:
         self._ask("configure", lambda to: to.configure(policies))
+
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return self._ask("delete_queue", lambda to: to.delete_queue(name, force))
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        self._ask("replace_queues", lambda to: to.replace_queues(tenant, policies))
 
     def policy(self, name: QueueName) -> Policy:
         return self._ask("policy", lambda to: to.policy(name))

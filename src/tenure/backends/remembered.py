@@ -17,7 +17,7 @@ import msgspec
 from tenure.contract.backend import Backend, JobIds, Progress
 from tenure.errors import TenureError
 from tenure.model.job import Enqueued, Replayed, Restored
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
@@ -61,6 +61,14 @@ class RememberedVerbs:
         found: Leased | None = self._viewed.claim(names, request, cancel)
         return found
 
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        if request.id is None:
+            request = msgspec.structs.replace(request, id=self._request.hex())
+        found: Leased | None = self._viewed.claim_any(request, among, cancel)
+        return found
+
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return self._for_digest(asked_to_settle(name, items)).settle(name, items)
 
@@ -90,6 +98,12 @@ class RememberedVerbs:
 
     def configure(self, policies: Mapping[QueueName, Policy]) -> None:
         self._for("configure", sorted(policies.items(), key=lambda item: item[0])).configure(policies)
+
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return self._for("delete_queue", name, force).delete_queue(name, force)
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        self._for("replace_queues", tenant, sorted(policies.items())).replace_queues(tenant, policies)
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._for("set_quota", tenant, quota).set_quota(tenant, quota)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from tenure.bulk import layouts
 from tenure.bulk.arrays import Bytes, Ints
 from tenure.errors import InvalidArgument
+from tenure.model.ids import MARK, queue_mark
 from tenure.model.names import QueueName
 from tenure.model.write import LoadPart, LoadTarget
 from tenure.queueing.bulk_loads import encode_rows, rows_path, table_path
@@ -32,7 +33,7 @@ from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, READY, Due
 from tenure.storage.records import LoadShape
 
 PARTITIONS = 1 << 20
-_PART_BITS = 42
+_PART_BITS = 36  # the partition ends where the mark of the queue begins
 _VARIANT = 1 << 63
 KEY_REASON = "a job with a key cannot be loaded in bulk: its key has to be looked up. Use the ordinary path"
 
@@ -113,6 +114,7 @@ class _QueueFiles:
 
     def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
         """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
+        ids[:, MARK] = np.frombuffer(queue_mark(self._target.number), np.uint8)
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         keyed = columns.get("key")
         if keyed is not None and keyed.null_count < len(keyed):

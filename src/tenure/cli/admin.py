@@ -179,15 +179,10 @@ def upgrade(session: Session, url: str | None) -> None:
     folder = Folder(path, engine)
     found = found_format(folder)
     steps = steps_from(found)
-    if steps:
-        folder.lock()
-        try:
-            for step in steps:
-                with progress_bar(step.says) as progress:
-                    step.run(folder, progress)
-                session.out.note(f"format {step.start} → {step.start + 1}: {step.says}")
-        finally:
-            folder.unlock()
+    for step in steps:
+        with progress_bar(step.says) as progress:
+            step.run(folder, progress)
+        session.out.note(f"format {step.start} → {step.start + 1}: {step.says}")
     if session.json:
         session.out.emit({"path": str(folder.path), "engine": engine, "from": found, "format": FORMAT})
     elif steps:

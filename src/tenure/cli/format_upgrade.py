@@ -1,7 +1,7 @@
 """Bringing an older on-disk format up to today's, one step at a time.
 
-Each format is brought to the next by one step, named here by the format it starts from. Format 1 is the first and, so far,
-the only one: the table is empty. Whoever makes format 2 adds `Step(1, "what changes", function)`.
+Each format is brought to the next by one step, named here by the format it starts from. A step opens the store, marks the
+folder as half upgraded, and unmarks it at its end: it can be cut off and run again.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenure.api.upgrading import upgrade_to_2
 from tenure.contract.backend import Progress
 from tenure.errors import FormatError, OpenError
-from tenure.storage.folder import Folder
+from tenure.storage.folder import NAMES, UPGRADING, Folder
 from tenure.storage.keyspace import FORMAT
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step from format `start` to `start + 1`. If `run` is killed, the folder is in one of the two formats."""
+    """A step from format `start` to `start + 1`. If `run` is killed, the folder is half upgraded, and `run` goes on."""
 
     start: int
     says: str
     run: Callable[[Folder, Progress], None]
 
 
-STEPS: tuple[Step, ...] = ()
+STEPS: tuple[Step, ...] = (Step(1, "finding queues by the ids of their jobs", upgrade_to_2),)
 
 
 def found_format(folder: Folder) -> int:
@@ -42,13 +43,15 @@ def found_format(folder: Folder) -> int:
 
 
 def _older(file: Path, engine: str) -> int | None:
-    """The number of an older format; None if the folder was refused for another reason."""
+    """The number of an older format (of a half upgraded folder: the one it had); None if it was refused for another reason."""
     try:
         words = file.read_text("ascii", "replace").split()
     except OSError:
         return None
-    if len(words) == 3 and words[0] == "tenure" and words[1].isdigit() and words[2] == engine:
-        return int(words[1]) if int(words[1]) < FORMAT else None
+    if words[:1] and words[0] in NAMES and words[1:2] and words[1].isdigit() and words[2:3] == [engine]:
+        if words[3:] == [UPGRADING] and int(words[1]) <= FORMAT:
+            return int(words[1]) - 1
+        return int(words[1]) if len(words) == 3 and int(words[1]) < FORMAT else None
     return None
 
 

@@ -69,6 +69,7 @@ cli.add_theme(
         maintenance.pause,
         maintenance.resume,
         maintenance.configure,
+        maintenance.delete,
         quota.quota,
     ),
 )

@@ -143,6 +143,28 @@ def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
 
 
 @command(
+    "delete",
+    examples=(
+        ("A queue that is empty:", "tenure delete emails"),
+        ("Its waiting and dead jobs too:", "tenure delete emails --force"),
+    ),
+    short_help="Delete a queue.",
+)
+@click.argument("queue")
+@click.option("--force", is_flag=True, help="Drop jobs that wait or are dead.")
+def delete(session: Session, queue: str, force: bool) -> None:
+    """Delete a queue with its policy and its done jobs. Ends with 1 while jobs are held or, without --force, are there."""
+    with session.store() as store:
+        deleted = store.delete_queue(queue, session.tenant, force=force)
+        if not deleted:
+            session.require_queue(queue)
+    if session.json:
+        session.out.emit({"queue": queue, "tenant": session.tenant, "deleted": deleted})
+    else:
+        session.out.say("deleted ", strong(queue))
+
+
+@command(
     "pause",
     examples=(("Hand out nothing until further notice:", "tenure pause emails"),),
     short_help="Stop handing out a queue's jobs.",

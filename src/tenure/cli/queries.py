@@ -16,7 +16,7 @@ from tenure.cli.session import Session
 from tenure.cli.times import AHEAD, DURATION, moment, relative
 from tenure.model.job import Counts, Job, QueueInfo
 from tenure.model.lifecycle import SHOWN
-from tenure.model.names import DEFAULT_TENANT
+from tenure.model.names import DEFAULT_TENANT, queue_name
 
 PAGE = 1_000
 
@@ -29,7 +29,8 @@ cursor_option = click.option("--cursor", help="Go on where the last page ended."
 @command(
     "get",
     examples=(
-        ("Everything about a job:", "tenure get emails JOB_ID"),
+        ("Everything about a job, in whatever queue it is:", "tenure get JOB_ID"),
+        ("The same, if the queue is known:", "tenure get emails JOB_ID"),
         ("Its payload, unchanged, into a file:", "tenure get images JOB_ID --payload > cat.png"),
         (
             "Wait up to 30 seconds for it to end, then print its result:",
@@ -38,30 +39,34 @@ cursor_option = click.option("--cursor", help="Go on where the last page ended."
     ),
     short_help="Show a job.",
 )
-@click.argument("queue")
-@click.argument("job_id")
+@click.argument("names", metavar="[QUEUE] JOB_ID", nargs=-1, required=True)
 @click.option("--payload", is_flag=True, help="Print only the payload.")
 @click.option("--result", is_flag=True, help="Print only the result.")
 @click.option("--raw", is_flag=True, help="With these, to a terminal: do not escape control characters.")
 @click.option("--wait", type=DURATION, help="Wait this long for it to be done, dead or removed.")
-def get(session: Session, queue: str, job_id: str, payload: bool, result: bool, raw: bool, wait: float | None) -> None:
+def get(session: Session, names: tuple[str, ...], payload: bool, result: bool, raw: bool, wait: float | None) -> None:
     """Show the job as it is now. Ends with 1 if it is not there, or has no result when one was asked for.
 
     A file or a pipe gets payload and result byte by byte. On a terminal their control characters are escaped, unless --raw.
     """
+    if len(names) > 2:
+        raise click.UsageError("Give a job's id, or a queue and a job's id.")
+    queue, job_id = (None, names[0]) if len(names) == 1 else names
     if payload and result:
         raise click.UsageError("Ask for --payload or --result, not both.")
     if raw and not (payload or result):
         raise click.UsageError("--raw goes with --payload or --result.")
-    with session.queue(queue) as target, progress_bar(f"Waiting for {job_id}"):
-        job = target.get(job_id) if wait is None else target.wait_for(job_id, wait)
-        if job is None:
+    where = "this store" if queue is None else str(queue_name(queue, session.tenant))
+    with session.store() as store, progress_bar(f"Waiting for {job_id}"):
+        job = store.get(job_id) if queue is None else store.queue(queue, session.tenant).get(job_id)
+        if session.given_tenant and job is not None and job.tenant != session.tenant:
+            job = None
+        if job is not None and wait is not None:
+            job = store.queue(job.queue, job.tenant).wait_for(job_id, wait)
+        if job is None and queue is not None:
             session.require_queue(queue)
     if job is None:
-        no(
-            session,
-            f"no job {job_id} in {target.name}: it never was, or was done and not retained, cancelled or purged",
-        )
+        no(session, f"no job {job_id} in {where}: it never was, or was done and not retained, cancelled or purged")
     if payload or result:
         content = job.payload if payload else job.result
         if content is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ("Run the tasks of `app` in tasks.py, four at a time:", "tenure worker tasks:app"),
         ("Only some queues, with more threads:", "tenure worker tasks:app --queues emails,reports --concurrency 16"),
         ("Every queue whose name matches, also those that appear later:", "tenure worker tasks:app --queues 'host-*'"),
+        ("Any queue of any tenant, each in its turn:", "tenure worker tasks:app --any"),
         ("Handlers that compute, each in a process of its own:", "tenure worker tasks:app --pool process"),
         ("While you write them: start again whenever a file changes:", "tenure worker tasks:app --reload"),
     ),
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     help="What runs handlers: threads; processes, for those that compute; one event loop.",
 )
 @click.option("--queues", "-q", help="Comma-separated names or patterns; all that its tasks use, if not given.")
+@click.option("--any", "anywhere", is_flag=True, help="Any queue of any tenant, each in its turn.")
 @click.option("--lease", type=DURATION, help="How long a claim holds without a heartbeat (the queues' policy).")
 @click.option(
     "--grace", type=DURATION, default=30.0, show_default=True, help="For handlers to finish, when it is stopped."
@@ -80,6 +82,7 @@ def worker(
     concurrency: int,
     pool: Any,
     queues: str | None,
+    anywhere: bool,
     lease: float | None,
     grace: float,
     patience: float,
@@ -100,9 +103,12 @@ def worker(
         raise click.exceptions.Exit(reload.supervise(session))
     from tenure.worker import log
 
+    if anywhere and queues is not None:
+        raise click.UsageError("Give --any or --queues, not both.")
     app = _app(session, app_name)
+    named = None if queues is None else [part.strip() for part in queues.split(",") if part.strip()]
     made = app.worker(
-        None if queues is None else [part.strip() for part in queues.split(",") if part.strip()],
+        "*" if anywhere else named,
         concurrency=concurrency, pool=pool, lease=lease, grace=grace, patience=patience, recycle=recycle, name=name,
         schedule=not no_schedule,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from typing import Literal, Protocol, TypeVar
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
@@ -33,7 +33,6 @@ from tenure.storage.engine import Traits
 
 T = TypeVar("T")
 Events = list[Event]  # by names of their own, since `list` is a verb below
-Jobs = list[Job]
 JobIds = list[bytes]
 QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
@@ -151,6 +150,14 @@ class Consumption(Protocol):
         InvalidArgument (its other arguments differ).
         """
 
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        """A lease over jobs of one queue, chosen fairly: tenants take turns, then the queues of each. Otherwise as `claim`.
+
+        Raises InvalidArgument without `traits.any_queue`.
+        """
+
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         """Each job settled whole or not at all; in the order of the items, None or why not (LeaseLost, Corrupt)."""
 
@@ -178,9 +185,30 @@ class Queries(Protocol):
 
     def queues(self, tenant: str | None) -> QueueInfos: ...
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        """Scheduled jobs that become ready before then, earliest first: of one tenant (None: of all), and of queues of
-        these names only (None: of all). Fewer than `limit` where their payloads are large."""
+    def find(self, job: bytes) -> Job | None:
+        """The job of that id, in whatever queue of whatever tenant it is."""
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        """Jobs in a state, queue by queue: of one tenant (None: of all), and of queues of these names only (None: of all).
+
+        Fewer than `limit` where their payloads are large: a page without a cursor is the last.
+        """
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        """Scheduled jobs that become ready after one moment of the calendar and before another, earliest first.
+
+        Of which tenant and queues, and how many: as `list_all`.
+        """
 
 
 class Maintenance(Protocol):
@@ -220,6 +248,18 @@ class Administration(Protocol):
 
     def configure(self, policies: Mapping[QueueName, Policy]) -> None:
         """All of them in one transaction."""
+
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        """Delete a queue with its policy and its jobs; False if there is none. Works in chunks.
+
+        Raises QueueNotEmpty while jobs are held or, without `force`, while any wait or are dead.
+        """
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        """The tenant's queues are these from now on, and no others: one transaction.
+
+        Raises QueueNotEmpty if one of the others has jobs that are held, wait or are dead.
+        """
 
     def policy(self, name: QueueName) -> Policy:
         """The queue's policy, or the default if there is no such queue yet."""

@@ -50,6 +50,7 @@ VERBS: dict[str, Verb] = {
         _verb("enqueue", Production, "writes", "remembered", "small"),
         # A claim is remembered by its own id, which is the request's where it has none.
         _verb("claim", Consumption, "writes", "waits", "remembered", "small"),
+        _verb("claim_any", Consumption, "writes", "waits", "remembered", "small"),
         _verb("settle", Consumption, "writes", "remembered", "small"),
         _verb("extend", Consumption, "writes", "remembered", "small"),
         _verb("progress", Consumption, "writes", "remembered", "small"),
@@ -59,6 +60,8 @@ VERBS: dict[str, Verb] = {
         _verb("counts", Queries, "small"),
         _verb("timeline", Queries),
         _verb("queues", Queries),
+        _verb("find", Queries, "small"),
+        _verb("list_all", Queries),
         _verb("upcoming", Queries),
         _verb("replay", Maintenance, "writes", "remembered", "chunked"),
         _verb("restore", Maintenance, "writes", "remembered"),
@@ -70,6 +73,8 @@ VERBS: dict[str, Verb] = {
         _verb("check", Maintenance, "writes"),  # with repair=True
         _verb("set_paused", Administration, "writes", "remembered"),
         _verb("configure", Administration, "writes", "remembered"),
+        _verb("delete_queue", Administration, "writes", "remembered", "chunked"),
+        _verb("replace_queues", Administration, "writes", "remembered"),
         _verb("policy", Administration, "small"),
         _verb("set_quota", Administration, "writes", "remembered"),
         _verb("quotas", Administration),

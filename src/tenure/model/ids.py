@@ -18,10 +18,11 @@ from tenure.locks import under_lock
 _QQ = Struct(">QQ")
 _pack = _QQ.pack
 _VARIANT = 1 << 63
-_FULL = 1 << 62
+#: The low half counts below bit 56: the bits above belong to the variant and to the queue's mark (`queue_mark`).
+_FULL = 1 << 55
 _strides = Struct(">512I").unpack
 _odd = (1).__or__  # never 0
-_LOW_START = (1 << 61) - 1
+_LOW_START = (1 << 54) - 1
 #: How many ids are got ready for those who ask one by one, and what they may be apart at most.
 _AHEAD = 64
 _STRIDE = 1 << 32
@@ -72,7 +73,7 @@ class IdSource:
         if high >> 16 > self._high >> 16:
             self._high = high
             self._low = _VARIANT | bits >> 12 & _LOW_START
-        elif self._low & _FULL:  # the clock has stood still for half a billion ids: borrow the next millisecond
+        elif self._low & _FULL:  # the clock has stood still for millions of ids: borrow the next millisecond
             self._high += 1 << 16
             self._low = _VARIANT | bits >> 12 & _LOW_START
         return (bits >> 73) + 1
@@ -112,6 +113,22 @@ class IdSource:
         ahead = map(_pack, repeat(self._high), lows)
         self._ahead = self._high >> 16, ahead
         return next(ahead)
+
+
+#: Where a job's id names its queue: 18 bits, in the three bytes that also hold the UUID's version and variant.
+MARK = slice(6, 9)
+MARKS = 1 << 18
+
+
+def queue_mark(queue: int) -> bytes:
+    """What stands at `MARK` in the ids of a queue's jobs: the low bits of its number, so that an id leads to its queue."""
+    bits = queue % MARKS
+    return bytes((0x70 | bits >> 14, bits >> 6 & 0xFF, 0x80 | bits & 0x3F))
+
+
+def marked_queue(job: bytes) -> int:
+    """The low bits of the queue's number that an id names; meaningless in an id that was made without a mark."""
+    return (job[6] & 0x0F) << 14 | job[7] << 6 | job[8] & 0x3F
 
 
 def job_id_bytes(job_id: object) -> bytes:

@@ -7,7 +7,7 @@ proof a settling verb asks for, and `receipt` is the same triple as a string, fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from typing import NamedTuple, overload
@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from tenure.errors import InvalidArgument
 from tenure.model.durations import as_datetime
-from tenure.model.names import QueueName
+from tenure.model.names import QueueName, checked
 
 _new = tuple.__new__  # a NamedTuple without a Python frame
 #: The most jobs one claim may ask for.
@@ -223,6 +223,67 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     worker: str = ""
     max_bytes: int | None = None
     id: str | None = None
+
+
+class AnyQueues(msgspec.Struct, frozen=True):
+    """Which queues a claim from any may be served by, and how much of the turns each gets; checked."""
+
+    #: None: all.
+    tenants: frozenset[str] | None = None
+    #: Names, of queues of any of these tenants.
+    queues: frozenset[str] | None = None
+    #: By tenant, or by `tenant/queue`; 1 where nothing is said.
+    weights: dict[str, float] = {}
+    #: Names of queues that are left out.
+    excluding: frozenset[str] = frozenset()
+
+    def includes(self, name: QueueName) -> bool:
+        return (
+            (self.queues is None or name.queue in self.queues)
+            and (self.tenants is None or name.tenant in self.tenants)
+            and name.queue not in self.excluding
+        )
+
+    def weight(self, name: QueueName | str) -> float:
+        """Of a tenant among tenants, or of a queue among its tenant's."""
+        if not self.weights:
+            return 1
+        return self.weights.get(name if isinstance(name, str) else f"{name.tenant}/{name.queue}", 1)
+
+
+MAX_WEIGHT = 1000
+
+
+def any_queues(
+    tenants: Collection[str] | None,
+    queues: Collection[str] | None,
+    weights: Mapping[str, float] | None,
+    excluding: Collection[str] = (),
+) -> AnyQueues:
+    """Checked. Raises InvalidArgument."""
+    for what, given in (("tenants", tenants), ("queues", queues), ("excluding", excluding)):
+        if isinstance(given, str):
+            raise InvalidArgument(f"{what} is a list of names")
+    found = dict(weights or {})
+    for name, weight in found.items():
+        tenant, slash, queue = name.partition("/")
+        checked("tenant", tenant)
+        if slash:
+            checked("queue", queue)
+        checked_weight(name, weight)
+    return AnyQueues(
+        None if tenants is None else frozenset(checked("tenant", tenant) for tenant in tenants),
+        None if queues is None else frozenset(checked("queue", queue) for queue in queues),
+        found,
+        frozenset(checked("queue", queue) for queue in excluding),
+    )
+
+
+def checked_weight(name: str, weight: object) -> float:
+    """A share of the turns, relative to others'. Raises InvalidArgument."""
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
+        raise InvalidArgument(f"the weight of {name!r}, {weight!r}, is a number from {1 / MAX_WEIGHT} to {MAX_WEIGHT}")
+    return weight
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):

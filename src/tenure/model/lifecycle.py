@@ -34,6 +34,7 @@ class Change(IntEnum):
     QUEUE_CONFIGURED = 2
     QUEUE_PAUSED = 3
     QUEUE_RESUMED = 4
+    QUEUE_DELETED = 5
     ENQUEUED = 10
     CLAIMED = 11
     EXTENDED = 12

@@ -39,6 +39,10 @@ class QueueName(NamedTuple):
         return self.queue if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.queue}"
 
 
+#: No queue has this name: it stands for all of them where claims wait.
+ANY_QUEUE = QueueName("", "")
+
+
 class JobName(NamedTuple):
     """A job and the queue it is in."""
 

@@ -9,10 +9,10 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from tenure.errors import InvalidArgument, NotFound
+from tenure.errors import Forbidden, InvalidArgument, NotFound
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Replayed, Restored, Swept
-from tenure.model.names import checked
+from tenure.model.names import DEFAULT_TENANT, checked
 from tenure.model.report import Report
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
@@ -51,6 +51,20 @@ def set_quota(call: Call) -> m.Done:
 
 def draw(call: Call) -> m.Count:
     return m.Count(call.backend.draw(checked("tenant", call.path["tenant"]), call.request.requests))
+
+
+def delete_queue(call: Call) -> m.Done:
+    if not call.backend.delete_queue(call.name, call.request.force):
+        raise NotFound("there is no such queue")
+    return m.Done()
+
+
+def replace_queues(call: Call) -> m.Done:
+    if call.identity.queues is not None:
+        raise Forbidden("a token for some queues only does not replace the tenant's whole set")
+    named = {checked("queue", queue): policy.checked() for queue, policy in call.request.items()}
+    call.backend.replace_queues(DEFAULT_TENANT if call.tenant is None else call.tenant, named)
+    return m.Done()
 
 
 def pause(call: Call) -> m.Done:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import msgspec
 
 from tenure.contract.job_facts import read_facts
@@ -11,8 +13,8 @@ from tenure.model.explanation import Explanation
 from tenure.model.explanation import explain as explained
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
-from tenure.model.lease import Extended, proof_of
-from tenure.model.names import JobName, QueueName, checked
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, any_queues, proof_of
+from tenure.model.names import ANY_QUEUE, JobName, QueueName, checked
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -41,7 +43,7 @@ def cancel(call: Call) -> m.Done:
 
 def _names(call: Call) -> list[QueueName]:
     request = call.request
-    if isinstance(request, m.ClaimAnyBody):
+    if isinstance(request, m.ClaimSeveralBody):
         return list(dict.fromkeys(call.identity.queue(queue, call.tenant) for queue in request.queues))
     return [call.name]
 
@@ -50,18 +52,41 @@ def claim(call: Call) -> m.ClaimReply:
     request = call.request.checked()
     if request.wait_ms:
         request = msgspec.structs.replace(request, wait_ms=0)
-    return m.ClaimReply.of(call.backend.claim(_names(call), request), call.request.columns)
+    return m.ClaimReply.of(_claimer(call)(request), call.request.columns)
+
+
+def _claimer(call: Call) -> Callable[[ClaimRequest], Leased | None]:
+    """The backend's verb that the request asks for, on the queues it may name."""
+    if isinstance(call.request, m.ClaimAnyBody):
+        among = _among(call)
+        return lambda request: call.backend.claim_any(request, among)
+    names = _names(call)
+    return lambda request: call.backend.claim(names, request)
+
+
+def _among(call: Call) -> AnyQueues:
+    body, own = call.request, call.identity.queues
+    tenants = body.tenants
+    if call.tenant is not None:
+        if tenants is not None and set(tenants) != {call.tenant}:
+            raise Forbidden("only an operator's token names other tenants")
+        tenants = [call.tenant]
+    queues = own if body.queues is None else {checked("queue", name) for name in body.queues}
+    if own is not None and queues is not None:
+        queues = own & queues
+    return any_queues(tenants, queues, body.weights, body.excluding or ())
 
 
 def claim_waits(call: Call) -> Waiting | None:
     if not call.request.wait_ms:
         return None
     request = call.request.checked()
-    names = _names(call)
+    names = (ANY_QUEUE,) if isinstance(call.request, m.ClaimAnyBody) else _names(call)
     now, columns = msgspec.structs.replace(request, wait_ms=0), call.request.columns
+    claimed = _claimer(call)
 
     def look() -> m.ClaimReply | None:
-        leased = call.backend.claim(names, now)
+        leased = claimed(now)
         return None if leased is None else m.ClaimReply.of(leased, columns)
 
     return Waiting(names, request.wait_ms, look, lambda left_ms: m.ClaimReply([], left_ms=left_ms))
@@ -159,9 +184,31 @@ def queues(call: Call) -> m.QueueList:
     return m.QueueList([m.QueueBody.of(info) for info in infos if call.sees(info.tenant, info.queue)])
 
 
-def upcoming(call: Call) -> m.JobList:
+def find(call: Call) -> Job:
+    """Another tenant's job, or one of a queue that the token may not name, is as one that is not there."""
+    job = call.backend.find(call.job)
+    return _there(job if job is not None and call.sees(job.tenant, job.queue) else None)
+
+
+def _asked_queues(call: Call) -> Collection[str] | None:
+    """The queues that a list is to show, of those that the token may name."""
+    asked, own = call.request.queues, call.identity.queues
+    if asked is None:
+        return own
+    names = {checked("queue", name) for name in asked.split(",")}
+    return names if own is None else names & own
+
+
+def list_all(call: Call) -> Page:
     query = call.request
-    return m.JobList(call.backend.upcoming(query.before_ms, query.limit, call.tenant, call.identity.queues))
+    return call.backend.list_all(query.state, query.limit, query.cursor, call.tenant, _asked_queues(call))
+
+
+def upcoming(call: Call) -> Page:
+    query = call.request
+    return call.backend.upcoming(
+        query.before_ms, query.after_ms, query.limit, query.cursor, call.tenant, _asked_queues(call)
+    )
 
 
 #: Events of one answer: a caller that wants more goes on with the answer's cursor.

@@ -36,6 +36,7 @@ FAULTS: dict[str, Fault] = {
         Fault(errors.AlreadySettled, 409, ("job_id", "token")),
         Fault(errors.KeyConflict, 409, ("index", "key", "existing", "listed")),
         Fault(errors.Conflict, 409),
+        Fault(errors.QueueNotEmpty, 409, ("queue", "leased", "waiting", "dead")),
         Fault(errors.JournalTrimmed, 410, ("oldest",)),
         Fault(errors.SnapshotExpired, 410, ("id",)),
         Fault(errors.TaskFailed, 409, ("job_id", "task", "reason", "error")),

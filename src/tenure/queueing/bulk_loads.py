@@ -144,6 +144,9 @@ class _Load:
             unit.count(number, Counter.ENQUEUED, count)
             for priority in self._priorities[number]:
                 unit.in_use(number, priority)
+            # Jobs that come later may be among them: a claim that finds none yet says from when on there are some.
+            unit.has_work(self.queues[number], self._now)
+        self._core.turns.offer(unit, unit.offers)
         last = self._commit
         for row in self._journal:
             last = tx.append(keyspace.JOURNAL, row)

@@ -8,7 +8,7 @@ job, a job past its ttl) it clears; a damaged job it leaves where it is, and goe
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,11 +16,12 @@ import msgspec
 from tenure.errors import Corrupt, InvalidArgument, LeaseLost
 from tenure.model.lease import ClaimRequest, Delivery, Leased
 from tenure.model.lifecycle import Change
-from tenure.model.names import QueueName
+from tenure.model.names import ANY_QUEUE, QueueName
 from tenure.queueing import limits, sweep
 from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
 from tenure.queueing.leases import held_jobs, whole_payload
+from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import remove
 from tenure.queueing.selection import select
@@ -33,17 +34,28 @@ from tenure.storage.keyspace import Due
 def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
+    """A lease over jobs of the first of these queues that has any, waiting for one if asked to."""
+    return waited(core, names, request.wait_ms, lambda: _try_all(core, names, request), cancel)
+
+
+def waited(
+    core: Core,
+    lines: Sequence[QueueName],
+    wait_ms: int,
+    attempt: Callable[[], Leased | None],
+    cancel: threading.Event | None,
+) -> Leased | None:
     """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
-    leased = _try_all(core, names, request)
-    if leased is not None or not request.wait_ms:
+    leased = attempt()
+    if leased is not None or not wait_ms:
         return leased
-    deadline = core.time.now_ms() + request.wait_ms
-    waiter = core.waiters.join(names)
+    deadline = core.time.now_ms() + wait_ms
+    waiter = core.waiters.join(lines)
     try:
         while not (cancel is not None and cancel.is_set()):
             waiter.signal.clear()
             seen = core.engine.version()
-            leased = _try_all(core, names, request)
+            leased = attempt()
             remaining = deadline - core.time.now_ms()
             if leased is not None or remaining <= 0:
                 return leased
@@ -85,27 +97,40 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
     """When the next job of these queues becomes ready, or a lease (of any queue) runs out."""
     times = []
     for name in names:
+        if name == ANY_QUEUE:
+            turn = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.TURN), keyspace.due_end(Due.TURN), 1)
+            times += [keyspace.split_due(key).time_ms for key in turn]
+            continue
         queue = core.registry.find(reader, name)  # type: ignore[arg-type]  # lines of claims are queue names
         if queue is None or queue.paused:
             continue
         opens = limits.opens_at(reader, queue) if queue.limited else 0
         if opens is None:
             continue  # whoever lets a job go wakes the line; and leases that end are looked at below
-        for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
-            keys = reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
-            if keys:
-                times.append(max(keyspace.split_ready(keys[0]).visible_at_ms, opens))
+        first = next_job(reader, queue)
+        if first is not None:
+            times.append(max(first, opens))
     leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
     if leases:
         times.append(keyspace.split_due(leases[0]).time_ms + core.engine.traits.grace_ms)
     return min(times) if times else None
 
 
+def next_job(reader: Reader, queue: Registered) -> int | None:
+    """When the first of a queue's waiting jobs becomes ready, or became so; None: none waits."""
+    times = []
+    for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
+        keys = reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
+        if keys:
+            times.append(keyspace.split_ready(keys[0]).visible_at_ms)
+    return min(times, default=None)
+
+
 def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> Leased | None:
     if len(names) == 1:
         return _try(core, names[0], request, names)
     damaged: Corrupt | None = None
-    for name in names:
+    for name in _worth_trying(core, names):
         try:
             leased = _try(core, name, request, names)
         except Corrupt as exc:
@@ -118,16 +143,23 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
     return None
 
 
+def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]:
+    """The first, whose transaction takes over leases that have run out, of whatever queue; and those that may have a job."""
+    yield names[0]
+    quiet, now = core.turns.quiet, core.time.now_ms()
+    yield from [name for name in names[1:] if quiet.get(name, 0) <= now]
+
+
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
     shared = core.engine.traits.scope == "host"
     if shared and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
-    step = _FIRST
+    step = FIRST
     while True:
         outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names, step), now)  # noqa: B023 (called before `step` is set again)
-        if not isinstance(outcome, _Step):
+        if not isinstance(outcome, Step):
             return outcome
         step = outcome
 
@@ -135,7 +167,7 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """Where a claim goes on that found nothing within `core.inspect_limit` rows. Each step is a transaction of its own."""
 
     #: Take no expired leases over, which the step before did: their jobs can be read only by this one.
@@ -147,7 +179,7 @@ class _Step(NamedTuple):
     damaged: Corrupt | None = None
 
 
-_FIRST = _Step()
+FIRST = Step()
 
 
 def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
@@ -165,21 +197,23 @@ def _claim(
     request: ClaimRequest,
     lease: bytes,
     names: Sequence[QueueName],
-    step: _Step,
-) -> Leased | _Step | None:
+    step: Step,
+) -> Leased | Step | None:
     tx = unit.tx
     identity = None
     if request.id is not None:
-        identity = ClaimIdentity(keyspace.digest(request.id.encode()), _asked(request))
-        given = _given_before(core, unit, names, identity)
+        identity = identity_of(request)
+        given = given_before(core, unit, names, identity)
         if given is not None:
             return given
     queue = core.registry.find(tx, name)
     if queue is None or queue.paused:
+        if queue is None and len(names) > 1 and core.only_writer:
+            core.turns.quiet[name] = NEVER  # until its first job makes it
         return None
     until = keyspace.commit(unit.now + 1)
     if not step.jobs_only and step.leases is not None:
-        step = _take_over(core, unit, step)
+        step = take_over(core, unit, step)
         if step.jobs_only:
             return step
     if queue.limited:
@@ -187,22 +221,26 @@ def _claim(
         if not room:
             return None
         request = msgspec.structs.replace(request, limit=room)
-    return _take(core, Grant(unit, queue, name, request, lease, identity), until, step)
+    outcome = take(core, Grant(unit, queue, name, request, lease, identity), until, step)
+    if outcome is None and len(names) > 1 and core.only_writer and not tx.writes:
+        due = next_job(tx, queue)
+        core.turns.quiet[name] = NEVER if due is None else due
+    return outcome
 
 
-def _take_over(core: Core, unit: UnitOfWork, step: _Step) -> _Step:
+def take_over(core: Core, unit: UnitOfWork, step: Step) -> Step:
     """Take over leases that have run out: a claim's share of the sweep."""
     until = keyspace.commit(max(0, unit.now + 1 - core.engine.traits.grace_ms))
     if not unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
-        return _NO_LEASES if step is _FIRST else step._replace(leases=None)
+        return _NO_LEASES if step is FIRST else step._replace(leases=None)
     page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
     return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)
 
 
-_NO_LEASES = _Step(leases=None)
+_NO_LEASES = Step(leases=None)
 
 
-def _take(core: Core, grant: Grant, until: bytes, step: _Step) -> Leased | _Step | None:
+def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | None:
     """The next jobs: as they are stored together, if that is how they can be handed out, else row by row."""
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
@@ -220,17 +258,34 @@ def _take(core: Core, grant: Grant, until: bytes, step: _Step) -> Leased | _Step
         return grant.rows(found)
     damaged = step.damaged or (found.damaged[0] if found.damaged else None)
     if found.stopped is not None:
-        return _Step(True, step.leases, found.stopped + b"\0", damaged)
+        return Step(True, step.leases, found.stopped + b"\0", damaged)
     if step.leases is not None:
-        return _Step(False, step.leases, b"", damaged)
+        return Step(False, step.leases, b"", damaged)
     if damaged is None:
         return None
     if found.expired or found.orphans:
-        return _Step(True, None, step.ready, damaged)  # what was cleared is to be kept: the next step raises
+        return Step(True, None, step.ready, damaged)  # what was cleared is to be kept: the next step raises
     raise damaged
 
 
-def _given_before(core: Core, unit: UnitOfWork, names: Sequence[QueueName], identity: ClaimIdentity) -> Leased | None:
+def identity_of(request: ClaimRequest) -> ClaimIdentity:
+    """Of a claim that has an id."""
+    return ClaimIdentity(keyspace.digest((request.id or "").encode()), _asked(request))
+
+
+def note_any(unit: UnitOfWork, queue: Registered, identity: ClaimIdentity) -> None:
+    """Remember which queue served a claim from any: repeated, it goes there."""
+    unit.tx.put(keyspace.CLAIMS, keyspace.of_queue(0, identity.key), records.encode_number(queue.number))
+
+
+def any_claimed(core: Core, reader: Reader, identity: ClaimIdentity) -> QueueName | None:
+    """The queue that served a claim from any with this id; None: none did."""
+    raw = reader.get(keyspace.CLAIMS, keyspace.of_queue(0, identity.key))
+    queue = None if raw is None else core.registry.by_number(reader, records.decode_number(raw))
+    return None if queue is None else queue.name
+
+
+def given_before(core: Core, unit: UnitOfWork, names: Sequence[QueueName], identity: ClaimIdentity) -> Leased | None:
     """What a claim with this id was given. Over several queues, it may find jobs in one that had none: any may have served it."""
     for queue in (core.registry.find(unit.tx, name) for name in names):
         seen = None if queue is None else unit.tx.get(keyspace.CLAIMS, keyspace.of_queue(queue.number, identity.key))

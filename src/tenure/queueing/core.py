@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tenure.clock import Clock
 from tenure.model.ids import IdSource
+from tenure.model.names import ANY_QUEUE
 from tenure.process import Layer, renewed_after_fork
 from tenure.queueing.priorities import Priorities
+from tenure.queueing.queue_turns import QueueTurns
 from tenure.queueing.registry import Registry
 from tenure.queueing.store_time import StoreTime
 from tenure.queueing.unit_of_work import ALL, JournalEnd, UnitOfWork
@@ -44,6 +46,7 @@ class Core:
         self.registry = Registry(cached=self.only_writer)
         self.waiters = Waiters()
         self.priorities = Priorities(known=self.only_writer)
+        self.turns = QueueTurns(known=self.only_writer)
         #: The journal's end as this process last wrote it; checked against the journal in each transaction.
         self.journal_end = _UNKNOWN
         #: Due rows that the last sweep could not read, by kind: each change is logged once.
@@ -51,6 +54,11 @@ class Core:
         #: The engine's generation that the memory above belongs to.
         self._generation = engine.generation
         renewed_after_fork(self, Layer.QUEUEING)
+
+    @property
+    def plain(self) -> Core:
+        """The core whose transactions are remembered under no request."""
+        return self
 
     def renew_after_fork(self) -> None:
         self.ids.renew()
@@ -92,6 +100,7 @@ class Core:
         """A commit was interrupted: what is remembered of the store may not be what is stored."""
         self.registry.forget()
         self.priorities.forget()
+        self.turns.forget()
         self.journal_end = _UNKNOWN
         self._generation = self.engine.generation
 
@@ -99,6 +108,7 @@ class Core:
         wake = self.waiters.wake
         for name, count in unit.woken.items():
             wake(name, count)
+            wake(ANY_QUEUE, count)
         for job in unit.ended:
             wake(job, ALL)
         wake(JOURNAL_LINE, ALL)

@@ -16,6 +16,7 @@ from tenure.queueing import quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
+from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import Registered
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
@@ -51,7 +52,7 @@ def planned(
 ) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
     """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
-    ids = core.ids.take(now, len(requests))
+    drawn = core.ids.take(now, len(requests))
     alike = isinstance(requests, PlainRequests)
     _check_size(core, requests)
     keyed: list[Keyed] = []
@@ -66,6 +67,8 @@ def planned(
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         queue = unit.queue(name)
+        mark = queue.mark
+        ids = [job[:6] + mark + job[9:] for job in drawn]
         duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
@@ -108,6 +111,7 @@ def _put_together(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes]
         begin = end
     unit.woken[queue.name] = len(ids)
     unit.in_use(queue.number, 0)
+    unit.has_work(queue, now)
     return True
 
 
@@ -122,7 +126,7 @@ def _put_rows(
     """The rows and the event of each job that is not there yet."""
     now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
     heads, default_attempts, tiers = queue.enqueued, queue.policy.max_attempts, queue.tiers
-    latest, used, shape, tail, since = now, -1, None, b"", b""
+    latest, earliest, used, shape, tail, since = now, NEVER, -1, None, b"", b""
     for index, (request, job) in enumerate(zip(requests, ids, strict=True)):
         if index in duplicates:
             continue
@@ -134,6 +138,8 @@ def _put_rows(
             since = keyspace.commit(visible)
             if visible > latest:
                 latest = visible
+            if visible < earliest:
+                earliest = visible
         if priority != used:
             used = priority
             unit.in_use(queue.number, priority)
@@ -150,6 +156,7 @@ def _put_rows(
             (READY, tiers[9 - priority] + since + job, b""),
         )  # fmt: skip
     unit.woken[queue.name] = ALL if latest > now else len(ids)
+    unit.has_work(queue, earliest)
 
 
 def _put_extras(unit: UnitOfWork, queue: Registered, job: bytes, request: JobRequest) -> tuple[bytes, int, int]:

@@ -113,10 +113,15 @@ class RememberingCore(Core):
     def __init__(self, core: Core, request: bytes, arguments: bytes) -> None:
         # Everything is the other core's: nothing is made here, and its `tail` is never ours to move.
         self.engine, self.clock, self.time, self.ids = core.engine, core.clock, core.time, core.ids
-        self.registry, self.waiters, self.tiers, self.only_writer = (
+        self.registry, self.waiters, self.priorities, self.only_writer = (
             core.registry, core.waiters, core.priorities, core.only_writer,
         )  # fmt: skip
+        self.turns = core.turns
         self._core, self._request, self._arguments = core, request, arguments
+
+    @property
+    def plain(self) -> Core:
+        return self._core
 
     def write(
         self,

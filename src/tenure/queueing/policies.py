@@ -20,24 +20,26 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
     """Give queues their policies in one transaction; those that are not there are made."""
+    core.write(lambda unit: put(core, unit, policies), answer=NOTHING)
 
-    def run(unit: UnitOfWork) -> None:
-        found = {name: core.registry.find(unit.tx, name) for name in policies}
-        missing = [name for name, queue in found.items() if queue is None]
-        if missing:
-            found.update(zip(missing, unit.make_queues(missing), strict=True))
-        for name, policy in policies.items():
-            queue = found[name]
-            if queue is not None and queue.policy != policy:
-                unit.save_queue(queue.record(policy=policy))
-                unit.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
-                if queue.rate is not None and queue.rate != policy.rate:
-                    # Kept by another measure, what was taken of it says nothing: it starts full.
-                    unit.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
-                if queue.limited:
-                    unit.woken[name] = ALL
 
-    core.write(run, answer=NOTHING)
+def put(core: Core, unit: UnitOfWork, policies: Mapping[QueueName, Policy]) -> None:
+    """As `configure`, within a transaction."""
+    found = {name: core.registry.find(unit.tx, name) for name in policies}
+    missing = [name for name, queue in found.items() if queue is None]
+    if missing:
+        found.update(zip(missing, unit.make_queues(missing), strict=True))
+    for name, policy in policies.items():
+        queue = found[name]
+        if queue is not None and queue.policy != policy:
+            unit.save_queue(queue.record(policy=policy))
+            unit.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
+            if queue.rate is not None and queue.rate != policy.rate:
+                # Kept by another measure, what was taken of it says nothing: it starts full.
+                unit.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
+            if queue.limited:
+                unit.woken[name] = ALL
+                unit.lifted(queue)
 
 
 def set_paused(core: Core, name: QueueName, paused: bool) -> None:
@@ -49,6 +51,7 @@ def set_paused(core: Core, name: QueueName, paused: bool) -> None:
         unit.event(Change.QUEUE_PAUSED if paused else Change.QUEUE_RESUMED, queue.number)
         if not paused:
             unit.woken[name] = ALL
+            unit.lifted(queue)
 
     core.write(run, answer=NOTHING)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
 from tenure.model.job import Counts, Job, Page, QueueDepth, QueueInfo, ended_as
@@ -26,9 +25,9 @@ ANSWER_BYTES = 16 * 1024**2
 COUNT_SCAN = 10_000
 #: Of each kind, ready and scheduled, so many are looked at before more are.
 _FEW = 64
-_PRIORITIES = range(9, -1, -1)
+PRIORITIES = range(9, -1, -1)
 #: The spaces that a job is shown from.
-_SHOWN = (
+SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
     keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS,
 )  # fmt: skip
@@ -135,33 +134,41 @@ def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
 
 
 def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
-    after = None if cursor is None else _split_cursor(cursor, name, state)
+    listed = f"{name.tenant}/{name.queue}/{state}"
+    after = None if cursor is None else split_cursor(listed, cursor)
 
     def run(reader: Reader) -> Page:
         queue = core.registry.find(reader, name)
         if queue is None:
             return Page([], None)
-        rows = (
-            _leased_rows(reader, queue, after) if state == "leased" else _index_rows(core, reader, queue, state, after)
-        )
+        rows = positions(core, reader, queue, state, after)
         jobs: list[Job] = []
         last, size = b"", 0
         for count, (position, job) in enumerate(rows):
             if count == limit or size >= ANSWER_BYTES:
-                return Page(jobs, _cursor(name, state, last))
+                return Page(jobs, sealed_cursor(listed, last))
             last = position
             shown_job = read_job(core, reader, queue, job)
             if shown_job is not None:
                 jobs.append(shown_job)
-                size += _weight(shown_job)
+                size += weight(shown_job)
         return Page(jobs, None)
 
-    with core.engine.snapshot(_SHOWN) as reader:
+    with core.engine.snapshot(SHOWN_SPACES) as reader:
         return run(reader)
 
 
-def _weight(job: Job) -> int:
+def weight(job: Job) -> int:
     return len(job.payload) + len(job.result or b"")
+
+
+def positions(
+    core: Core, reader: Reader, queue: Registered, state: str, after: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """(position, job) of a queue's jobs in a state, in the order of that state, behind a position."""
+    if state == "leased":
+        return _leased_rows(reader, queue, after)
+    return _index_rows(core, reader, queue, state, after)
 
 
 def _index_rows(
@@ -182,7 +189,7 @@ def _index_ranges(queue: Registered, state: str, now_ms: int) -> Iterator[tuple[
     if state in ("done", "dead"):
         yield (keyspace.DONE if state == "done" else keyspace.DEAD), *keyspace.queue_range(queue.number)
         return
-    for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
+    for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
         middle = keyspace.ready_until(queue.number, priority, now_ms)
         end = keyspace.ready_tier_end(queue.number, priority)
         yield (keyspace.READY, prefix, middle) if state == "ready" else (keyspace.READY, middle, end)
@@ -201,68 +208,20 @@ def _leased_rows(reader: Reader, queue: Registered, after: bytes | None) -> Iter
                     yield lease + job, job
 
 
-def _cursor(name: QueueName, state: str, position: bytes) -> str:
-    # Bound to its queue and state: a cursor from elsewhere is refused, not misread.
-    return base64.urlsafe_b64encode(
-        keyspace.digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4] + position
-    ).decode()
+def sealed_cursor(of: str, position: bytes) -> str:
+    """A position in a list, bound to what is listed: a cursor from elsewhere is refused, not misread."""
+    return base64.urlsafe_b64encode(keyspace.digest(of.encode())[:4] + position).decode()
 
 
-def _split_cursor(cursor: str, name: QueueName, state: str) -> bytes:
+def split_cursor(of: str, cursor: str) -> bytes:
+    """The position. Raises InvalidArgument if it is not a cursor of that list."""
     try:
         raw = base64.urlsafe_b64decode(cursor.encode())
     except (ValueError, AttributeError):
         raw = b""
-    if len(raw) < 20 or raw[:4] != keyspace.digest(f"{name.tenant}/{name.queue}/{state}".encode())[:4]:
+    if len(raw) < 20 or raw[:4] != keyspace.digest(of.encode())[:4]:
         raise InvalidArgument("that is not a cursor of this list")
     return raw[4:]
-
-
-def upcoming(core: Core, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> list[Job]:
-    """From a snapshot, by the keys of the index alone: payloads are read of the jobs that are returned."""
-    before = core.time.from_calendar(before_ms, core.time.now_ms()) if before_ms < 2**61 else keyspace.MAX_TIME - 1
-    with core.engine.snapshot((*_SHOWN, keyspace.COUNTERS)) as reader:
-        now = core.time.now_ms()
-        streams = []
-        for queue in _with_waiting(core, reader, tenant, queues):
-            for priority in _PRIORITIES:
-                begin = keyspace.ready_until(queue.number, priority, now)
-                end = min(
-                    keyspace.ready_until(queue.number, priority, before - 1),
-                    keyspace.ready_tier_end(queue.number, priority),
-                )
-                if begin < end:
-                    streams.append(_timed(reader, queue, begin, end))
-        jobs: list[Job] = []
-        size = 0
-        for _, _, queue, job in heapq.merge(*streams, key=lambda row: row[:2]):
-            shown_job = read_job(core, reader, queue, job)
-            if shown_job is not None:
-                jobs.append(shown_job)
-                size += _weight(shown_job)
-            if len(jobs) >= limit or size >= ANSWER_BYTES:
-                break
-        return jobs
-
-
-def _with_waiting(
-    core: Core, reader: Reader, tenant: str | None, queues: Collection[str] | None
-) -> Iterator[Registered]:
-    """The queues that have waiting jobs, by their counters."""
-    found = [one for one in core.registry.all(reader, tenant) if queues is None or one.name.queue in queues]
-    keys = [keyspace.counter(one.number, Counter.WAITING) for one in found]
-    for one, raw in zip(found, reader.get_many(keyspace.COUNTERS, keys), strict=True):
-        if records.decode_count(raw):
-            yield one
-
-
-def _timed(
-    reader: Reader, queue: Registered, begin: bytes, end: bytes
-) -> Iterator[tuple[int, bytes, Registered, bytes]]:
-    for keys in iterate_keys(reader, keyspace.READY, begin, end, 100):
-        for key in keys:
-            ready = keyspace.split_ready(key)
-            yield ready.visible_at_ms, ready.job, queue, ready.job
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -315,7 +274,7 @@ def _count_both(reader: Reader, queue: Registered, now_ms: int, scan: int, numbe
 def _count_keys(reader: Reader, queue: Registered, now_ms: int, bound: int, *, scheduled: bool) -> int:
     """Index keys of ready or of scheduled jobs, as far as `bound` and one more."""
     found = 0
-    for priority, prefix in zip(_PRIORITIES, queue.tiers, strict=True):
+    for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
         middle = keyspace.ready_until(queue.number, priority, now_ms)
         begin, end = (middle, keyspace.ready_tier_end(queue.number, priority)) if scheduled else (prefix, middle)
         found += len(reader.keys(keyspace.READY, begin, end, bound + 1 - found))

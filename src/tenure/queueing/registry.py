@@ -14,6 +14,7 @@ import msgspec
 
 from tenure.errors import Corrupt
 from tenure.model.durations import duration_ms
+from tenure.model.ids import queue_mark
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.rate import Rate
@@ -51,10 +52,13 @@ class Registered(NamedTuple):
     rate: Rate | None
     #: The number its tenant's usage is counted under, if the tenant has a quota; else 0 (`meters`).
     meter: int
+    #: What the ids of its jobs have at `model.ids.MARK`.
+    mark: bytes
+    deleted: bool
 
     def record(self, **changes: object) -> records.QueueRecord:
         """Its row, with these fields changed."""
-        record = records.QueueRecord(self.number, *self.name, self.policy, self.paused, self.meter)
+        record = records.QueueRecord(self.number, *self.name, self.policy, self.paused, self.meter, self.deleted)
         return msgspec.structs.replace(record, **changes)
 
 
@@ -82,6 +86,8 @@ def registered(raw: bytes) -> Registered:
         policy.max_leased is not None or policy.rate is not None or record.meter != 0,
         policy.rate if isinstance(policy.rate, Rate) else None,
         record.meter,
+        queue_mark(record.number),
+        record.deleted,
     )
 
 
@@ -116,12 +122,19 @@ class Registry:
         self._by_number: dict[int, QueueName] = {}
 
     def find(self, reader: Reader, name: QueueName) -> Registered | None:
+        """The queue of that name; None if it was never made, or is deleted."""
         known = self._known.get(name)
         if known is not None and self._cached:
             return known
+        found = self.read(reader, name)
+        return None if found is None or found.deleted else found
+
+    def read(self, reader: Reader, name: QueueName) -> Registered | None:
+        """As `find`, a deleted queue too: its number is given to its name again."""
         raw = reader.get(keyspace.QUEUES, keyspace.queue_row(*name))
         if raw is None:
             return None
+        known = self._known.get(name)
         if known is not None and known.raw == raw:
             return known
         found = registered(raw)
@@ -129,9 +142,9 @@ class Registry:
         return found
 
     def by_number(self, reader: Reader, number: int) -> Registered | None:
-        """For those who come from a key."""
+        """For those who come from a key. A deleted queue is found too: the journal still names it."""
         name = self._by_number.get(number)
-        found = None if name is None else self.find(reader, name)
+        found = None if name is None else self.find(reader, name) or self.read(reader, name)
         if found is not None and found.number == number:
             return found
         # Not met yet, or met in a transaction that was thrown away: read all names again. A damaged row is passed over: it
@@ -154,7 +167,8 @@ class Registry:
 
     def all(self, reader: Reader, tenant: str | None = None) -> list[Registered]:
         begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
-        return [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
+        found = [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
+        return [queue for queue in found if not queue.deleted]
 
     def forget(self) -> None:
         """Read every queue again when it is next asked for."""
@@ -163,5 +177,8 @@ class Registry:
 
     def learn(self, found: Registered) -> None:
         """Remember a row as committed."""
-        self._known[found.name] = found
+        if found.deleted:
+            self._known.pop(found.name, None)
+        else:
+            self._known[found.name] = found
         self._by_number[found.number] = found.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenure.model.lifecycle import Change, State
 from tenure.queueing import quota_usage
 from tenure.queueing.leases import close_jobs, read_lease
+from tenure.queueing.locations import forget_foreign
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
@@ -25,6 +26,7 @@ def delete_rows(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
     at = keyspace.of_queue(queue, job)
     tx.delete(keyspace.JOBS, at)
     tx.delete(keyspace.STATE, at)
+    forget_foreign(tx, queue, (job,))
     if flags:
         delete_extras(tx, queue, job, flags)
 

@@ -20,6 +20,7 @@ from tenure.queueing.core import Core
 from tenure.queueing.enqueue import JOB_OVERHEAD, holders
 from tenure.queueing.job_notes import put_parts, write_notes
 from tenure.queueing.leases import whole_payload
+from tenure.queueing.locations import note_foreign
 from tenure.queueing.outcomes import Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import COUNTED, due_row, index_row
@@ -132,6 +133,7 @@ def _put(unit: UnitOfWork, queue: Registered, image: JobImage) -> None:
         records.encode_headers(image.headers),
     )
     tx.put(keyspace.JOBS, at, row)
+    note_foreign(tx, number, (job,))
     for part, value in enumerate(parts, 1):
         tx.put(keyspace.PAYLOAD, keyspace.payload_part(number, job, part), value)
     flags = (records.HAS_PARTS if parts else 0) | (records.HAS_KEY if image.key else 0) | _note(unit, number, image)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
-from tenure.model.ids import NO_ID
+from tenure.model.ids import MARK, NO_ID
 from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
@@ -19,6 +19,7 @@ from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
+from tenure.queueing.locations import forget_foreign
 from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
 from tenure.queueing.registry import Registered
 from tenure.queueing.removal import delete_extras
@@ -97,6 +98,8 @@ def _remove_together(unit: UnitOfWork, queue: Registered, items: Sequence[Settle
             queue.done[state.priority], segment.jobs, middle[: -records.REF_BYTES], previous, records.NO_TEXT
         )
         tx.drop_together(segment)
+        if segment.jobs[0][MARK] != queue.mark:
+            forget_foreign(tx, queue.number, segment.jobs)
     unit.ended.extend(same.jobs)
     close_jobs(tx, queue.number, lease, record, count)
     tx.add(queue.counters[Counter.REMOVED], count)
@@ -167,6 +170,8 @@ def _remove_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRe
     )  # fmt: skip
     tx.writes += ((JOBS, row, None), (STATE, row, None))
     tx.add(queue.counters[_REMOVED_COUNT], 1)
+    if job[MARK] != queue.mark:
+        forget_foreign(tx, queue.number, (job,))
     unit.ended.append(job)
 
 

@@ -43,7 +43,8 @@ _LOOK_AGAIN_MS = 3_600_000
 def sweep(core: Core) -> Swept:
     """One pass: at most one transaction a kind, each of at most `BATCH` rows."""
     now = core.time.now_ms()
-    kinds = core.read(lambda reader: [kind for kind in Due if _due(reader, kind, now, 1)])
+    # Turns are brought back by the claims that they are for.
+    kinds = core.read(lambda reader: [kind for kind in Due if kind != Due.TURN and _due(reader, kind, now, 1)])
     done: dict[str, int] = {}
     more = False
     for kind in kinds:
@@ -288,6 +289,7 @@ def _forget_claim(unit: UnitOfWork, row: DueKey) -> int:
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, again, row.queue, row.reference), b"")
         return 0
     tx.delete(keyspace.CLAIMS, at)
+    tx.delete(keyspace.CLAIMS, keyspace.of_queue(0, row.reference))  # which queue served it, if it was from any
     return 1
 
 

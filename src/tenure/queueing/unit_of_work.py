@@ -16,6 +16,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
+from tenure.queueing.queue_turns import NEVER, Offer
 from tenure.queueing.registry import NEXT_QUEUE, Registered, registered
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
@@ -39,7 +40,8 @@ class JournalEnd(NamedTuple):
 
 class UnitOfWork:
     __slots__ = (
-        "_core", "_events", "_first_ref", "_meters", "_number", "_texts", "_texts_bytes", "ended", "now", "tx", "woken",
+        "_core", "_events", "_first_ref", "_meters", "_number", "_texts", "_texts_bytes", "ended", "now", "offers",
+        "tx", "woken",
     )  # fmt: skip
 
     def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
@@ -61,6 +63,8 @@ class UnitOfWork:
         self.woken: dict[QueueName, int] = {}
         self.ended: list[bytes] = []
         self._meters: dict[int, int] | None = None
+        #: Queues that get a turn by this transaction, by number.
+        self.offers: dict[int, Offer] = {}
 
     def _read_journal_end(self, first: int) -> JournalEnd:
         raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(first - 1)) if first > 1 else None
@@ -154,16 +158,38 @@ class UnitOfWork:
     def ready(self, queue: Registered, priority: int, visible_at_ms: int) -> None:
         """A ready row is being written: claims look there, and a waiter takes the job or plans for it."""
         self.in_use(queue.number, priority)
+        self.has_work(queue, visible_at_ms)
         name = queue.name
         if visible_at_ms > self.now:
             self.woken[name] = ALL
         else:
             self.woken[name] = self.woken.get(name, 0) + 1
 
+    def has_work(self, queue: Registered, visible_at_ms: int) -> None:
+        """The queue has a job from this moment on: claims from any queue look there, in its turn."""
+        number, known = queue.number, self._core.turns
+        if known.quiet:
+            known.quiet.pop(queue.name, None)
+        if known.offered.get(number, NEVER) > visible_at_ms:
+            before = self.offers.get(number)
+            if before is None or before.at_ms > visible_at_ms:
+                self.offers[number] = Offer(queue, visible_at_ms)
+
+    def lifted(self, queue: Registered) -> None:
+        """The queue is no longer paused, or has room again."""
+        if self._core.turns.may_be_blocked(queue.number):
+            self.offers.setdefault(queue.number, Offer(queue, self.now, lifted=True))
+
     def freed(self, queue: Registered, count: int) -> None:
         """Jobs are no longer held: claims that waited for that may go on."""
         if queue.limited:
             self.woken[queue.name] = self.woken.get(queue.name, 0) + count
+            self.lifted(queue)
+
+    def numbered(self, queue: int) -> Registered | None:
+        """The queue of that number; None if it is deleted."""
+        found = self._core.registry.by_number(self.tx, queue)
+        return None if found is None or found.deleted else found
 
     def meter_of(self, queue: int) -> int:
         """The meter of a queue known by its number; 0 if it has none."""
@@ -187,11 +213,13 @@ class UnitOfWork:
         number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
         made = []
         for name in names:
+            before = self._core.registry.read(self.tx, name)
             raw = self.tx.get(keyspace.META, keyspace.quota_row(name.tenant))
             meter = 0 if raw is None else records.decode_struct(records.QuotaRecord, raw, "a quota").number
-            made.append(self.save_queue(records.QueueRecord(number, *name, Policy(), meter=meter)))
-            self.event(Change.QUEUE_CREATED, number, text=_pack_queue_event((name.tenant, name.queue)))
-            number += 1
+            given = number if before is None else before.number
+            made.append(self.save_queue(records.QueueRecord(given, *name, Policy(), meter=meter)))
+            self.event(Change.QUEUE_CREATED, given, text=_pack_queue_event((name.tenant, name.queue)))
+            number += before is None
         self.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
         return made
 
@@ -206,7 +234,9 @@ class UnitOfWork:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> None:
-        """Write the journal. Called once, by `Core.write`."""
+        """Write the journal, and the turns that queues get. Called once, by `Core.write`."""
+        if self.offers:
+            self._core.turns.offer(self, self.offers)
         events, journal = self._events, self.tx.journal
         if events:
             tail = b"".join(self._texts) if self._texts else b""

@@ -69,6 +69,8 @@ class Traits:
     journal: Literal["store", "queue"] = "store"
     #: Whether tenants can be given quotas, which hold over all their queues.
     quotas: bool = True
+    #: Whether a claim can be served by any queue, in turn.
+    any_queue: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 

@@ -27,10 +27,12 @@ from tenure.storage.keyspace import FORMAT
 #: Where the owner of the store lets others in.
 SOCKET = "SOCKET"
 _OWNER_BYTES = 1024
+#: The last word of FORMAT while an upgrade is under way. Releases that know three words only refuse the folder as well.
+UPGRADING = "upgrading"
 #: Where logs go that cannot be used.
 LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
-_NAMES = ("tenure", "leasehold")
+NAMES = ("tenure", "leasehold")
 _OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "db.tables", LOST, "staging", "snapshots"}
 
 
@@ -43,9 +45,11 @@ def expand(path: str) -> Path:
 
 
 class Folder:
-    def __init__(self, path: str, engine: str) -> None:
+    def __init__(self, path: str, engine: str, *, upgrading: bool = False) -> None:
+        """`upgrading`: the caller brings an older format up to this one, so that it may open it."""
         self.path = expand(path)
         self.engine = engine
+        self._upgrading = upgrading
         self.db = self.path / "db"
         self._fd: int | None = None
         #: The id of what we wrote into OWNER.
@@ -83,7 +87,13 @@ class Folder:
                 )
             return False
         words = file.read_bytes().decode("ascii", "replace").split()
-        if len(words) != 3 or words[0] not in _NAMES or not words[1].isdigit():
+        if self._upgrading:
+            return True
+        if words[3:] == [UPGRADING]:
+            raise FormatError(
+                f"{self.path} is half upgraded: run 'tenure upgrade {self.engine}:{self.path}' to its end"
+            )
+        if len(words) != 3 or words[0] not in NAMES or not words[1].isdigit():
             raise FormatError(f"{file} is damaged: expected 'tenure {FORMAT} {self.engine}'")
         if words[2] != self.engine:
             raise FormatError(f"{self.path} holds a {words[2]} store: open it as {words[2]}:{self.path}")
@@ -95,11 +105,14 @@ class Folder:
             raise FormatError(f"{self.path} has format {words[1]}: run 'tenure upgrade {self.engine}:{self.path}'")
         return True
 
-    def write_format(self) -> None:
-        """Once the engine has made its files: from here on the folder is a store."""
+    def write_format(self, *, upgrading: bool = False) -> None:
+        """Once the engine has made its files: from here on the folder is a store.
+
+        `upgrading`: its rows are being brought up to this format. Until this is called again, no release opens it.
+        """
         temporary = self.path / "FORMAT.new"
         with open(temporary, "w", opener=_private) as out:
-            out.write(f"tenure {FORMAT} {self.engine}\n")
+            out.write(f"tenure {FORMAT} {self.engine}{f' {UPGRADING}' if upgrading else ''}\n")
             out.flush()
             os.fsync(out.fileno())
         temporary.rename(self.path / "FORMAT")

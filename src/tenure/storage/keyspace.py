@@ -1,4 +1,4 @@
-"""Every key, once. Format v1; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
+"""Every key, once. Format 2; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
 
     space        key                                             value
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
@@ -24,6 +24,9 @@
     segments     queue u32, last job 16                          ids and payloads of jobs that were enqueued together
     segment_state  queue u32, last job 16                        what changes about them, the same for all
     segment_ready  as ready, of its first job                    its last job, while it waits
+    job_queues   job 16                                          queue u32: of jobs whose id does not name their queue
+    turns        0 u8, scope 8, virtual time u64, sub-queue      – : sub-queues that have work, in the order of their turns
+                 1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -59,22 +62,26 @@ LIMITS: Space = 17
 SEGMENTS: Space = 18
 SEGMENT_STATE: Space = 19
 SEGMENT_READY: Space = 20
+JOB_QUEUES: Space = 21
+TURNS: Space = 22
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
-    "segments", "segment_state", "segment_ready",
+    "segments", "segment_state", "segment_ready", "job_queues", "turns",
 )  # fmt: skip
 
-#: Those that every engine keeps. Segments are for engines with one writer (`storage.segments`): the others have no such spaces.
-EVERYWHERE = NAMES[:SEGMENTS]
+#: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
+SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
+#: Those that every engine keeps.
+EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_SPACES)
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
-FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5}
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9}
 
-FORMAT = 1
+FORMAT = 2
 LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes
 
 
@@ -88,6 +95,7 @@ class Due(IntEnum):
     CLAIM = 5
     WRITE = 6
     REQUEST = 7
+    TURN = 8
 
 
 class Limit(IntEnum):
@@ -330,6 +338,39 @@ def split_quota_row(key: bytes) -> str:
 
 def quota_range() -> tuple[bytes, bytes]:
     return _QUOTA, _QUOTA + b"\xff"
+
+
+# ── turns: the tenants of the store, the queues of a tenant ──────────────────────────────────────────────────────────
+
+_TURN = Struct(">B8sQ")
+#: What a due row of kind TURN refers to, if it is of a queue.
+QUEUE_TURN = b"\xff" * 16
+#: The scope whose sub-queues are tenants, each named by the scope of its queues.
+TENANT_TURNS = bytes(8)
+
+
+def queue_turns(tenant: str) -> bytes:
+    """The scope whose sub-queues are a tenant's queues, each named by its number."""
+    return b"\1" + digest(tenant.encode())[:7]
+
+
+def turn(scope: bytes, virtual_time: int, sub: bytes) -> bytes:
+    return _TURN.pack(0, scope, virtual_time) + sub
+
+
+def split_turn(key: bytes) -> tuple[int, bytes]:
+    """The virtual time, and the sub-queue."""
+    return int.from_bytes(key[9:17], "big"), key[17:]
+
+
+def turn_range(scope: bytes) -> tuple[bytes, bytes]:
+    """All sub-queues of a scope that have a turn."""
+    begin = b"\0" + scope
+    return begin, begin + b"\xff" * 25
+
+
+def turn_place(scope: bytes, sub: bytes) -> bytes:
+    return b"\1" + scope + sub
 
 
 #: Kind, and the number of a queue or meter.

@@ -39,7 +39,7 @@ class App:
     """Tasks on a store.
 
     `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs
-    every call where it is enqueued. `policies` are given to their queues when a worker starts. `middleware` runs
+    every call where it is enqueued. `queues="*"` has its workers claim from any queue, in turn. `policies` are given to their queues when a worker starts. `middleware` runs
     around every handler.
     """
 
@@ -48,6 +48,7 @@ class App:
         store: str | os.PathLike[str] | Store | None = None,
         *,
         queue: str = "default",
+        queues: Literal["*"] | None = None,
         tenant: str = DEFAULT_TENANT,
         encoding: Encoding = "json",
         inline: bool = False,
@@ -58,6 +59,10 @@ class App:
     ) -> None:
         queue_name(queue, tenant)
         self.queue = queue
+        if queues not in (None, "*"):
+            raise InvalidArgument(f'queues={queues!r}: "*", or what a worker is given')
+        #: What its workers serve, if they are not told: the queues of its tasks, or any ("*").
+        self.served = queues
         self.tenant = tenant
         self.encoding = _encoding(encoding)
         self.inline = inline
@@ -236,7 +241,7 @@ class App:
         """
         return _PeriodicDecorator(self, cron, tz, missed, dict(args or {}), options)
 
-    def worker(self, queues: Iterable[str] | None = None, **options: Any) -> Worker:
+    def worker(self, queues: Iterable[str] | Literal["*"] | None = None, **options: Any) -> Worker:
         """A worker for this app: see `tenure.worker.runner.Worker`."""
         from tenure.worker.runner import Worker
 

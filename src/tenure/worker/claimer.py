@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tenure.api.queue import Queue, claim_from
+from tenure.api.store import Store
 from tenure.clock import Clock
 from tenure.model.lease import ClaimRequest
 from tenure.worker import log
 from tenure.worker.background import BackgroundThread
 from tenure.worker.held_claims import HeldClaim, HeldClaims, HeldJob
+from tenure.worker.periodic import QUEUE as SCHEDULE
 from tenure.worker.pools.contract import Backlog, Pool
 
 #: Seconds of work that may be claimed ahead of time, and jobs.
@@ -44,7 +46,9 @@ class Claimer:
         pool: Pool,
         wake_heartbeat: Callable[[int], None],
         unsettled: Callable[[], int],
+        anywhere: Store | None = None,
     ) -> None:
+        """`anywhere`: claim from any queue of this store, in turn, instead of `queues`."""
         #: Those to claim from. The queue watch replaces the list when a queue appears that matches a pattern.
         self.queues = list(queues)
         self._held_claims = held_claims
@@ -57,6 +61,7 @@ class Claimer:
         self._pool = pool
         self._wake_heartbeat = wake_heartbeat
         self._unsettled = unsettled
+        self._anywhere = anywhere
         # The lease counts from before the claim is sent, so waiting there is time taken from it.
         self._wait_ms = max(1, min(_WAIT_MS, lease_ms // 6))
         self._taken = 0
@@ -96,7 +101,7 @@ class Claimer:
     def _step(self) -> bool:
         if self._stop.is_set():
             return True
-        if not self.queues:
+        if not self.queues and self._anywhere is None:
             self._stop.wait(0.2)  # only patterns, and no queue matches yet
             return False
         room = self._find_room()
@@ -141,11 +146,17 @@ class Claimer:
         self._ahead = min(wanted, _MOST_AHEAD, max(2 * self._ahead, self._concurrency))
 
     def _claim(self, room: int, sent_ms: int) -> None:
-        every = self.queues
-        first, self._turn = self._turn % len(every), self._turn + 1
-        queues = every[first:] + every[:first]
-        request = ClaimRequest(room, self._lease_ms, self._wait_ms, self._name, _MAX_BYTES)
-        claim = claim_from(queues, request, self._stop)
+        if self._anywhere is not None:
+            claim = self._anywhere.claim_any(
+                room, self._lease_ms / 1000, self._wait_ms / 1000, self._name,
+                excluding=(SCHEDULE,), max_bytes=_MAX_BYTES, cancel=self._stop,
+            )  # fmt: skip
+        else:
+            every = self.queues
+            first, self._turn = self._turn % len(every), self._turn + 1
+            queues = every[first:] + every[:first]
+            request = ClaimRequest(room, self._lease_ms, self._wait_ms, self._name, _MAX_BYTES)
+            claim = claim_from(queues, request, self._stop)
         self._failing_ms = self.last_error = None
         if not claim:
             return

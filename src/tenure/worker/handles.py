@@ -80,13 +80,16 @@ class Handle(Generic[R]):
     def _find_queue(self) -> Queue | None:
         """The queue that has the job, or had it. Found once, then remembered.
 
-        To be replaced by the store-wide `store.get(job_id)` when there is one.
+        The store finds a job that is there by its id. One that is gone has left its events in one of the app's queues.
         """
         if self._queue is None:
+            store = self.task.app.store
+            job = store.get(self.id)
             queues = self.task.possible_queues()
-            self._queue = next((queue for queue in queues if queue.get(self.id) is not None), None) or next(
-                (queue for queue in queues if queue.timeline(self.id)), None
-            )
+            if job is not None and job.tenant == queues[0].name.tenant:
+                self._queue = store.queue(job.queue, job.tenant)
+            elif job is None:
+                self._queue = next((queue for queue in queues if queue.timeline(self.id)), None)
         return self._queue
 
     def _wait(self, queue: Queue, timeout: Duration) -> Job | None:

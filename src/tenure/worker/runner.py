@@ -62,7 +62,8 @@ class Totals:
 class Worker:
     """Runs the tasks of an app.
 
-    `queues` are names or patterns (`host-*`, matched as queues appear); those of its tasks, if not given. `lease` is
+    `queues` are names or patterns (`host-*`, matched as queues appear); those of its tasks, if not given; `"*"` stands for
+    any queue of any tenant, each in its turn (`Store.claim_any`). `lease` is
     how long a claim holds without a heartbeat (the shortest of the queues' policies, if not given). `grace` is what
     handlers get to finish when the worker is stopped. `patience` is how long it may be unable to claim before it
     gives up. `recycle` renews a process of the pool after so many jobs.
@@ -71,7 +72,7 @@ class Worker:
     def __init__(
         self,
         app: App,
-        queues: Iterable[str] | None = None,
+        queues: Iterable[str] | Literal["*"] | None = None,
         *,
         concurrency: int = 4,
         pool: PoolName = "thread",
@@ -83,6 +84,8 @@ class Worker:
         schedule: bool = True,
     ) -> None:
         self.app = app
+        queues = app.served if queues is None else queues
+        self.anywhere = queues == "*"
         self.queue_names = list(dict.fromkeys(app.queues() if queues is None else queues))
         if not self.queue_names:
             raise InvalidArgument("this app has no tasks: define some, or name queues")
@@ -139,7 +142,7 @@ class Worker:
         self._claimer = Claimer(
             handles, self._held_claims, self.backlog, clock, self._stop, lease_ms=self._lease_ms, name=self.name,
             concurrency=self.concurrency, pool=self._pool, wake_heartbeat=self._heartbeat.wake_by,
-            unsettled=self._settler.pending,
+            unsettled=self._settler.pending, anywhere=app.store if self.anywhere else None,
         )  # fmt: skip
         self._settler.thread.start()
         self._heartbeat.thread.start()

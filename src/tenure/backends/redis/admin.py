@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from tenure.backends.redis import queries
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.filters import RotatingFilter
 from tenure.backends.redis.produce import FIRST_RULES, created_text
@@ -23,6 +24,7 @@ from tenure.backends.redis.records import (
 )
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.contract.backend import Progress
+from tenure.errors import QueueNotEmpty
 from tenure.model.job import Replayed, Swept
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
@@ -296,6 +298,40 @@ def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
                 shard.base, "configure", created_text(name), FIRST_RULES, encode_rules(policy, len(queue.shards)),
                 encode_msgpack(policy), _DEFAULT,
             )  # fmt: skip
+
+
+def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
+    """Each shard in a step of its own, once all of them are empty."""
+    queue = core.shards.find(name)
+    there = queue is not None and queries.queue_info(core, queue) is not None
+    # Asked again after it was done, the request is answered as the first time.
+    if queue is None or core.decide_once(lambda: b"1" if there else b"0") == b"0":
+        return False
+    _refuse_held(core, queue, force)
+    for state in ("done", "ready", "scheduled", "dead") if force else ("done",):
+        purge(core, name, state)
+    for shard in queue.shards:
+        deleted, leased, waiting, dead, done = core.call_once(shard.base, "delete_queue")
+        if not deleted and leased + waiting + dead + done:
+            raise QueueNotEmpty(str(name), leased, waiting, dead, done)
+    return True
+
+
+def _refuse_held(core: Core, queue: RegisteredQueue, force: bool) -> None:
+    info = queries.queue_info(core, queue)
+    counts = None if info is None else info.counts
+    if counts is not None and (counts.leased or ((counts.waiting or counts.dead) and not force)):
+        raise QueueNotEmpty(str(queue.name), counts.leased, counts.waiting, counts.dead)
+
+
+def replace_queues(core: Core, tenant: str, policies: Mapping[str, Policy]) -> None:
+    """Queue by queue: no step can change queues in different slots together. Refuses before it changes anything."""
+    others = [queue for queue in core.shards.queues(tenant) if queue.name.queue not in policies]
+    for queue in others:
+        _refuse_held(core, queue, force=False)
+    for queue in others:
+        delete_queue(core, queue.name, force=False)
+    configure(core, {QueueName(tenant, queue): policy for queue, policy in policies.items()})
 
 
 def set_paused(core: Core, name: QueueName, paused: bool) -> None:

@@ -10,12 +10,12 @@ from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
-from tenure.contract.backend import Events, JobIds, Jobs, Progress, QueueInfos, QuotaInfos, SnapshotInfos, Topic, Watch
+from tenure.contract.backend import Events, JobIds, Progress, QueueInfos, QuotaInfos, SnapshotInfos, Topic, Watch
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -93,6 +93,12 @@ class RedisBackend(NetworkServing):
     ) -> Leased | None:
         return consume.claim(self._core, names, request, cancel)
 
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        # Queues are in different slots: no step can see whose turn it is.
+        raise InvalidArgument("a Redis store does not claim from any queue: name the queues, with store.claim([...])")
+
     def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
         return self._watches.watch(topics, wait_ms, told)
 
@@ -145,6 +151,12 @@ class RedisBackend(NetworkServing):
     def configure(self, policies: Mapping[QueueName, Policy]) -> None:
         admin.configure(self._core, policies)
 
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        return admin.delete_queue(self._core, name, force)
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        admin.replace_queues(self._core, tenant, policies)
+
     def policy(self, name: QueueName) -> Policy:
         return queries.policy(self._core, name)
 
@@ -163,8 +175,24 @@ class RedisBackend(NetworkServing):
     def queues(self, tenant: str | None) -> QueueInfos:
         return queries.queues(self._core, tenant)
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        return queries.upcoming(self._core, before_ms, limit, tenant, queues)
+    def find(self, job: bytes) -> Job | None:
+        return queries.find(self._core, job)
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        return queries.list_all(self._core, state, limit, cursor, tenant, queues)
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        return queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
 
     def sweep(self) -> Swept:
         return admin.sweep(self._core)

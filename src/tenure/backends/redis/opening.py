@@ -75,6 +75,7 @@ def open_redis(
         value_bytes=ATOMIC_BYTES,
         journal="queue",
         quotas=False,
+        any_queue=False,
         grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import heapq
 from collections.abc import Collection, Sequence
+from struct import Struct
 from typing import Any
 
 from tenure.backends.redis import journal
@@ -27,6 +28,7 @@ from tenure.model.retry import Policy
 from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
 
+_PLACE = Struct(">Q16s")
 #: What the server tells of a job: state, body, error, progress, result, lease.
 _FIELDS = 6
 
@@ -190,21 +192,72 @@ def _split_cursor(cursor: str, name: QueueName, state: str) -> tuple[int, bytes]
     return raw[4], raw[5:]
 
 
-def upcoming(core: Core, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> list[Job]:
-    before = 2**53 if before_ms >= 2**61 else core.server_time_of(before_ms)
-    found: list[tuple[bytes, Shard]] = []
+def find(core: Core, job: bytes) -> Job | None:
+    """Asks every shard in turn: an id does not name its queue here, and no key may be of two slots."""
     for shard in core.shards.shards():
-        if (tenant is not None and shard.name.tenant != tenant) or (
-            queues is not None and shard.name.queue not in queues
-        ):
+        if job not in surely_gone(core, shard, (job,)):
+            found = get(core, shard.name, job)
+            if found is not None:
+                return found
+    return None
+
+
+def _queues(core: Core, tenant: str | None, queues: Collection[str] | None) -> list[RegisteredQueue]:
+    return [queue for queue in core.shards.queues(tenant) if queues is None or queue.name.queue in queues]
+
+
+def list_all(
+    core: Core, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+) -> Page:
+    """Queue by queue in the order of their names; a cursor is a name, and the cursor of its list."""
+    begin, inner = "", None
+    if cursor is not None:
+        begin, _, rest = cursor.partition("!")
+        inner = rest or None
+    jobs: list[Job] = []
+    found = _queues(core, tenant, queues)
+    for at, queue in enumerate(found):
+        name = f"{queue.name.tenant}/{queue.name.queue}"
+        if name < begin:
             continue
-        found.extend((row, shard) for row in core.commands.call(shard.base, "upcoming", before or 0, limit))
-    jobs = []
-    for row, shard in heapq.nsmallest(limit, found):
-        job = get(core, shard.name, row[8:])
-        if job is not None:
-            jobs.append(job)
-    return jobs
+        page = list_jobs(core, queue.name, state, limit - len(jobs), inner if name == begin else None)
+        jobs += page.jobs
+        if page.cursor is not None:
+            return Page(jobs, f"{name}!{page.cursor}")
+        if len(jobs) >= limit and at + 1 < len(found):
+            after = found[at + 1].name
+            return Page(jobs, f"{after.tenant}/{after.queue}!")
+    if cursor is not None and "!" not in cursor:
+        raise InvalidArgument("that is not a cursor of this list")
+    return Page(jobs, None)
+
+
+def upcoming(
+    core: Core,
+    before_ms: int,
+    after_ms: int,
+    limit: int,
+    cursor: str | None,
+    tenant: str | None,
+    queues: Collection[str] | None,
+) -> Page:
+    before = 2**53 if before_ms >= 2**61 else core.server_time_of(before_ms)
+    after = b"" if not after_ms else _PLACE.pack(core.server_time_of(after_ms) or 0, b"\xff" * 16)
+    if cursor is not None:
+        try:
+            after = max(after, base64.urlsafe_b64decode(cursor.encode()))
+        except ValueError:
+            after = b""
+        if len(after) != _PLACE.size:
+            raise InvalidArgument("that is not a cursor of this list")
+    rows: list[tuple[bytes, Shard]] = []
+    for queue in _queues(core, tenant, queues):
+        for shard in queue.shards:
+            found = core.commands.call(shard.base, "upcoming", before or 0, limit + 1, after)
+            rows.extend((row, shard) for row in found)
+    first = heapq.nsmallest(limit + 1, rows)
+    jobs = [job for row, shard in first[:limit] if (job := get(core, shard.name, row[8:])) is not None]
+    return Page(jobs, base64.urlsafe_b64encode(first[limit - 1][0]).decode() if len(first) > limit else None)
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -214,22 +267,22 @@ _NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, re
 
 def counts(core: Core, name: QueueName) -> Counts:
     queue = core.shards.find(name)
-    found = None if queue is None else _info(core, queue)
+    found = None if queue is None else queue_info(core, queue)
     return _NOTHING if found is None else found.counts
 
 
 def policy(core: Core, name: QueueName) -> Policy:
     queue = core.shards.find(name)
-    found = None if queue is None else _info(core, queue)
+    found = None if queue is None else queue_info(core, queue)
     return found.policy if found is not None and isinstance(found.policy, Policy) else Policy()
 
 
 def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
-    found = (_info(core, queue) for queue in core.shards.queues(tenant))
+    found = (queue_info(core, queue) for queue in core.shards.queues(tenant))
     return [info for info in found if info is not None]
 
 
-def _info(core: Core, queue: RegisteredQueue) -> QueueInfo | None:
+def queue_info(core: Core, queue: RegisteredQueue) -> QueueInfo | None:
     """The queue in numbers, its partitions together; None if it is only a name so far."""
     there = []
     for shard in queue.shards:

@@ -11,7 +11,7 @@ from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
-from tenure.contract.backend import Backend, Events, Jobs, Progress, QueueInfos, QuotaInfos, Topic, Watch
+from tenure.contract.backend import Backend, Events, Progress, QueueInfos, QuotaInfos, Topic, Watch
 from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
@@ -24,7 +24,7 @@ from tenure.errors import (
 )
 from tenure.model.event import EventPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
-from tenure.model.lease import ClaimRequest, Extended, Leased, Proof, Settle, receipt
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
@@ -102,12 +102,38 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
+        reply = self._claimed(request, lambda left_ms: self._claim(names, request, left_ms, cancel), cancel)
+        return None if reply is None else reply.leased(_which(names, reply))
+
+    def claim_any(
+        self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+    ) -> Leased | None:
+        limit, lease_ms, worker = request.limit, request.lease_ms, request.worker
+        operation = OPERATIONS["claim_any"]
+
+        def ask(wait_ms: int) -> m.ClaimReply:
+            body = m.ClaimAnyBody(
+                limit, lease_ms, wait_ms, worker, request.max_bytes, request.id, True,
+                tenants=None if among.tenants is None else sorted(among.tenants),
+                queues=None if among.queues is None else sorted(among.queues),
+                weights=among.weights or None,
+                excluding=sorted(among.excluding) or None,
+            )  # fmt: skip
+            return self._ask(operation, "/v1/claims/any", None, body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
+
+        reply = self._claimed(request, ask, cancel)
+        return None if reply is None else reply.leased(QueueName(reply.tenant, reply.queue))
+
+    def _claimed(
+        self, request: ClaimRequest, ask: Callable[[int], m.ClaimReply], cancel: threading.Event | None
+    ) -> m.ClaimReply | None:
+        """Ask, with what is left of the wait, until there is a lease or nothing is left. None: there is none."""
         left_ms = request.wait_ms
         while True:
             if cancel is not None and cancel.is_set() and left_ms:
                 return None
             try:
-                reply = self._claim(names, request, left_ms, cancel)
+                reply = ask(left_ms)
             except LeaseLost:
                 if request.id is not None or self._request:
                     raise
@@ -115,7 +141,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
                 # again.
                 continue
             if reply.lease is not None:
-                return reply.leased(_which(names, reply))
+                return reply
             left_ms = reply.left_ms
             if left_ms <= 0:
                 return None
@@ -134,8 +160,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             body = m.ClaimBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True)
             return self._of_queue("claim", names[0], "/claims", body, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
         tenant, queues = _tenant_and_queues(names)
-        several = m.ClaimAnyBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
-        operation = OPERATIONS["claim_any"]
+        several = m.ClaimSeveralBody(limit, lease_ms, wait_ms, worker, max_bytes, id, True, queues=queues)
+        operation = OPERATIONS["claim_several"]
         return self._ask(operation, "/v1/claims", tenant, several, m.ClaimReply, wait_ms=wait_ms, cancel=cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
@@ -196,10 +222,31 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         body = m.DrawBody(requests)
         return self._ask(OPERATIONS["draw"], f"/v1/quotas/{quote(tenant, safe='')}/draw", None, body, m.Count).count
 
-    def upcoming(self, before_ms: int, limit: int, tenant: str | None, queues: Collection[str] | None) -> Jobs:
-        path = "/v1/upcoming" + query_of(before_ms=before_ms, limit=limit)
-        jobs = self._ask(OPERATIONS["upcoming"], path, tenant, None, m.JobList).jobs
-        return jobs if queues is None else [job for job in jobs if job.queue in queues]
+    def find(self, job: bytes) -> Job | None:
+        try:
+            return self._ask(OPERATIONS["find"], f"/v1/jobs/{job.hex()}", None, None, Job)
+        except NotFound:
+            return None
+
+    def list_all(
+        self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+    ) -> Page:
+        path = "/v1/jobs" + query_of(state=state, limit=limit, cursor=cursor, queues=_listed(queues))
+        return self._ask(OPERATIONS["list_all"], path, tenant, None, Page)
+
+    def upcoming(
+        self,
+        before_ms: int,
+        after_ms: int,
+        limit: int,
+        cursor: str | None,
+        tenant: str | None,
+        queues: Collection[str] | None,
+    ) -> Page:
+        path = "/v1/upcoming" + query_of(
+            before_ms=before_ms, after_ms=after_ms, limit=limit, cursor=cursor, queues=_listed(queues)
+        )
+        return self._ask(OPERATIONS["upcoming"], path, tenant, None, Page)
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         path = "/v1/events" + query_of(after=after, limit=limit, wait_ms=wait_ms or None, consumer=consumer)
@@ -243,6 +290,17 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         tenant, queues = _tenant_and_queues(list(policies))
         body = dict(zip(queues, policies.values(), strict=True))
         self._ask(OPERATIONS["apply"], "/v1/queues", tenant, body, m.Done)
+
+    def delete_queue(self, name: QueueName, force: bool) -> bool:
+        try:
+            self._of_queue("delete_queue", name, query_of(force="true" if force else None), None, m.Done)
+        except NotFound:
+            return False
+        return True
+
+    def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
+        body = dict(policies)
+        self._ask(OPERATIONS["replace_queues"], "/v1/queue-set", tenant, body, m.Done, wait_ms=LONG_MS)
 
     def sweep(self) -> Swept:
         return self._ask(OPERATIONS["sweep"], "/v1/admin/sweep", None, None, Swept)
@@ -293,6 +351,10 @@ def _tenant_and_queues(names: Sequence[QueueName]) -> tuple[str | None, list[str
         (tenant,) = tenants
         return None if tenant == DEFAULT_TENANT else tenant, [name.queue for name in names]
     return None, [f"{name.tenant}/{name.queue}" for name in names]
+
+
+def _listed(queues: Collection[str] | None) -> str | None:
+    return None if queues is None else ",".join(sorted(queues))
 
 
 def _which(names: Sequence[QueueName], reply: m.ClaimReply) -> QueueName:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from tenure.errors import InvalidArgument
 from tenure.model.event import Event
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import Counts, Job, QueueInfo
+from tenure.model.job import Counts, QueueInfo
 from tenure.model.quota import QuotaInfo
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
@@ -22,6 +22,16 @@ class ListQuery(Request):
     state: State = "ready"
     limit: Limit = 100
     cursor: str | None = None
+
+
+class ListAllQuery(ListQuery):
+    #: Names with commas between them; all, if not given.
+    queues: str | None = None
+
+
+class DeleteQuery(Request):
+    #: Drop jobs that wait or are dead.
+    force: bool = False
 
 
 class WaitQuery(Request):
@@ -41,11 +51,10 @@ class NewestQuery(Request):
 
 class UpcomingQuery(Request):
     before_ms: Annotated[int, Meta(ge=0, le=2**62)] = 2**62
+    after_ms: Annotated[int, Meta(ge=0, le=2**62)] = 0
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 100
-
-
-class JobList(Struct, frozen=True):
-    jobs: list[Job]
+    cursor: str | None = None
+    queues: str | None = None
 
 
 class EventList(Struct, frozen=True):

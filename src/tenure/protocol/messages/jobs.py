@@ -137,10 +137,21 @@ class ClaimBody(Request):
         )
 
 
-class ClaimAnyBody(ClaimBody, kw_only=True):
+class ClaimSeveralBody(ClaimBody, kw_only=True):
     """A claim of the first of several queues that has jobs; an operator may write `tenant/queue`."""
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+
+
+class ClaimAnyBody(ClaimBody, kw_only=True):
+    """A claim of whichever queue's turn it is: of all, or of these tenants (for operators) and queues."""
+
+    tenants: Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = None
+    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = None
+    #: By tenant, or by `tenant/queue`.
+    weights: dict[str, float] | None = None
+    #: Names of queues that are left out.
+    excluding: Annotated[list[str], Meta(max_length=1000)] | None = None
 
 
 class DeliveryBody(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -9,6 +9,7 @@
 7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
 8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
 9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `quota_usage`
+10. A queue that has waiting jobs has a place among those that take turns.                        `turns`
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tenure.queueing.checking import (
     segments,
     settings_rows,
     strays,
+    turns,
 )
 from tenure.queueing.checking.repair import mend
 from tenure.queueing.checking.survey import Fault, Progress, Survey
@@ -76,6 +78,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         counters.check(survey)
         quota_usage.check(survey)
         limits.check(survey, core.time.now_ms())
+        turns.check(survey)
         settings_rows.check(survey)
         journal.check(survey)
         settings_rows.check_entries(survey)

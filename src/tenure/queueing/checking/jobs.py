@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import TERMINAL, State
+from tenure.queueing import locations
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.queueing.removal import due_row, index_row
 from tenure.storage import keyspace, records
@@ -29,6 +30,7 @@ def check(survey: Survey) -> None:
         _check_bodies(survey, found)
         _check_notes(survey, found)
         _check_indexes(survey, found)
+        _check_locations(survey, found)
         for queue, _, state in found:
             survey.recount[queue, state.state] += 1
             if state.state == State.LEASED:
@@ -67,6 +69,22 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
             survey.expected[keyspace.JOBS] += value is not None
             survey.add(Fault("damaged", exc.detail, "remove_job", queue, job, keyspace.JOBS, key))
     _check_keys(survey, keyed)
+
+
+def _check_locations(survey: Survey, found: list[Found]) -> None:
+    """A job whose id does not name its queue has a row that does. Of two jobs with one id, it names either."""
+    foreign = [(queue, job) for queue, job, _ in found if locations.is_foreign(queue, job)]
+    rows = get_each(survey.reader, keyspace.JOB_QUEUES, [job for _, job in foreign])
+    for (queue, job), raw in zip(foreign, rows, strict=True):
+        try:
+            named = records.decode_number(raw) if isinstance(raw, bytes) else 0
+        except Corrupt:
+            named = 0
+        if named == queue:
+            survey.expected[keyspace.JOB_QUEUES] += 1
+        elif survey.reader.get(keyspace.STATE, keyspace.of_queue(named, job)) is None:
+            survey.expected[keyspace.JOB_QUEUES] += raw is not None
+            survey.add(Fault("index", "nothing leads from its id to its queue", "note_queue", queue, job))
 
 
 def _check_keys(survey: Survey, keyed: list[tuple[int, bytes, JobRecord]]) -> None:

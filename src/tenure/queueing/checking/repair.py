@@ -16,13 +16,15 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
-from tenure.queueing import quotas
+from tenure.queueing import quotas, turns
 from tenure.queueing.checking.rebuild import LastEvents, last_events, read_state, rebuild_state
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
+from tenure.queueing.locations import note_foreign
+from tenure.queueing.queue_turns import Offer, queue_sub, tenant_sub
 from tenure.queueing.registry import NEXT_QUEUE
 from tenure.queueing.removal import due_row, index_row, remove, remove_leased
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -111,6 +113,26 @@ def _hold_key(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) ->
     keys = free_keys(unit, queue, [fault.job])
     hold_keys(unit, queue, keys)
     return "gave it its key back" if keys else ""
+
+
+def _note_queue(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    if read_state(unit.tx, fault.queue, fault.job) is None:
+        return "nothing to do any more: the job is gone"
+    note_foreign(unit.tx, fault.queue, (fault.job,))
+    return "wrote the row that leads from its id to its queue"
+
+
+def _offer_turn(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    queue = unit.numbered(fault.queue)
+    if queue is None:
+        return "nothing to do any more: the queue is gone"
+    sub = queue_sub(queue)
+    place, tenant = turns.place(unit.tx, sub), tenant_sub(sub.scope)
+    if place is not None and turns.place(unit.tx, tenant) is None:
+        turns.move(unit.tx, tenant, None, turns.activated(None, turns.virtual_time(unit.tx, tenant.scope)))
+    elif place is None:
+        unit.offers[queue.number] = Offer(queue, unit.now)
+    return "gave it a place among those that take turns"
 
 
 def _drop_notes(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
@@ -294,6 +316,8 @@ MENDERS: dict[str, Mender] = {
     "put_row": _put_row,
     "remove_job": _remove_job,
     "hold_key": _hold_key,
+    "note_queue": _note_queue,
+    "offer_turn": _offer_turn,
     "give_back": _give_back,
     "lease_lost": _lease_lost,
     "gone": _gone,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenure.errors import Corrupt
 from tenure.queueing.checking import requests
 from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.locations import is_foreign
 from tenure.queueing.removal import due_row, index_row
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Space, get_each
@@ -16,7 +17,15 @@ _INDEXES = (keyspace.READY, keyspace.DONE, keyspace.DEAD)
 
 
 def check(survey: Survey) -> None:
-    for space in (*_INDEXES, keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD, keyspace.LEASE_JOBS, keyspace.DUE):
+    for space in (
+        *_INDEXES,
+        keyspace.JOBS,
+        keyspace.NOTES,
+        keyspace.PAYLOAD,
+        keyspace.LEASE_JOBS,
+        keyspace.DUE,
+        keyspace.JOB_QUEUES,
+    ):
         count = 0
         for rows in survey.rows(space, 5000):
             count += sum([_judged(space, key) for key, _ in rows])
@@ -84,6 +93,17 @@ def _check_lease_jobs(survey: Survey, space: Space, key: bytes) -> None:
         _stray(survey, "orphan", space, key, queue, b"", f"lease {lease.hex()} is not there")
 
 
+def _check_location(survey: Survey, space: Space, key: bytes) -> None:
+    raw = get_each(survey.reader, space, [key])[0]
+    try:
+        queue = records.decode_number(raw) if isinstance(raw, bytes) else 0
+    except Corrupt:
+        queue = 0
+    there = survey.reader.get(keyspace.STATE, keyspace.of_queue(queue, key)) is not None
+    if not survey.excused(queue, key) and not (there and is_foreign(queue, key)):
+        _stray(survey, "orphan", space, key, queue, b"", "no job needs it")
+
+
 def _check_due(survey: Survey, space: Space, key: bytes) -> None:
     due = keyspace.split_due(key)
     if due.kind == Due.REQUEST:
@@ -114,6 +134,7 @@ _CHECKS = {
     keyspace.PAYLOAD: _check_extra,
     keyspace.LEASE_JOBS: _check_lease_jobs,
     keyspace.DUE: _check_due,
+    keyspace.JOB_QUEUES: _check_location,
     **dict.fromkeys(_INDEXES, _check_index),
 }
 

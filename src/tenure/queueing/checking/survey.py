@@ -115,5 +115,5 @@ _JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD)
 #: Spaces whose rows can be made again from others, or forgotten, once a damaged one is out of the way.
 _EXPENDABLE = (
     keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
-    keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS, keyspace.REQUESTS, keyspace.LIMITS,
+    keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS, keyspace.REQUESTS, keyspace.LIMITS, keyspace.JOB_QUEUES, keyspace.TURNS,
 )  # fmt: skip

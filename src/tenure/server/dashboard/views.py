@@ -623,7 +623,9 @@ class UpcomingView(Struct):
 
 def upcoming(viewer: Viewer, query: NoQuery) -> UpcomingView:
     scheduled = any(info.counts.scheduled for info in viewer.infos())
-    found = viewer.backend.upcoming(2**62, ROWS, viewer.tenant(""), viewer.identity.queues) if scheduled else []
+    if not scheduled:
+        return UpcomingView([])
+    found = viewer.backend.upcoming(2**62, 0, ROWS, None, viewer.tenant(""), viewer.identity.queues)
     return UpcomingView([brief(job) for job in found])
 
 

@@ -58,6 +58,22 @@ def decode_bucket(value: bytes | None) -> int:
     return full_at_ns
 
 
+_NUMBER = Struct(">BI")
+
+
+def encode_number(number: int) -> bytes:
+    """A queue's number, as the value of a row."""
+    return seal(_NUMBER.pack(V1, number))
+
+
+def decode_number(value: bytes) -> int:
+    body = unseal("the number of a job's queue", value)
+    if len(body) != _NUMBER.size:
+        raise damaged("the number of a job's queue", value)
+    number: int = _NUMBER.unpack(body)[1]
+    return number
+
+
 _DEDUP = Struct(">B16s16sQ")
 
 

@@ -32,6 +32,8 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     paused: bool = False
     #: The number under which its tenant's usage is counted; 0: the tenant has no quota.
     meter: int = 0
+    #: Its jobs, policy and place in lists are gone; the row keeps name and number together, for the journal.
+    deleted: bool = False
 
 
 class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +101,12 @@ class LoadRecord(msgspec.Struct, frozen=True, array_like=True):
     keep_ms: int
 
 
+class UpgradeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How far an upgrade of the format is: the key to go on from."""
+
+    key: bytes
+
+
 class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
     value: int
 
@@ -113,7 +121,7 @@ _DECODERS: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
-        RefusalsRecord, StoreRecord,
+        RefusalsRecord, StoreRecord, UpgradeRecord,
     )
 }  # fmt: skip
 

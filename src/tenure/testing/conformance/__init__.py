@@ -18,12 +18,13 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
 
     enqueue order ttl dedup staging          what goes in
     quotas                                   what a tenant may put in
-    claim waiting limits                     what comes out, and when
+    claim any_queue waiting limits           what comes out, and when
     settle extend retries                    what becomes of it
     requests                                 what is asked for again
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
     look events policies snapshots           what can be seen
+    store_wide                               all queues together
     clock races processes                    time, threads and processes
     arguments damage opening                 what is refused
 """
@@ -35,11 +36,23 @@ from importlib import import_module
 import pytest
 
 THEMES = (
-    "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "limits", "look",
+    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "limits", "look",
     "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
-    "snapshots", "staging", "sweeping", "ttl", "waiting",
+    "snapshots", "staging", "store_wide", "sweeping", "ttl", "waiting",
 )  # fmt: skip
-FIXTURES = ("broken", "clock", "foldered", "holding", "live", "ordered", "queue", "shared", "store", "world")
+FIXTURES = (
+    "anywhere",
+    "broken",
+    "clock",
+    "foldered",
+    "holding",
+    "live",
+    "ordered",
+    "queue",
+    "shared",
+    "store",
+    "world",
+)
 
 # So that a failing assert in these modules, which pytest did not collect itself, shows its values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("world", *THEMES)))

@@ -63,7 +63,11 @@ def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) ->
     _busy(world.store, world.queue(), clock)
     events = all_events(world.store)
     assert_told_right(events, dense=world.store.traits.order == "strict")
-    elsewhere = {"repaired", "restored"}  # told in the themes of damage and of restoring
+    elsewhere = {
+        "repaired",
+        "restored",
+        "queue_deleted",
+    }  # told in the themes of damage, of restoring, and of the whole store
     missing = {change.name.lower() for change in Change} - {event.type for event in events} - elsewhere
     assert not missing, f"nothing told of {missing}"
 

@@ -38,6 +38,7 @@ function L.begin(keys, args)
   end
   b.now = L.now(args[1], b.time)
   b.rules_row = found[2]
+  if not b.rules_row then b.there = nil end -- a deleted queue: its counters and its journal go on when it is made again
   b.wake, b.held_before = 0, b.leased
   return b
 end

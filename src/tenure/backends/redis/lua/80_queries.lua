@@ -110,16 +110,24 @@ readers.page = function(keys, args)
   return L.fetch(b, ids, reply)
 end
 
--- before, how many: (visible_at, job) of what becomes ready before then
+-- before, how many, a place to go on behind (time and id) or '': (visible_at, job) of what becomes ready before then
 readers.upcoming = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local found = {}
   for tier = LIMIT.TOP_PRIORITY, 0, -1 do
     if L.has(b.tiers, 2 ^ tier) then
-      local rows = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '(' .. string.format('%.0f', b.now), '(' .. args[4],
-        'WITHSCORES', 'LIMIT', 0, tonumber(args[5]))
-      for i = 1, #rows, 2 do found[#found + 1] = pack(FORMAT.TIME, tonumber(rows[i + 1])) .. rows[i] end
+      local key, before, wanted = b.base .. ':t' .. tier, tonumber(args[4]), tonumber(args[5])
+      local first = call('ZCOUNT', key, '-inf', b.now)
+      if args[6] ~= '' then
+        local time, id = unpack_('>I8c16', args[6])
+        first = max(first, L.rank_after(key, string.format('%.0f', time), id))
+      end
+      local rows = call('ZRANGE', key, first, first + wanted - 1, 'WITHSCORES')
+      for i = 1, #rows, 2 do
+        if tonumber(rows[i + 1]) >= before then break end
+        found[#found + 1] = pack(FORMAT.TIME, tonumber(rows[i + 1])) .. rows[i]
+      end
     end
   end
   return found

@@ -34,6 +34,20 @@ verbs.set_paused = function(keys, args)
   return L.finish(b, {1})
 end
 
+-- The queue loses its rules and all that is remembered of its jobs. Its answer: done, held, waiting, dead, done jobs.
+verbs.delete_queue = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  if not b.there then return {0, 0, 0, 0, 0} end
+  if b.waiting + b.leased + b.done + b.dead > 0 then return {0, b.leased, b.waiting, b.dead, b.done} end
+  for _, name in ipairs({'rules', 'policy', 'bucket', 'dedup', 'dedupdue', 'claims', 'claimdue'}) do
+    call('DEL', b.base .. ':' .. name)
+  end
+  b.wake, b.rules_row, b.new_rules = LIMIT.WAKE_ALL, nil, nil
+  L.event(b, CHANGE.QUEUE_DELETED, NO_ID, nil)
+  return L.finish(b, {1, 0, 0, 0, 0})
+end
+
 -- name, partitions: the queue's number and how many partitions it has, given once
 verbs.register = function(keys, args)
   local names = keys[1] .. ':names'

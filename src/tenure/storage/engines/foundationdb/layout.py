@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Any
 
 from tenure.storage.engine import Space
-from tenure.storage.keyspace import EVERYWHERE
+from tenure.storage.keyspace import NAMES
 
 #: Values larger than this are stored in parts of this size.
 PART_BYTES = 90_000
@@ -50,8 +50,8 @@ class Layout:
     def __init__(self, directory: Any) -> None:
         """`directory`: the store's subspace."""
         self.directory = directory
-        self.spaces: list[bytes] = [directory.pack((space,)) for space in range(len(EVERYWHERE))]
-        self._parts: list[bytes] = [directory.pack(("parts", space)) for space in range(len(EVERYWHERE))]
+        self.spaces: list[bytes] = [directory.pack((space,)) for space in range(len(NAMES))]
+        self._parts: list[bytes] = [directory.pack(("parts", space)) for space in range(len(NAMES))]
         self.inbox: bytes = directory.pack(("inbox",))
         self._marks: bytes = directory.pack(("mark",))
         self.stale: bytes = directory.pack(("stale",))

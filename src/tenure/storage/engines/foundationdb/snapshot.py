@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tenure.storage.engine import Row, Snapshot, Space
 from tenure.storage.engines.foundationdb.binding import Binding, translated
 from tenure.storage.engines.foundationdb.rows import Rows
-from tenure.storage.keyspace import EVERYWHERE, LAST
+from tenure.storage.keyspace import LAST, NAMES
 
 T = TypeVar("T")
 _PAGE = 2_000
@@ -69,7 +69,7 @@ class CopiedSnapshot(VersionSnapshot):
     def __init__(self, pinned: Callable[[], Rows], fdb: Binding) -> None:
         """Raises the binding's error if the version is gone before all of it is read."""
         super().__init__(pinned, fdb)
-        self._tables = [_all(self._rows, space) for space in range(len(EVERYWHERE))]
+        self._tables = [_all(self._rows, space) for space in range(len(NAMES))]
         self._rows.transaction.cancel()
 
     def get(self, space: Space, key: bytes) -> bytes | None:

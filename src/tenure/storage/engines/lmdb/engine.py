@@ -47,9 +47,17 @@ class LmdbEngine:
         poll=0.002,
     )
 
-    def __init__(self, path: str, *, map_size: int = 1 << 30, boot_id: str, durability: Durability = "disk") -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        map_size: int = 1 << 30,
+        boot_id: str,
+        durability: Durability = "disk",
+        upgrading: bool = False,
+    ) -> None:
         """`durability` may ask for less than `disk`; it is `disk` all the same."""
-        self._folder = folder = Folder(path, "lmdb")
+        self._folder = folder = Folder(path, "lmdb", upgrading=upgrading)
         self.home = folder.path
         self.alone, existed = take(folder)
         self._owner = os.getpid()
@@ -65,7 +73,7 @@ class LmdbEngine:
             self._env = open_env(folder, map_size)
             try:
                 self._page = self._env.stat()["psize"]
-                self._dbs = self._open_databases(existed)
+                self._dbs = self._open_databases(existed and not upgrading)
                 self._marks = SharedWatermark(folder.path / "DURABLE", boot_id)
                 self.remarks = self._marks.remarks()
                 self._check_tail()

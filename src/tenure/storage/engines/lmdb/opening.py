@@ -13,7 +13,7 @@ from tenure.errors import Corrupt, FormatError, OpenError, StoreLocked
 from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engines.lmdb.reader import translated
 from tenure.storage.folder import Folder
-from tenure.storage.keyspace import EVERYWHERE
+from tenure.storage.keyspace import EVERYWHERE, NAMES
 
 if TYPE_CHECKING:
     from tenure.storage.engines.lmdb.reader import Txn
@@ -80,9 +80,12 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
 
 
 def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
-    """One a space. In a store that exists none is made: a name that is missing was damaged."""
+    """One a space, None for those that LMDB does not keep. In a store that exists none is made: one that is missing was lost."""
     try:
-        return [env.open_db(name.encode(), txn, create=not existed) for name in EVERYWHERE]
+        return [
+            env.open_db(name.encode(), txn, create=not existed) if space in EVERYWHERE else None
+            for space, name in enumerate(NAMES)
+        ]
     except lmdb.NotFoundError as exc:
         raise Corrupt(f"the store is damaged: one of its databases is missing ({exc})") from exc
     except lmdb.Error as exc:

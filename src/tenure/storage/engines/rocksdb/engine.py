@@ -54,8 +54,9 @@ class RocksEngine:
         sync_interval: float = 0.1,
         boot_id: str = "",
         listens: bool = False,
+        upgrading: bool = False,
     ) -> None:
-        folder = Folder(path, "rocksdb")
+        folder = Folder(path, "rocksdb", upgrading=upgrading)
         existed = folder.check()
         if not existed:
             fork_exit.refuse_inherited_pool()  # before anything is made; a store that is there may be joined instead

@@ -1,0 +1,39 @@
+"""Opening a store of the format before this one, to bring it up."""
+
+from __future__ import annotations
+
+from tenure.clock import SystemClock
+from tenure.contract.backend import Progress
+from tenure.queueing import bulk_loads, upgrades
+from tenure.queueing.core import Core
+from tenure.storage.engine import Engine
+from tenure.storage.folder import Folder
+from tenure.storage.segments import SegmentedEngine
+
+
+def upgrade_to_2(folder: Folder, progress: Progress) -> None:
+    """From format 1. Cut off, the folder is half upgraded: nobody opens it, and this goes on where it was.
+
+    Raises StoreLocked if a process has the store open, and Corrupt as opening it would.
+    """
+    engine = _opened(folder)
+    try:
+        folder.write_format(upgrading=True)
+        core = Core(SegmentedEngine(engine) if engine.traits.scope == "process" else engine, SystemClock())
+        bulk_loads.roll_forward(core)
+        upgrades.to_format_2(core, progress)
+    finally:
+        engine.close()
+    folder.write_format()
+
+
+def _opened(folder: Folder) -> Engine:
+    """Each engine is imported at its use."""
+    boot = SystemClock().boot_id()
+    if folder.engine == "lmdb":
+        from tenure.storage.engines.lmdb import LmdbEngine
+
+        return LmdbEngine(str(folder.path), boot_id=boot, upgrading=True)
+    from tenure.storage.engines.rocksdb import RocksEngine
+
+    return RocksEngine(str(folder.path), boot_id=boot, upgrading=True)

@@ -1,0 +1,182 @@
+"""Claims from any queue: tenants take turns, then the queues of the tenant whose turn it is.
+
+    tenants in turn ──▶ queues of each in turn ──▶ the first that can be claimed from
+                                                   on the way: empty ones lose their place, others wait for their moment
+
+Everything is read before a place is moved (`turns`). What is looked at in vain is bounded a transaction: past it the
+moves are committed, and the claim goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from tenure.errors import Corrupt
+from tenure.model.lease import AnyQueues, ClaimRequest, Leased
+from tenure.model.names import ANY_QUEUE, QueueName
+from tenure.queueing import claim, limits, turns
+from tenure.queueing.claim import FIRST, Step
+from tenure.queueing.core import Core
+from tenure.queueing.grant import ClaimIdentity, Grant
+from tenure.queueing.queue_turns import tenant_sub
+from tenure.queueing.registry import Registered
+from tenure.queueing.turns import Status, Sub
+from tenure.queueing.unit_of_work import UnitOfWork
+from tenure.storage import keyspace
+from tenure.storage.keyspace import Due
+from tenure.storage.records import TurnRecord
+
+#: Places that one transaction may move in vain.
+_IN_VAIN = 500
+_JOBS_ONLY = Step(jobs_only=True, leases=None)
+_TURNS_DUE = keyspace.due_prefix(Due.TURN)
+
+
+def claim_any(
+    core: Core, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+) -> Leased | None:
+    """A lease over jobs of the queue whose turn it is, waiting for one if asked to."""
+    return claim.waited(core, (ANY_QUEUE,), request.wait_ms, lambda: _try(core, request, among), cancel)
+
+
+def _try(core: Core, request: ClaimRequest, among: AnyQueues) -> Leased | None:
+    now = core.time.now_ms()
+    lease = core.ids.one(now)
+    steps = _Steps()
+    while True:
+        outcome = core.write(lambda unit, at=steps: _Round(core, unit, request, among, lease, at).run(), now)  # type: ignore[misc]
+        if not isinstance(outcome, _Steps):
+            return outcome
+        steps = outcome
+
+
+class _Steps(NamedTuple):
+    """How far a claim is, of which each step is a transaction of its own: its share of the sweep, and of queues to go on in."""
+
+    leases: Step = FIRST
+    queues: Mapping[QueueName, Step] = MappingProxyType({})
+
+
+class _Round:
+    """One transaction of a claim."""
+
+    def __init__(
+        self, core: Core, unit: UnitOfWork, request: ClaimRequest, among: AnyQueues, lease: bytes, steps: _Steps
+    ) -> None:
+        self._core, self._unit, self._request, self._among, self._lease = core, unit, request, among, lease
+        self._steps = steps
+        self._until = keyspace.commit(unit.now + 1)
+        self._identity: ClaimIdentity | None = None
+        #: Places as they were read, and as they are to be.
+        self._moves: list[tuple[Sub, TurnRecord, TurnRecord | None]] = []
+        self._damaged: Corrupt | None = None
+
+    def run(self) -> Leased | _Steps | None:
+        core, unit = self._core, self._unit
+        if self._request.id is not None:
+            self._identity = claim.identity_of(self._request)
+            name = claim.any_claimed(core, unit.tx, self._identity)
+            if name is not None:
+                return claim.given_before(core, unit, (name,), self._identity)
+        if self._steps.leases.leases is not None:
+            step = claim.take_over(core, unit, self._steps.leases)
+            self._steps = self._steps._replace(leases=step._replace(jobs_only=False))
+            if step.jobs_only:
+                return self._steps
+        if unit.tx.keys(keyspace.DUE, _TURNS_DUE, _TURNS_DUE + self._until, 1) and core.turns.bring_back(unit):
+            return self._steps
+        found = self._served()
+        for sub, before, after in self._moves:
+            turns.move(unit.tx, sub, before, after)
+            if sub.due[0]:
+                core.turns.learn(unit, sub.due[0], after)
+        if found is None and self._damaged is not None and not self._moves:
+            raise self._damaged
+        return found
+
+    def _served(self) -> Leased | _Steps | None:
+        """The jobs of the first queue in turn that has any for this claim."""
+        for scope in self._tenants():
+            tenant = turns.place(self._unit.tx, tenant_sub(scope))
+            if tenant is None:
+                continue
+            left = False
+            for number, record in self._queues(scope):
+                name = QueueName(*keyspace.split_queue_row(record.name))
+                if not self._among.includes(name):
+                    left = True
+                    continue
+                found, after = self._look(name, record)
+                if isinstance(found, Leased):
+                    count = len(found.columns.jobs) if found.columns is not None else len(found.deliveries)
+                    after = turns.served(record, count, self._among.weight(name))
+                    served = turns.served(tenant, count, self._among.weight(name.tenant))
+                    self._moves.append((tenant_sub(scope), tenant, served))
+                sub = Sub(scope, number, (keyspace.queue_of(number), keyspace.QUEUE_TURN))
+                if after != record:
+                    self._moves.append((sub, record, after))
+                left = left or (after is not None and after.status == Status.ACTIVE)
+                if found is not None or len(self._moves) > _IN_VAIN:
+                    return self._steps if found is None else found
+            if not left:
+                self._moves.append((tenant_sub(scope), tenant, None))
+        return None
+
+    def _tenants(self) -> Iterator[bytes]:
+        """Scopes of tenants that have a turn, in their order."""
+        named = self._among.tenants
+        if named is None:
+            for _, scope in turns.in_turn(self._unit.tx, keyspace.TENANT_TURNS):
+                yield scope
+            return
+        scopes = [keyspace.queue_turns(tenant) for tenant in named]
+        found = [(place.virtual_time, s) for s in scopes if (place := turns.place(self._unit.tx, tenant_sub(s)))]
+        for _, scope in sorted(found):
+            yield scope
+
+    def _queues(self, scope: bytes) -> Iterator[tuple[bytes, TurnRecord]]:
+        for _, number in turns.in_turn(self._unit.tx, scope):
+            record = turns.place(self._unit.tx, Sub(scope, number))
+            if record is not None:
+                yield number, record
+
+    def _look(self, name: QueueName, record: TurnRecord) -> tuple[Leased | _Steps | None, TurnRecord | None]:
+        """What the queue gives to this claim, if anything, and its place if it gives nothing."""
+        core, unit, request = self._core, self._unit, self._request
+        queue = core.registry.find(unit.tx, name)
+        if queue is None:
+            return None, None
+        if queue.paused:
+            return None, turns.blocked(record)
+        if queue.limited:
+            room = limits.room(unit.tx, queue, unit.now, request.limit)
+            if not room:
+                opens = limits.opens_at(unit.tx, queue)
+                return None, turns.blocked(record) if opens is None else turns.parked(record, max(opens, unit.now + 1))
+            request = msgspec.structs.replace(request, limit=room)
+        # Leases that have run out are this claim's own affair: `run` takes them over.
+        step = self._steps.queues.get(name, _JOBS_ONLY)
+        try:
+            found = claim.take(core, Grant(unit, queue, name, request, self._lease, self._identity), self._until, step)
+        except Corrupt as exc:
+            self._damaged = exc  # another queue may still be served
+            return None, record
+        if isinstance(found, Step):
+            return self._steps._replace(queues={**self._steps.queues, name: found}), record
+        if found is not None and self._identity is not None:
+            claim.note_any(unit, queue, self._identity)
+        if found is None and unit.tx.writes:
+            return self._steps, record  # it cleared rows away: what is left there is for the next transaction to read
+        if found is None:
+            return None, self._later(queue, record)
+        return found, record
+
+    def _later(self, queue: Registered, record: TurnRecord) -> TurnRecord | None:
+        """The place of a queue that has nothing ready: its next job's moment, or none."""
+        due = claim.next_job(self._unit.tx, queue)
+        return None if due is None else turns.parked(record, max(due, self._unit.now + 1))

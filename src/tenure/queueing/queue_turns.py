@@ -1,0 +1,137 @@
+"""The turns of the store: tenants take turns, and so do the queues of each tenant.
+
+A verb that makes jobs wait says so once for each queue (`UnitOfWork.has_work`), and the queue gets its place if it has none.
+That costs a look at a dictionary: where this process alone writes, it remembers from when on each queue has a turn.
+Claims of a queue by its name change nothing here; a claim from any queue clears what they left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tenure.model.names import QueueName
+from tenure.queueing import turns
+from tenure.queueing.registry import Registered
+from tenure.queueing.turns import Status, Sub
+from tenure.storage import keyspace
+from tenure.storage.keyspace import Due
+from tenure.storage.records import TurnRecord
+
+if TYPE_CHECKING:
+    from tenure.queueing.unit_of_work import UnitOfWork
+
+#: Later than any moment.
+NEVER = 1 << 62
+#: Places that one transaction brings back.
+_AT_ONCE = 200
+
+
+class Offer(NamedTuple):
+    """A queue that has work from a moment on."""
+
+    queue: Registered
+    at_ms: int
+    #: What blocked it (a pause, a limit) is gone.
+    lifted: bool = False
+
+
+def queue_sub(queue: Registered) -> Sub:
+    scope = keyspace.queue_turns(queue.name.tenant)
+    return Sub(scope, queue.prefix, (queue.number, keyspace.QUEUE_TURN))
+
+
+def tenant_sub(scope: bytes) -> Sub:
+    """A tenant, by the scope of its queues."""
+    return Sub(keyspace.TENANT_TURNS, scope)
+
+
+class QueueTurns:
+    """What this process knows of the queues' places. Requires: the writer's lock."""
+
+    def __init__(self, *, known: bool) -> None:
+        self._known = known
+        #: By queue number: from when on it has a turn. Of a blocked queue 0: whoever lifts the block brings it back.
+        self.offered: dict[int, int] = {}
+        self._blocked: set[int] = set()
+        #: By name: until when a queue has nothing to claim, as a claim over several queues saw it.
+        self.quiet: dict[QueueName, int] = {}
+
+    def forget(self) -> None:
+        self.offered.clear()
+        self._blocked.clear()
+        self.quiet.clear()
+
+    def may_be_blocked(self, queue: int) -> bool:
+        # What was blocked before this process opened the store is not in its memory, and not in `offered` either.
+        return queue in self._blocked or queue not in self.offered
+
+    def learn(self, unit: UnitOfWork, queue: int, record: TurnRecord | None) -> None:
+        """Remember a place once it is written."""
+
+        def remember() -> None:
+            self._blocked.discard(queue)
+            if record is None:
+                self.offered.pop(queue, None)
+                return
+            self.offered[queue] = record.at_ms
+            if record.status == Status.BLOCKED:
+                self._blocked.add(queue)
+
+        if self._known:
+            unit.tx.on_written.append(remember)
+
+    def offer(self, unit: UnitOfWork, offers: Mapping[int, Offer]) -> None:
+        """Give these queues a turn, each from a moment on, and their tenants with them."""
+        tx = unit.tx
+        moves: list[tuple[Sub, TurnRecord | None, TurnRecord]] = []
+        tenants: set[bytes] = set()
+        times: dict[bytes, int] = {}
+        for queue, at_ms, lifted in offers.values():
+            sub = queue_sub(queue)
+            before = turns.place(tx, sub)
+            if before is None and lifted:
+                continue  # it had no place, so that nothing held it up
+            after = before
+            if before is None or _sooner(before, at_ms, unit.now, lifted):
+                after = _placed(unit, sub, before, at_ms, times, keyspace.queue_row(*queue.name))
+            self.learn(unit, queue.number, after)
+            if after is not None and after != before:
+                moves.append((sub, before, after))
+                if after.status == Status.ACTIVE:
+                    tenants.add(sub.scope)
+        for scope in tenants:
+            sub = tenant_sub(scope)
+            if turns.place(tx, sub) is None:
+                moves.append((sub, None, turns.activated(None, turns.virtual_time(tx, sub.scope))))
+        for sub, before, after in moves:
+            turns.move(tx, sub, before, after)
+
+    def bring_back(self, unit: UnitOfWork) -> bool:
+        """Queues whose moment has come get their turn. True: there were some; the caller commits, and looks again."""
+        tx = unit.tx
+        keys = tx.keys(keyspace.DUE, keyspace.due_prefix(Due.TURN), keyspace.due_until(Due.TURN, unit.now), _AT_ONCE)
+        for row in map(keyspace.split_due, keys):
+            queue = unit.numbered(row.queue)
+            if queue is not None and row.reference == keyspace.QUEUE_TURN:
+                unit.offers[queue.number] = Offer(queue, unit.now)
+        # Rows of places that were moved since are left over, and go with the others.
+        tx.delete_many(keyspace.DUE, keys)
+        return bool(keys)
+
+
+def _sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool) -> bool:
+    """Whether a place has to be changed for its queue to have a turn from this moment on."""
+    if before.status == Status.PARKED:
+        return at_ms < before.at_ms or before.at_ms <= now
+    return before.status == Status.BLOCKED and lifted
+
+
+def _placed(
+    unit: UnitOfWork, sub: Sub, before: TurnRecord | None, at_ms: int, times: dict[bytes, int], name: bytes
+) -> TurnRecord:
+    if at_ms > unit.now:
+        return turns.parked(before or TurnRecord(Status.PARKED, 0, 0, name), at_ms)
+    if sub.scope not in times:
+        times[sub.scope] = turns.virtual_time(unit.tx, sub.scope)
+    return turns.activated(before, times[sub.scope], name)

@@ -1,0 +1,184 @@
+"""Looking across queues: a job by its id, jobs in a state, what is coming. From a snapshot, never under the writer's lock.
+
+The lists go queue by queue, and read the index of those alone whose counters say that they have such jobs.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Collection, Iterator
+from struct import Struct
+
+from tenure.errors import InvalidArgument
+from tenure.model.job import Job, Page
+from tenure.queueing import locations
+from tenure.queueing.core import Core
+from tenure.queueing.queries import (
+    ANSWER_BYTES,
+    SHOWN_SPACES,
+    positions,
+    read_job,
+    sealed_cursor,
+    split_cursor,
+    weight,
+)
+from tenure.queueing.registry import Registered, registered
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, iterate
+from tenure.storage.keyspace import Counter
+
+#: The counter of each state that users list.
+_COUNTED = {
+    "ready": Counter.WAITING,
+    "scheduled": Counter.WAITING,
+    "leased": Counter.LEASED,
+    "done": Counter.DONE,
+    "dead": Counter.DEAD,
+}
+_PLACE = Struct(">Q16s")
+#: Queues that are read between two breaks, in which other threads may run.
+_QUEUES_AT_ONCE = 20
+
+
+def find(core: Core, job: bytes) -> Job | None:
+    """The job of that id, in whatever queue it is."""
+
+    def run(reader: Reader) -> Job | None:
+        number = locations.locate(reader, job)
+        queue = None if number is None else core.registry.by_number(reader, number)
+        return None if queue is None else read_job(core, reader, queue, job)
+
+    return core.read(run)
+
+
+def _queues_with(
+    reader: Reader, counter: Counter, tenant: str | None, queues: Collection[str] | None, begin: bytes = b""
+) -> Iterator[tuple[bytes, Registered]]:
+    """(key, queue) of those that have jobs by that counter, in the order of their names, from a key on."""
+    first, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
+    for rows in iterate(reader, keyspace.QUEUES, max(first, begin), end, 100):
+        found = [(key, registered(raw)) for key, raw in rows]
+        counts = reader.get_many(keyspace.COUNTERS, [queue.counters[counter] for _, queue in found])
+        for at, ((key, queue), raw) in enumerate(zip(found, counts, strict=True)):
+            if not at % _QUEUES_AT_ONCE:
+                time.sleep(0)  # the interpreter runs one thread at a time: let those that write go on
+            if records.decode_count(raw) and (queues is None or queue.name.queue in queues):
+                yield key, queue
+
+
+def list_all(
+    core: Core, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
+) -> Page:
+    """Jobs in a state, queue by queue; within a queue in its order."""
+    listed = f"*/{tenant or '*'}/{state}"
+    begin, after = b"", None
+    if cursor is not None:
+        raw = split_cursor(listed, cursor)
+        begin, after = raw[1 : 1 + raw[0]], raw[1 + raw[0] :]
+        if not begin or not after:
+            raise InvalidArgument("that is not a cursor of this list")
+    jobs: list[Job] = []
+    size, last, last_key = 0, b"", b""
+    with core.engine.snapshot((*SHOWN_SPACES, keyspace.COUNTERS)) as reader:
+        for key, queue in _queues_with(reader, _COUNTED[state], tenant, queues, begin):
+            for position, job in positions(core, reader, queue, state, after if key == begin else None):
+                if len(jobs) == limit or size >= ANSWER_BYTES:
+                    return Page(jobs, sealed_cursor(listed, bytes((len(last_key),)) + last_key + last))
+                last, last_key = position, key
+                found = read_job(core, reader, queue, job)
+                if found is not None:
+                    jobs.append(found)
+                    size += weight(found)
+    return Page(jobs, None)
+
+
+# ── what is coming ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def upcoming(
+    core: Core,
+    before_ms: int,
+    after_ms: int,
+    limit: int,
+    cursor: str | None,
+    tenant: str | None,
+    queues: Collection[str] | None,
+) -> Page:
+    """Scheduled jobs that become ready after one moment and before another, earliest first.
+
+    By the keys of the index alone: payloads are read of the jobs that are returned.
+    """
+    listed = f"upcoming/{tenant or '*'}"
+    now = core.time.now_ms()
+    before = core.time.from_calendar(before_ms, now) if before_ms < 2**61 else keyspace.MAX_TIME - 1
+    after = (max(now, core.time.from_calendar(after_ms, now) if after_ms else 0), b"\xff" * 16)
+    if cursor is not None:
+        raw = split_cursor(listed, cursor)
+        if len(raw) != _PLACE.size:
+            raise InvalidArgument("that is not a cursor of this list")
+        after = max(after, _PLACE.unpack(raw))
+    with core.engine.snapshot((*SHOWN_SPACES, keyspace.COUNTERS)) as reader:
+        rows = _earliest(reader, after, before, limit + 1, tenant, queues)
+        jobs: list[Job] = []
+        size = 0
+        for at, (_, job, queue) in enumerate(rows):
+            if at == limit or size >= ANSWER_BYTES:
+                return Page(jobs, sealed_cursor(listed, _PLACE.pack(*rows[at - 1][:2])))
+            found = read_job(core, reader, queue, job)
+            if found is not None:
+                jobs.append(found)
+                size += weight(found)
+        return Page(jobs, None)
+
+
+Row = tuple[int, bytes, Registered]
+"""When a job becomes ready, the job, its queue."""
+
+
+def _earliest(
+    reader: Reader,
+    after: tuple[int, bytes],
+    before: int,
+    limit: int,
+    tenant: str | None,
+    queues: Collection[str] | None,
+) -> list[Row]:
+    """The first rows of all queues together, by time and id."""
+    first: list[Row] = []
+    for _, queue in _queues_with(reader, Counter.WAITING, tenant, queues):
+        for row in _scheduled(reader, queue, after, before):
+            if len(first) == limit:
+                if row[:2] >= first[-1][:2]:
+                    if row[0] > first[-1][0]:
+                        before = first[-1][0] + 1  # nothing later is wanted of any queue
+                    continue
+                first.pop()
+            insort(first, row, key=lambda each: each[:2])
+    return first
+
+
+def _scheduled(reader: Reader, queue: Registered, after: tuple[int, bytes], before: int) -> Iterator[Row]:
+    """A queue's rows of `ready` behind a place and before a time. One look a priority that has any, and one more."""
+    priority = 9
+    end = keyspace.queue_range(queue.number)[1]
+    while priority >= 0:
+        begin = keyspace.ready(queue.number, priority, *after) + b"\0"
+        keys = reader.keys(keyspace.READY, begin, end, 100)
+        if not keys:
+            return
+        stop = keyspace.ready_until(queue.number, priority, before - 1)
+        tier = keyspace.split_ready(keys[0]).priority
+        if tier < priority:
+            priority = tier  # the priorities between have none
+            continue
+        while keys:
+            for key in keys:
+                if key >= stop:
+                    break
+                ready = keyspace.split_ready(key)
+                yield ready.visible_at_ms, ready.job, queue
+            if keys[-1] >= stop or len(keys) < 100:
+                break
+            keys = reader.keys(keyspace.READY, keys[-1] + b"\0", stop, 100)
+        priority -= 1

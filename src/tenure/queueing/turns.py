@@ -1,0 +1,110 @@
+"""The turn index: which of many sub-queues is served next. Weighted start-time fair queueing.
+
+    scope    what takes turns: the tenants of the store, the queues of a tenant, the groups of one priority of a queue
+    sub      one of them
+    place    its row: when it is served next
+
+A sub-queue's virtual time grows by what it was given, divided by its weight; the one with the least is next. One that was
+idle starts at the virtual time of the one that is next, so that it saves up no turns. A place has one of three states:
+
+    ACTIVE   it may have work, and stands in the order of virtual time
+    PARKED   it has none before a moment: a row of `due` brings it back
+    BLOCKED  it is paused or at a limit: whoever lifts that brings it back
+
+A sub-queue without work keeps its place until its turn comes, and loses it in the transaction that sees it empty: an
+enqueue writes the same rows, so that no job is left without a place.
+
+Requires: all places that a transaction moves are read before the first is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, Transaction
+from tenure.storage.keyspace import DUE, TURNS, Due
+from tenure.storage.records import TurnRecord
+
+#: What one job adds to the virtual time of a sub-queue of weight 1.
+ONE_JOB = 1 << 20
+_PAGE = 16
+
+
+class Status(IntEnum):
+    """Stored on disk: do not renumber."""
+
+    ACTIVE = 1
+    PARKED = 2
+    BLOCKED = 3
+
+
+class Sub(NamedTuple):
+    """A sub-queue: its scope, its name there, and what its row of `due` says."""
+
+    scope: bytes
+    name: bytes
+    #: The queue's number, and the reference.
+    due: tuple[int, bytes] = (0, b"")
+
+
+def place(reader: Reader, sub: Sub) -> TurnRecord | None:
+    raw = reader.get(TURNS, keyspace.turn_place(sub.scope, sub.name))
+    return None if raw is None else records.decode_turn(raw)
+
+
+def virtual_time(reader: Reader, scope: bytes) -> int:
+    """The scope's own: of the sub-queue that is next."""
+    first = reader.keys(TURNS, *keyspace.turn_range(scope), 1)
+    return keyspace.split_turn(first[0])[0] if first else 0
+
+
+def in_turn(reader: Reader, scope: bytes) -> Iterator[tuple[int, bytes]]:
+    """(virtual time, name) of the sub-queues that are ACTIVE, the next first."""
+    begin, end = keyspace.turn_range(scope)
+    while True:
+        keys = reader.keys(TURNS, begin, end, _PAGE)
+        for key in keys:
+            yield keyspace.split_turn(key)
+        if len(keys) < _PAGE:
+            return
+        begin = keys[-1] + b"\0"
+
+
+def served(record: TurnRecord, jobs: int, weight: float) -> TurnRecord:
+    """Its place after it was given so many jobs."""
+    return record._replace(virtual_time=record.virtual_time + round(jobs * ONE_JOB / weight))
+
+
+def activated(before: TurnRecord | None, now: int, name: bytes = b"") -> TurnRecord:
+    """A place from which it is served in turn. `now` is the scope's virtual time: nobody starts before it."""
+    if before is None:
+        return TurnRecord(Status.ACTIVE, 0, now, name)
+    return before._replace(status=int(Status.ACTIVE), at_ms=0, virtual_time=max(before.virtual_time, now))
+
+
+def parked(before: TurnRecord, at_ms: int) -> TurnRecord:
+    return before._replace(status=int(Status.PARKED), at_ms=at_ms)
+
+
+def blocked(before: TurnRecord) -> TurnRecord:
+    return before._replace(status=int(Status.BLOCKED), at_ms=0)
+
+
+def move(tx: Transaction, sub: Sub, before: TurnRecord | None, after: TurnRecord | None) -> None:
+    """Change a place from what was read to what is to be; None: there is none."""
+    if before == after:
+        return
+    writes = tx.writes
+    if before is not None and before.status == Status.ACTIVE:
+        writes.append((TURNS, keyspace.turn(sub.scope, before.virtual_time, sub.name), None))
+    elif before is not None and before.status == Status.PARKED:
+        writes.append((DUE, keyspace.due(Due.TURN, before.at_ms, *sub.due), None))
+    if after is not None and after.status == Status.ACTIVE:
+        writes.append((TURNS, keyspace.turn(sub.scope, after.virtual_time, sub.name), b""))
+    elif after is not None and after.status == Status.PARKED:
+        writes.append((DUE, keyspace.due(Due.TURN, after.at_ms, *sub.due), b""))
+    key = keyspace.turn_place(sub.scope, sub.name)
+    writes.append((TURNS, key, None if after is None else records.encode_turn(after)))

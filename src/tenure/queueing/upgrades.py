@@ -1,0 +1,57 @@
+"""Bringing the rows of an older format up to this one, in chunks of one transaction each.
+
+Each upgrade notes how far it is in `meta`, in the chunk's own transaction: cut off, it goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tenure.queueing.core import Core
+from tenure.queueing.locations import note_foreign
+from tenure.queueing.registry import Registered
+from tenure.queueing.unit_of_work import UnitOfWork
+from tenure.storage import keyspace, records
+from tenure.storage.keyspace import Counter
+
+Progress = Callable[[int, int | None], None]
+_CHUNK = 1000
+_AT = b"upgrade"
+
+
+def to_format_2(core: Core, progress: Progress) -> None:
+    """Give every job whose id does not name its queue a row in `job_queues`, and every queue with jobs its turn."""
+    with core.engine.snapshot((keyspace.STATE, keyspace.JOBS, keyspace.COUNTERS, keyspace.META)) as moment:
+        total = sum(
+            records.decode_count(raw)
+            for key, raw in moment.scan(keyspace.COUNTERS, b"", keyspace.LAST, 1 << 40)
+            if key[4] <= Counter.DEAD
+        )
+        raw = moment.get(keyspace.META, _AT)
+        at = b"" if raw is None else records.decode_struct(records.UpgradeRecord, raw, "the upgrade's place").key
+        done = 0
+        while True:
+            keys = moment.keys(keyspace.STATE, at, keyspace.LAST, _CHUNK)
+            if not keys:
+                break
+            at = keys[-1] + b"\0"
+            core.write(lambda unit, keys=keys, at=at: _note(unit, keys, at))  # type: ignore[misc]
+            done += len(keys)
+            progress(done, max(total, done))
+    queues = core.read(core.registry.all)
+    for begin in range(0, len(queues), _CHUNK):
+        core.write(lambda unit, some=queues[begin : begin + _CHUNK]: _offer(unit, some))  # type: ignore[misc]
+    core.write(lambda unit: unit.tx.delete(keyspace.META, _AT))
+
+
+def _offer(unit: UnitOfWork, queues: list[Registered]) -> None:
+    for queue in queues:
+        if records.decode_count(unit.tx.get(keyspace.COUNTERS, queue.counters[Counter.WAITING])):
+            unit.has_work(queue, unit.now)
+
+
+def _note(unit: UnitOfWork, keys: list[bytes], at: bytes) -> None:
+    for key in keys:
+        queue, job = keyspace.split_of_queue(key)
+        note_foreign(unit.tx, queue, (job,))
+    unit.tx.put(keyspace.META, _AT, records.encode_struct(records.UpgradeRecord(at)))
