@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.backends.joined import JoinedBackend, JoinedRequestView
 from tenure.backends.redis.backend import RedisBackend
 from tenure.backends.remembered import RememberedVerbs
@@ -37,7 +37,7 @@ def test_the_views_for_one_request_remember_what_the_table_says():
     assert public(RememberedVerbs) - {"close"} == REMEMBERED
 
 
-@pytest.mark.parametrize("backend", [KvBackend, RedisBackend, RemoteBackend, JoinedBackend, JoinedRequestView])
+@pytest.mark.parametrize("backend", [EmbeddedBackend, RedisBackend, RemoteBackend, JoinedBackend, JoinedRequestView])
 def test_every_backend_has_every_verb_itself(backend: type):
     inherited = {name for part in backend.__mro__ for name in public(part)}
     assert set(VERBS) - inherited == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tenure.api.store import Store
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import Clock
 from tenure.storage.engines.lmdb import LmdbEngine
 from tenure.storage.engines.memory import MemoryEngine
@@ -122,7 +122,7 @@ class Counted:
 
     def __init__(self, engine: Any, clock: Clock, url: str) -> None:
         self.engine = CountingEngine(engine)
-        self.store = Store(KvBackend(self.engine, url, clock))
+        self.store = Store(EmbeddedBackend(self.engine, url, clock))
 
     @contextmanager
     def measured(self) -> Iterator[Work]:

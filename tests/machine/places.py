@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tenure
 from tenure.api.store import Store
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import ManualClock
 from tenure.storage.engines.memory import MemoryEngine
 from tenure.testing.fdb.cluster import Cluster
@@ -40,7 +40,7 @@ class MemoryPlace:
         self._engine = engine()
 
     def open(self, clock: ManualClock) -> Store:
-        return Store(KvBackend(self._engine, "memory:", clock))
+        return Store(EmbeddedBackend(self._engine, "memory:", clock))
 
     def reopen(self, store: Store, clock: ManualClock) -> Store:
         return self.open(clock)

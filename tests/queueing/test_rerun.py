@@ -12,7 +12,7 @@ import pytest
 
 from tenure.api.store import Store
 from tenure.api.sweeper import Sweeper
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import Clock, ManualClock, SystemClock
 from tenure.errors import TenureError
 from tenure.storage import keyspace
@@ -35,7 +35,7 @@ class RerunHarness(EngineHarness):
 
     def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
         clock = SystemClock() if clock is None else clock
-        backend = KvBackend(self._engine(), "memory:", clock)
+        backend = EmbeddedBackend(self._engine(), "memory:", clock)
         return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
 
 

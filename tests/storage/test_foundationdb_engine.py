@@ -15,7 +15,7 @@ import pytest
 
 import tenure
 from tenure.api.store import Store
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import ManualClock
 from tenure.errors import LeaseLost, OpenError, StoreClosed, TooLarge, Unavailable
 from tenure.model.job import NewJob
@@ -35,7 +35,7 @@ STEP = 100
 
 def opened(cluster: Cluster, clock: ManualClock, *, grace: float = 0.0) -> Store:
     engine = FoundationEngine(fdb, fdb.Database(cluster), grace=grace, retry_limit=10_000, timeout=3600)
-    return Store(KvBackend(engine, "foundationdb:simulated", clock))
+    return Store(EmbeddedBackend(engine, "foundationdb:simulated", clock))
 
 
 def engine_of(store: Store) -> FoundationEngine:

@@ -130,12 +130,16 @@ def _options(options: dict[str, object]) -> dict[str, object]:
 
 
 def _embedded(storage: Storage, clock: Clock) -> _Opened:
-    from tenure.backends.embedded import KvBackend  # here, so that `import tenure` does not load what it may never use
+    from tenure.backends.embedded import (
+        EmbeddedBackend,
+    )  # here, so that `import tenure` does not load what it may never use
 
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
         _refuse_less(engine.traits.durability, storage.promised, url)
-        return _Opened(KvBackend(engine, url, clock, storage.journal_retention, storage.inspect_limit), engine.remarks)
+        return _Opened(
+            EmbeddedBackend(engine, url, clock, storage.journal_retention, storage.inspect_limit), engine.remarks
+        )
     except BaseException:
         engine.close()
         raise

@@ -64,7 +64,7 @@ T = TypeVar("T")
 JOURNAL_RETENTION = journal.KEPT_MS / 1000
 
 
-class KvBackend:
+class EmbeddedBackend:
     """`contract.Backend` on a `storage.engine.Engine`. Every method is one call into `queueing`."""
 
     def __init__(
@@ -120,7 +120,7 @@ class KvBackend:
         found = self._engine.group_commit
         return found if found is not None and found.grouped else None
 
-    def once(self, request: bytes) -> KvBackend:
+    def once(self, request: bytes) -> EmbeddedBackend:
         return EmbeddedRequestView(self, request)
 
     def now_ms(self) -> int:
@@ -346,8 +346,8 @@ class _PendingCommit(NamedTuple):
         self.group_commit.wait(self.commit)
 
 
-class EmbeddedRequestView(RememberedVerbs, KvBackend):
+class EmbeddedRequestView(RememberedVerbs, EmbeddedBackend):
     """The same store, for one request (`Backend.once`)."""
 
-    _plain = KvBackend
+    _plain = EmbeddedBackend
     _remembering = RememberingCore

@@ -1,6 +1,6 @@
 """A backend's view for one request (`Backend.once`): the verbs whose outcome is remembered under the request's id.
 
-    class EmbeddedRequestView(RememberedVerbs, KvBackend): ...      these verbs, in front of the backend's own
+    class EmbeddedRequestView(RememberedVerbs, EmbeddedBackend): ...      these verbs, in front of the backend's own
 
 Each runs on a core that stores the outcome in the same commit as the effect. Which verbs these are is in
 `contract.verbs.REMEMBERED`; a test compares.

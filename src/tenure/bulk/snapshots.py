@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tenure.api.store import Store
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.backends.named_snapshots import SnapshotFolder, open_copy
 from tenure.bulk.query import StoreView
 from tenure.clock import SystemClock
@@ -79,7 +79,7 @@ def _forget(folder: str) -> None:
 def view_of(store: Store, snapshot: str | None = None) -> Iterator[StoreView]:
     """A moment of a store that is open in this process: a named one, or one taken now and dropped afterwards."""
     backend = store.backend
-    if not isinstance(backend, KvBackend):
+    if not isinstance(backend, EmbeddedBackend):
         raise InvalidArgument(f"{store.url} is not open in this process: read its tables through tenure.spark")
     info = backend.take_snapshot("read", 3_600_000) if snapshot is None else backend.renew_snapshot(snapshot)
     try:

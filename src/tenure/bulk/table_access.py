@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tenure.api.opening import already_open
 from tenure.api.store import Store
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.bulk import snapshot_locations
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
@@ -98,7 +98,7 @@ def tables(source: Store | str, *, snapshot: str | None = None, token: str | Non
     """
     if isinstance(source, str):
         source = already_open(source) or source
-    if isinstance(source, Store) and isinstance(source._backend, KvBackend):
+    if isinstance(source, Store) and isinstance(source._backend, EmbeddedBackend):
         with view_of(source, snapshot) as moment:
             yield Tables(_InProcess(moment))
         return

@@ -17,7 +17,7 @@ from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.job_notes import read_notes
 from tenure.queueing.outcomes import NUMBER, YES_OR_NO, Answer
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import remove, remove_leased
 from tenure.queueing.sweep import retire_due
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -115,7 +115,7 @@ def _replay_chunk(
 
 
 def _candidates(
-    reader: Reader, queue: Registered, wanted: _Wanted, at: bytes, start: int
+    reader: Reader, queue: RegisteredQueue, wanted: _Wanted, at: bytes, start: int
 ) -> tuple[list[bytes], bytes | None]:
     """Up to `CHUNK` jobs that may fit, and the position after them."""
     request = wanted.request
@@ -130,7 +130,7 @@ def _candidates(
     return jobs, keys[-1] + b"\0" if len(keys) == CHUNK else None
 
 
-def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], wanted: _Wanted) -> list[bytes]:
+def _fitting(reader: Reader, queue: RegisteredQueue, jobs: Sequence[bytes], wanted: _Wanted) -> list[bytes]:
     request = wanted.request
     fit = []
     for job, state in _states(reader, queue, jobs):
@@ -146,7 +146,7 @@ def _fitting(reader: Reader, queue: Registered, jobs: Sequence[bytes], wanted: _
     return fit
 
 
-def _replay(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes], times: Sequence[int]) -> int | None:
+def _replay(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes], times: Sequence[int]) -> int | None:
     """Make these dead jobs wait again, each from its time on; the last of those times."""
     tx, number = unit.tx, queue.number
     states = dict(_states(tx, queue, jobs))
@@ -277,7 +277,7 @@ def _retire_due(core: Core, limit: int, progress: Progress | None) -> int:
 
 def _remove_range(
     core: Core,
-    queue: Registered,
+    queue: RegisteredQueue,
     space: Space,
     ranges: Sequence[tuple[bytes, bytes]],
     limit: int | None,
@@ -304,7 +304,7 @@ def _remove_range(
 
 
 def _remove_chunk(
-    unit: UnitOfWork, queue: Registered, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
+    unit: UnitOfWork, queue: RegisteredQueue, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
 ) -> tuple[int, bytes | None]:
     """(how many were removed, where to go on; None at the end of the range)"""
     keys = unit.tx.keys(space, begin, end, want)
@@ -317,7 +317,7 @@ def _remove_chunk(
     return removed, keys[-1] + b"\0" if len(keys) == want else None
 
 
-def _states(reader: Reader, queue: Registered, jobs: Sequence[bytes]) -> list[tuple[bytes, StateRecord]]:
+def _states(reader: Reader, queue: RegisteredQueue, jobs: Sequence[bytes]) -> list[tuple[bytes, StateRecord]]:
     """The states of those jobs that are there."""
     raws = reader.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, job) for job in jobs])
     return [(job, records.decode_state(raw, job)) for job, raw in zip(jobs, raws, strict=True) if raw is not None]

@@ -24,7 +24,7 @@ from tenure.model.names import QueueName
 from tenure.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, LoadTarget, WriteState
 from tenure.queueing import staged_writes
 from tenure.queueing.core import JOURNAL_LINE, Core
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, JournalEnd, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
@@ -106,7 +106,7 @@ class _Load:
     def __init__(self, core: Core, loader: Loader, folder: Path, record: LoadRecord) -> None:
         self._core, self._loader, self._folder, self._record = core, loader, folder, record
         self._key = keyspace.load_row(keyspace.digest(record.id.encode()))
-        self.queues: dict[int, Registered] = {}
+        self.queues: dict[int, RegisteredQueue] = {}
         self._counts: dict[int, int] = {}
         self._priorities: dict[int, set[int]] = {}
         self._journal: list[bytes] = []
@@ -188,7 +188,7 @@ class _Load:
                     self._close_row()
         self._close_row()
 
-    def _alike(self, queue: Registered, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
+    def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
         """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
         priority, flags, visible, attempts, due_at = shape
         self._priorities.setdefault(queue.number, set()).add(priority)

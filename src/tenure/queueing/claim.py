@@ -22,7 +22,7 @@ from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
 from tenure.queueing.leases import held_jobs, whole_payload
 from tenure.queueing.queue_turns import NEVER
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import remove
 from tenure.queueing.selection import select
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -116,7 +116,7 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
     return min(times) if times else None
 
 
-def next_job(reader: Reader, queue: Registered) -> int | None:
+def next_job(reader: Reader, queue: RegisteredQueue) -> int | None:
     """When the first of a queue's waiting jobs becomes ready, or became so; None: none waits."""
     times = []
     for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
@@ -273,7 +273,7 @@ def identity_of(request: ClaimRequest) -> ClaimIdentity:
     return ClaimIdentity(keyspace.digest((request.id or "").encode()), _asked(request))
 
 
-def note_any(unit: UnitOfWork, queue: Registered, identity: ClaimIdentity) -> None:
+def note_any(unit: UnitOfWork, queue: RegisteredQueue, identity: ClaimIdentity) -> None:
     """Remember which queue served a claim from any: repeated, it goes there."""
     unit.tx.put(keyspace.CLAIMS, keyspace.of_queue(0, identity.key), records.encode_number(queue.number))
 
@@ -299,7 +299,7 @@ def _asked(request: ClaimRequest) -> bytes:
     return keyspace.digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
 
 
-def _repeat(unit: UnitOfWork, queue: Registered, claim: records.ClaimRecord, asked: bytes) -> Leased:
+def _repeat(unit: UnitOfWork, queue: RegisteredQueue, claim: records.ClaimRecord, asked: bytes) -> Leased:
     """A claim whose id was seen before: its jobs that are still open, or how it ended."""
     if claim.asked != asked:
         raise InvalidArgument("a claim with this id asked for something else: use another id")

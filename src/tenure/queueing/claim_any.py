@@ -24,7 +24,7 @@ from tenure.queueing.claim import FIRST, Step
 from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant
 from tenure.queueing.queue_turns import tenant_sub
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.turns import Status, Sub
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace
@@ -176,7 +176,7 @@ class _Round:
             return None, self._later(queue, record)
         return found, record
 
-    def _later(self, queue: Registered, record: TurnRecord) -> TurnRecord | None:
+    def _later(self, queue: RegisteredQueue, record: TurnRecord) -> TurnRecord | None:
         """The place of a queue that has nothing ready: its next job's moment, or none."""
         due = claim.next_job(self._unit.tx, queue)
         return None if due is None else turns.parked(record, max(due, self._unit.now + 1))

@@ -17,7 +17,7 @@ from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
 from tenure.queueing.queue_turns import NEVER
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
@@ -91,7 +91,7 @@ def planned(
     return now, plan
 
 
-def _put_together(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
+def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
     """Plain jobs, as few records as the engine can make of them. False: it makes none, and nothing was written."""
     now, max_attempts = unit.now, queue.policy.max_attempts
     if max(map(len, payloads)) > records.PART_BYTES:
@@ -117,7 +117,7 @@ def _put_together(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes]
 
 def _put_rows(
     unit: UnitOfWork,
-    queue: Registered,
+    queue: RegisteredQueue,
     requests: Sequence[JobRequest],
     ids: Sequence[bytes],
     moments: dict[int, int],
@@ -159,7 +159,7 @@ def _put_rows(
     unit.has_work(queue, earliest)
 
 
-def _put_extras(unit: UnitOfWork, queue: Registered, job: bytes, request: JobRequest) -> tuple[bytes, int, int]:
+def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: JobRequest) -> tuple[bytes, int, int]:
     """Write what few jobs have: further parts, and when it is removed. Returns its row, its flags and that time."""
     writes, flags, due_at = unit.tx.writes, 0, 0
     key = request.key.encode() if request.key else b""
@@ -187,7 +187,7 @@ def _check_size(core: Core, requests: Sequence[JobRequest]) -> None:
         raise TooLarge("the batch", size, most)
 
 
-def _admit(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes], duplicates: dict[int, bytes]) -> None:
+def _admit(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], duplicates: dict[int, bytes]) -> None:
     """Raise QueueFull, QuotaExceeded or RateLimited if the queue or its tenant may not take these jobs."""
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)
@@ -205,7 +205,11 @@ def _admit(unit: UnitOfWork, queue: Registered, payloads: Sequence[bytes], dupli
 
 
 def _find_duplicates(
-    unit: UnitOfWork, queue: Registered, requests: Sequence[JobRequest], ids: Sequence[bytes], keyed: Sequence[Keyed]
+    unit: UnitOfWork,
+    queue: RegisteredQueue,
+    requests: Sequence[JobRequest],
+    ids: Sequence[bytes],
+    keyed: Sequence[Keyed],
 ) -> dict[int, bytes]:
     """Which of the call's jobs are there already, and as what; raises KeyConflict, listing all, for those that are other jobs."""
     held = holders(unit, queue, [key for _, key, _ in keyed])
@@ -225,7 +229,7 @@ def _find_duplicates(
     return duplicates
 
 
-def holders(unit: UnitOfWork, queue: Registered, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+def holders(unit: UnitOfWork, queue: RegisteredQueue, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
     """Who holds these keys now: the job, and the digest of its payload."""
     rows = unit.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
     found: dict[bytes, tuple[bytes, bytes]] = {}
@@ -253,7 +257,7 @@ class Holding(NamedTuple):
     payload: bytes
 
 
-def hold_keys(unit: UnitOfWork, queue: Registered, keys: Iterable[Holding]) -> None:
+def hold_keys(unit: UnitOfWork, queue: RegisteredQueue, keys: Iterable[Holding]) -> None:
     until = unit.now + queue.dedup_ms
     for key, job, payload in keys:
         at = keyspace.of_queue(queue.number, key)
@@ -261,7 +265,7 @@ def hold_keys(unit: UnitOfWork, queue: Registered, keys: Iterable[Holding]) -> N
         unit.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
 
 
-def free_keys(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes]) -> list[Holding]:
+def free_keys(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes]) -> list[Holding]:
     """The keys of jobs that wait again, as far as no other job has them; of two with one key the first takes it."""
     tx = unit.tx
     wanted: dict[bytes, Holding] = {}

@@ -12,7 +12,7 @@ from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.queueing import limits, quota_usage
 from tenure.queueing.leases import CLAIM_MEMORY_MS
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selection
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -40,7 +40,7 @@ class Grant:
     def __init__(
         self,
         unit: UnitOfWork,
-        queue: Registered,
+        queue: RegisteredQueue,
         name: QueueName,  # the caller's own object, by which it knows its deliveries again
         request: ClaimRequest,
         lease: bytes,

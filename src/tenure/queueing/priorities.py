@@ -6,7 +6,7 @@ queue after opening, never stored, and never forgotten while the store is open.
 
 from __future__ import annotations
 
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.storage import keyspace
 from tenure.storage.engine import Reader
 
@@ -17,7 +17,7 @@ class Priorities:
         self._used: dict[int, set[int]] = {}
         self._prefixes: dict[int, tuple[bytes, ...]] = {}
 
-    def of(self, reader: Reader, queue: Registered) -> tuple[bytes, ...]:
+    def of(self, reader: Reader, queue: RegisteredQueue) -> tuple[bytes, ...]:
         """Where ready rows of this queue may be, highest priority first."""
         if not self._known:
             return queue.tiers

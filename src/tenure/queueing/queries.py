@@ -13,7 +13,7 @@ from tenure.queueing import journal
 from tenure.queueing.core import Core
 from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.waiters import until_ended
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Space, iterate_keys
@@ -44,7 +44,7 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
     return core.read(run)
 
 
-def read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job | None:
+def read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) -> Job | None:
     try:
         return _read_job(core, reader, queue, job)
     except Corrupt as exc:
@@ -53,7 +53,7 @@ def read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job |
         raise Corrupt(exc.detail, job.hex(), exc.key) from exc  # the engine knows bytes, not jobs
 
 
-def _read_job(core: Core, reader: Reader, queue: Registered, job: bytes) -> Job | None:
+def _read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) -> Job | None:
     at = keyspace.of_queue(queue.number, job)
     raw = reader.get(keyspace.STATE, at)
     body = reader.get(keyspace.JOBS, at)
@@ -163,7 +163,7 @@ def weight(job: Job) -> int:
 
 
 def positions(
-    core: Core, reader: Reader, queue: Registered, state: str, after: bytes | None
+    core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """(position, job) of a queue's jobs in a state, in the order of that state, behind a position."""
     if state == "leased":
@@ -172,7 +172,7 @@ def positions(
 
 
 def _index_rows(
-    core: Core, reader: Reader, queue: Registered, state: str, after: bytes | None
+    core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """(position, job) in the order of the state's index."""
     for space, begin, end in _index_ranges(queue, state, core.time.now_ms()):
@@ -185,7 +185,7 @@ def _index_rows(
                 yield key, key[-16:]
 
 
-def _index_ranges(queue: Registered, state: str, now_ms: int) -> Iterator[tuple[Space, bytes, bytes]]:
+def _index_ranges(queue: RegisteredQueue, state: str, now_ms: int) -> Iterator[tuple[Space, bytes, bytes]]:
     if state in ("done", "dead"):
         yield (keyspace.DONE if state == "done" else keyspace.DEAD), *keyspace.queue_range(queue.number)
         return
@@ -195,7 +195,7 @@ def _index_ranges(queue: Registered, state: str, now_ms: int) -> Iterator[tuple[
         yield (keyspace.READY, prefix, middle) if state == "ready" else (keyspace.READY, middle, end)
 
 
-def _leased_rows(reader: Reader, queue: Registered, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+def _leased_rows(reader: Reader, queue: RegisteredQueue, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
     """(lease and job, job) of everything that is held, lease by lease."""
     begin, end = keyspace.queue_range(queue.number)
     if after is not None:
@@ -239,11 +239,11 @@ def counts(core: Core, name: QueueName) -> Counts:
         return run(snapshot)
 
 
-def count_queue(reader: Reader, queue: Registered, now_ms: int, scan: int = COUNT_SCAN) -> Counts:
+def count_queue(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int = COUNT_SCAN) -> Counts:
     return _count_and_oldest(reader, queue, now_ms, scan)[0]
 
 
-def _count_and_oldest(reader: Reader, queue: Registered, now_ms: int, scan: int) -> tuple[Counts, int | None]:
+def _count_and_oldest(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int) -> tuple[Counts, int | None]:
     """The queue in numbers, and since when its oldest ready job has been ready (None: there is none)."""
     names = list(Counter)
     raws = reader.get_many(keyspace.COUNTERS, [keyspace.counter(queue.number, name) for name in names])
@@ -258,7 +258,7 @@ def _count_and_oldest(reader: Reader, queue: Registered, now_ms: int, scan: int)
     return _count_both(reader, queue, now_ms, scan, number), oldest
 
 
-def _count_both(reader: Reader, queue: Registered, now_ms: int, scan: int, number: dict[Counter, int]) -> Counts:
+def _count_both(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int, number: dict[Counter, int]) -> Counts:
     """Where some jobs are ready and some scheduled: whichever kind is few is counted, and the other is the rest."""
     waiting = number[Counter.WAITING]
     for bound in (min(_FEW, scan), scan):
@@ -271,7 +271,7 @@ def _count_both(reader: Reader, queue: Registered, now_ms: int, scan: int, numbe
     return _counts(number, scan, waiting - scan, True)
 
 
-def _count_keys(reader: Reader, queue: Registered, now_ms: int, bound: int, *, scheduled: bool) -> int:
+def _count_keys(reader: Reader, queue: RegisteredQueue, now_ms: int, bound: int, *, scheduled: bool) -> int:
     """Index keys of ready or of scheduled jobs, as far as `bound` and one more."""
     found = 0
     for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
@@ -283,7 +283,7 @@ def _count_keys(reader: Reader, queue: Registered, now_ms: int, bound: int, *, s
     return found
 
 
-def _ready_and_scheduled(reader: Reader, queue: Registered, now_ms: int) -> tuple[int | None, bool]:
+def _ready_and_scheduled(reader: Reader, queue: RegisteredQueue, now_ms: int) -> tuple[int | None, bool]:
     """Since when the oldest ready job has been ready (None: there is none), and whether any job is scheduled.
 
     It reads one key for each kind of job and priority in use, and one that shows that there are no more.
@@ -354,7 +354,7 @@ def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
         return sorted(found, key=lambda info: (info.tenant, info.queue))
 
 
-def _info(reader: Reader, queue: Registered, now_ms: int) -> QueueInfo:
+def _info(reader: Reader, queue: RegisteredQueue, now_ms: int) -> QueueInfo:
     counts, oldest = _count_and_oldest(reader, queue, now_ms, 1000)
     return QueueInfo(
         tenant=queue.name.tenant,

@@ -16,7 +16,7 @@ from tenure.queueing import admin, policies, turns
 from tenure.queueing.core import Core
 from tenure.queueing.outcomes import NOTHING, YES_OR_NO
 from tenure.queueing.queue_turns import queue_sub
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
@@ -74,11 +74,11 @@ def _refuse_held(core: Core, reader: Reader, names: Sequence[QueueName], force: 
             raise QueueNotEmpty(str(queue.name), leased, waiting, dead)
 
 
-def _found(core: Core, reader: Reader, names: Sequence[QueueName]) -> list[Registered]:
+def _found(core: Core, reader: Reader, names: Sequence[QueueName]) -> list[RegisteredQueue]:
     return [queue for name in names if (queue := core.registry.find(reader, name)) is not None]
 
 
-def _count(reader: Reader, queue: Registered, counter: Counter) -> int:
+def _count(reader: Reader, queue: RegisteredQueue, counter: Counter) -> int:
     return records.decode_count(reader.get(keyspace.COUNTERS, queue.counters[counter]))
 
 

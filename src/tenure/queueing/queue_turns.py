@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.model.names import QueueName
 from tenure.queueing import turns
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.turns import Status, Sub
 from tenure.storage import keyspace
 from tenure.storage.keyspace import Due
@@ -30,13 +30,13 @@ _AT_ONCE = 200
 class Offer(NamedTuple):
     """A queue that has work from a moment on."""
 
-    queue: Registered
+    queue: RegisteredQueue
     at_ms: int
     #: What blocked it (a pause, a limit) is gone.
     lifted: bool = False
 
 
-def queue_sub(queue: Registered) -> Sub:
+def queue_sub(queue: RegisteredQueue) -> Sub:
     scope = keyspace.queue_turns(queue.name.tenant)
     return Sub(scope, queue.prefix, (queue.number, keyspace.QUEUE_TURN))
 

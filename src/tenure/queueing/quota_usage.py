@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, get_each
@@ -29,7 +29,7 @@ def moved(unit: UnitOfWork, meter: int, jobs: int, stored: int) -> None:
         unit.tx.add(keyspace.counter(meter, Usage.STORED), stored)
 
 
-def back(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes]) -> None:
+def back(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes]) -> None:
     """These jobs wait again."""
     if queue.meter:
         moved(unit, queue.meter, len(jobs), 0)
@@ -43,7 +43,7 @@ def removed(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> Non
         moved(unit, meter, -1 if waiting else 0, -weigh(unit.tx, queue, [job]))
 
 
-def removed_done(unit: UnitOfWork, queue: Registered, jobs: Sequence[bytes]) -> None:
+def removed_done(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes]) -> None:
     """These leased jobs are done and about to be removed. Requires: their rows are not deleted yet."""
     if queue.meter:
         moved(unit, queue.meter, 0, -weigh(unit.tx, queue.number, jobs))

@@ -15,7 +15,7 @@ from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.journal import bounds, rows_from
 from tenure.queueing.outcomes import NUMBER
-from tenure.queueing.registry import NEXT_QUEUE, Registered
+from tenure.queueing.registry import NEXT_QUEUE, RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, get_each, iterate_keys
@@ -47,7 +47,7 @@ def meters_in_use(reader: Reader) -> list[int]:
 # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def admit(unit: UnitOfWork, queue: Registered, jobs: int, weight: int, *, by_rate: bool = True) -> None:
+def admit(unit: UnitOfWork, queue: RegisteredQueue, jobs: int, weight: int, *, by_rate: bool = True) -> None:
     """May so many jobs more wait, and so many bytes more be stored? Raises QuotaExceeded, RateLimited; if not, they
     count as enqueued by the rate (`by_rate=False`: they are not enqueued, but come back)."""
     tenant, tx = queue.name.tenant, unit.tx

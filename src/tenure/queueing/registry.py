@@ -27,7 +27,7 @@ NEXT_QUEUE = b"next_queue"
 _PAGE = 1000
 
 
-class Registered(NamedTuple):
+class RegisteredQueue(NamedTuple):
     number: int
     name: QueueName
     policy: Policy
@@ -63,10 +63,10 @@ class Registered(NamedTuple):
 
 
 @lru_cache(4096)  # lists of all queues decode the same rows again and again
-def registered(raw: bytes) -> Registered:
+def registered(raw: bytes) -> RegisteredQueue:
     record = records.decode_struct(records.QueueRecord, raw, "a queue's row")
     policy = record.policy
-    return Registered(
+    return RegisteredQueue(
         record.number,
         QueueName(record.tenant, record.queue),
         policy,
@@ -118,10 +118,10 @@ def _readable(reader: Reader) -> Iterator[bytes | Corrupt]:
 class Registry:
     def __init__(self, *, cached: bool) -> None:
         self._cached = cached
-        self._known: dict[QueueName, Registered] = {}
+        self._known: dict[QueueName, RegisteredQueue] = {}
         self._by_number: dict[int, QueueName] = {}
 
-    def find(self, reader: Reader, name: QueueName) -> Registered | None:
+    def find(self, reader: Reader, name: QueueName) -> RegisteredQueue | None:
         """The queue of that name; None if it was never made, or is deleted."""
         known = self._known.get(name)
         if known is not None and self._cached:
@@ -129,7 +129,7 @@ class Registry:
         found = self.read(reader, name)
         return None if found is None or found.deleted else found
 
-    def read(self, reader: Reader, name: QueueName) -> Registered | None:
+    def read(self, reader: Reader, name: QueueName) -> RegisteredQueue | None:
         """As `find`, a deleted queue too: its number is given to its name again."""
         raw = reader.get(keyspace.QUEUES, keyspace.queue_row(*name))
         if raw is None:
@@ -141,7 +141,7 @@ class Registry:
         self.learn(found)
         return found
 
-    def by_number(self, reader: Reader, number: int) -> Registered | None:
+    def by_number(self, reader: Reader, number: int) -> RegisteredQueue | None:
         """For those who come from a key. A deleted queue is found too: the journal still names it."""
         name = self._by_number.get(number)
         found = None if name is None else self.find(reader, name) or self.read(reader, name)
@@ -165,7 +165,7 @@ class Registry:
             raise damage  # it may be the row of the queue that is looked for
         return None
 
-    def all(self, reader: Reader, tenant: str | None = None) -> list[Registered]:
+    def all(self, reader: Reader, tenant: str | None = None) -> list[RegisteredQueue]:
         begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
         found = [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
         return [queue for queue in found if not queue.deleted]
@@ -175,7 +175,7 @@ class Registry:
         self._known.clear()
         self._by_number.clear()
 
-    def learn(self, found: Registered) -> None:
+    def learn(self, found: RegisteredQueue) -> None:
         """Remember a row as committed."""
         if found.deleted:
             self._known.pop(found.name, None)

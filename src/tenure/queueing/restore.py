@@ -22,7 +22,7 @@ from tenure.queueing.job_notes import put_parts, write_notes
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.locations import note_foreign
 from tenure.queueing.outcomes import Answer
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import COUNTED, due_row, index_row
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -42,7 +42,7 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
     return core.write(lambda unit: _restore(unit, unit.queue(name), images), answer=_RESTORED)
 
 
-def _restore(unit: UnitOfWork, queue: Registered, images: Sequence[JobImage]) -> Restored:
+def _restore(unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage]) -> Restored:
     unique = {image.id: image for image in images}
     keys = [keyspace.of_queue(queue.number, job) for job in unique]
     states = unit.tx.get_many(keyspace.STATE, keys)
@@ -70,7 +70,7 @@ def _restore(unit: UnitOfWork, queue: Registered, images: Sequence[JobImage]) ->
     return Restored(added=added, there=there, refused=refused)
 
 
-def _same(unit: UnitOfWork, queue: Registered, image: JobImage, state: StateRecord) -> bool:
+def _same(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, state: StateRecord) -> bool:
     """Whether a job that is there is the one given: compared by all that a migration's checksum covers."""
     if (State(state.state).name.lower(), state.priority, state.attempt, state.token, state.replays) != (
         image.state, image.priority, image.attempt, image.token, image.replays,
@@ -91,7 +91,7 @@ def _same(unit: UnitOfWork, queue: Registered, image: JobImage, state: StateReco
 
 
 def _keys(
-    unit: UnitOfWork, queue: Registered, images: Sequence[JobImage], refused: dict[str, str]
+    unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage], refused: dict[str, str]
 ) -> list[tuple[JobImage, bytes]]:
     """Which of these are to hold their key, as a digest; those that must and cannot are refused."""
     keyed = [(image, keyspace.digest(image.key.encode())) for image in images if image.key is not None]
@@ -108,7 +108,7 @@ def _keys(
     return held
 
 
-def _hold(unit: UnitOfWork, queue: Registered, image: JobImage, digest: bytes) -> None:
+def _hold(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, digest: bytes) -> None:
     until = image.created_at_ms + queue.dedup_ms
     if until <= unit.now:
         if image.state != "waiting":
@@ -123,7 +123,7 @@ def _hold(unit: UnitOfWork, queue: Registered, image: JobImage, digest: bytes) -
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _put(unit: UnitOfWork, queue: Registered, image: JobImage) -> None:
+def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage) -> None:
     tx, number, job = unit.tx, queue.number, image.id
     at = keyspace.of_queue(number, job)
     row, parts = records.encode_job(
@@ -169,7 +169,7 @@ def _note(unit: UnitOfWork, queue: int, image: JobImage) -> int:
     return write_notes(unit.tx, queue, image.id, notes) | parts
 
 
-def _state(unit: UnitOfWork, queue: Registered, image: JobImage, flags: int) -> StateRecord:
+def _state(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, flags: int) -> StateRecord:
     state = State[image.state.upper()]
     ended = image.ended_at_ms if state is not State.WAITING else 0
     due = image.due_at_ms if state is not State.DEAD else 0

@@ -10,7 +10,7 @@ from tenure.errors import Corrupt
 from tenure.model.lease import ClaimRequest
 from tenure.model.lifecycle import State
 from tenure.queueing.leases import whole_payload
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage.engine import get_each
 from tenure.storage.keyspace import JOBS, READY, READY_JOB, STATE, ready
@@ -56,7 +56,7 @@ class Selection:
 
 def select(
     unit: UnitOfWork,
-    queue: Registered,
+    queue: RegisteredQueue,
     tiers: Sequence[bytes],
     until: bytes,
     request: ClaimRequest,
@@ -79,7 +79,7 @@ def select(
 
 def _select(
     unit: UnitOfWork,
-    queue: Registered,
+    queue: RegisteredQueue,
     tiers: Sequence[bytes],
     until: bytes,
     request: ClaimRequest,
@@ -112,7 +112,7 @@ def _select(
 
 
 def _read(
-    unit: UnitOfWork, queue: Registered, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
+    unit: UnitOfWork, queue: RegisteredQueue, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
 ) -> bool:
     """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
     tx, number, prefix, now = unit.tx, queue.number, queue.prefix, unit.now

@@ -21,7 +21,7 @@ from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from tenure.queueing.locations import forget_foreign
 from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import delete_extras
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -76,7 +76,7 @@ def _settle(
     return outcomes
 
 
-def _remove_together(unit: UnitOfWork, queue: Registered, items: Sequence[Settle]) -> bool:
+def _remove_together(unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[Settle]) -> bool:
     """Ack jobs that are stored together and that one live lease holds. False: they are not, and nothing was done."""
     same = alike(items)
     if same is None or same.verb != "ack" or len(items) > records.EVENTS_A_ROW:
@@ -109,7 +109,7 @@ def _remove_together(unit: UnitOfWork, queue: Registered, items: Sequence[Settle
 
 
 def _judge(
-    unit: UnitOfWork, queue: Registered, items: Sequence[Settle]
+    unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[Settle]
 ) -> tuple[list[TenureError | None], list[tuple[int, StateRecord]], dict[bytes, LeaseRecord]]:
     """Which of the items hold their job: the outcomes so far, (index, state) of those that do, and their leases."""
     tx, now, prefix = unit.tx, unit.now, queue.prefix
@@ -156,7 +156,7 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 # ── ack ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _remove_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord) -> None:
+def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
     quota_usage.removed_done(unit, queue, (job,))
@@ -175,7 +175,7 @@ def _remove_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRe
     unit.ended.append(job)
 
 
-def _keep_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord, result: bytes | None) -> None:
+def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord, result: bytes | None) -> None:
     keep_ms = max(queue.retention_ms, 0 if result is None else queue.result_retention_ms)
     if not keep_ms:
         _remove_done(unit, queue, job, state)
@@ -198,7 +198,7 @@ def _keep_done(unit: UnitOfWork, queue: Registered, job: bytes, state: StateReco
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _failed(unit: UnitOfWork, queue: Registered, item: Settle, state: StateRecord, roll: float) -> None:
+def _failed(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, state: StateRecord, roll: float) -> None:
     job = item.proof.job
     if item.verb == "fail":
         kill(unit, queue, job, state, Reason.FAILED, item.error, state.lease)
@@ -213,7 +213,7 @@ def _failed(unit: UnitOfWork, queue: Registered, item: Settle, state: StateRecor
 
 def give_back(
     unit: UnitOfWork,
-    queue: Registered,
+    queue: RegisteredQueue,
     job: bytes,
     state: StateRecord,
     change: Change,
@@ -247,7 +247,13 @@ def give_back(
 
 
 def kill(
-    unit: UnitOfWork, queue: Registered, job: bytes, state: StateRecord, reason: Reason, error: str | None, lease: bytes
+    unit: UnitOfWork,
+    queue: RegisteredQueue,
+    job: bytes,
+    state: StateRecord,
+    reason: Reason,
+    error: str | None,
+    lease: bytes,
 ) -> None:
     """From leased to dead: the one path there. The caller counts LEASED down."""
     tx, now, number = unit.tx, unit.now, queue.number

@@ -23,7 +23,7 @@ from tenure.queueing.queries import (
     split_cursor,
     weight,
 )
-from tenure.queueing.registry import Registered, registered
+from tenure.queueing.registry import RegisteredQueue, registered
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate
 from tenure.storage.keyspace import Counter
@@ -54,7 +54,7 @@ def find(core: Core, job: bytes) -> Job | None:
 
 def _queues_with(
     reader: Reader, counter: Counter, tenant: str | None, queues: Collection[str] | None, begin: bytes = b""
-) -> Iterator[tuple[bytes, Registered]]:
+) -> Iterator[tuple[bytes, RegisteredQueue]]:
     """(key, queue) of those that have jobs by that counter, in the order of their names, from a key on."""
     first, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
     for rows in iterate(reader, keyspace.QUEUES, max(first, begin), end, 100):
@@ -132,7 +132,7 @@ def upcoming(
         return Page(jobs, None)
 
 
-Row = tuple[int, bytes, Registered]
+Row = tuple[int, bytes, RegisteredQueue]
 """When a job becomes ready, the job, its queue."""
 
 
@@ -158,7 +158,7 @@ def _earliest(
     return first
 
 
-def _scheduled(reader: Reader, queue: Registered, after: tuple[int, bytes], before: int) -> Iterator[Row]:
+def _scheduled(reader: Reader, queue: RegisteredQueue, after: tuple[int, bytes], before: int) -> Iterator[Row]:
     """A queue's rows of `ready` behind a place and before a time. One look a priority that has any, and one more."""
     priority = 9
     end = keyspace.queue_range(queue.number)[1]

@@ -19,7 +19,7 @@ from tenure.queueing import staged_writes
 from tenure.queueing.core import Core
 from tenure.queueing.journal import trim
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import remove
 from tenure.queueing.settle import give_back, kill
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -126,7 +126,7 @@ class _Expired(NamedTuple):
     """A lease that has run out, as read before anything was written."""
 
     row: DueKey
-    queue: Registered
+    queue: RegisteredQueue
     record: LeaseRecord
     jobs: list[tuple[bytes, StateRecord]]
     damaged: int

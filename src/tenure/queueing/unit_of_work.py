@@ -17,7 +17,7 @@ from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 from tenure.queueing.queue_turns import NEVER, Offer
-from tenure.queueing.registry import NEXT_QUEUE, Registered, registered
+from tenure.queueing.registry import NEXT_QUEUE, RegisteredQueue, registered
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
 from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, REF_BITS, StateRecord, new_tuple
@@ -155,7 +155,7 @@ class UnitOfWork:
         """Ready rows of this priority are being written: claims have to look there from now on."""
         self._core.priorities.add(queue, priority)
 
-    def ready(self, queue: Registered, priority: int, visible_at_ms: int) -> None:
+    def ready(self, queue: RegisteredQueue, priority: int, visible_at_ms: int) -> None:
         """A ready row is being written: claims look there, and a waiter takes the job or plans for it."""
         self.in_use(queue.number, priority)
         self.has_work(queue, visible_at_ms)
@@ -165,7 +165,7 @@ class UnitOfWork:
         else:
             self.woken[name] = self.woken.get(name, 0) + 1
 
-    def has_work(self, queue: Registered, visible_at_ms: int) -> None:
+    def has_work(self, queue: RegisteredQueue, visible_at_ms: int) -> None:
         """The queue has a job from this moment on: claims from any queue look there, in its turn."""
         number, known = queue.number, self._core.turns
         if known.quiet:
@@ -175,18 +175,18 @@ class UnitOfWork:
             if before is None or before.at_ms > visible_at_ms:
                 self.offers[number] = Offer(queue, visible_at_ms)
 
-    def lifted(self, queue: Registered) -> None:
+    def lifted(self, queue: RegisteredQueue) -> None:
         """The queue is no longer paused, or has room again."""
         if self._core.turns.may_be_blocked(queue.number):
             self.offers.setdefault(queue.number, Offer(queue, self.now, lifted=True))
 
-    def freed(self, queue: Registered, count: int) -> None:
+    def freed(self, queue: RegisteredQueue, count: int) -> None:
         """Jobs are no longer held: claims that waited for that may go on."""
         if queue.limited:
             self.woken[queue.name] = self.woken.get(queue.name, 0) + count
             self.lifted(queue)
 
-    def numbered(self, queue: int) -> Registered | None:
+    def numbered(self, queue: int) -> RegisteredQueue | None:
         """The queue of that number; None if it is deleted."""
         found = self._core.registry.by_number(self.tx, queue)
         return None if found is None or found.deleted else found
@@ -203,12 +203,12 @@ class UnitOfWork:
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def queue(self, name: QueueName) -> Registered:
+    def queue(self, name: QueueName) -> RegisteredQueue:
         """The queue of that name, made if it is not there."""
         found = self._core.registry.find(self.tx, name)
         return found if found is not None else self.make_queues([name])[0]
 
-    def make_queues(self, names: Sequence[QueueName]) -> list[Registered]:
+    def make_queues(self, names: Sequence[QueueName]) -> list[RegisteredQueue]:
         raw = self.tx.get(keyspace.META, NEXT_QUEUE)
         number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
         made = []
@@ -223,7 +223,7 @@ class UnitOfWork:
         self.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
         return made
 
-    def save_queue(self, record: records.QueueRecord) -> Registered:
+    def save_queue(self, record: records.QueueRecord) -> RegisteredQueue:
         raw = records.encode_struct(record)
         self.tx.put(keyspace.QUEUES, keyspace.queue_row(record.tenant, record.queue), raw)
         found = registered(raw)

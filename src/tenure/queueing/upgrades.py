@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tenure.queueing.core import Core
 from tenure.queueing.locations import note_foreign
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter
@@ -44,7 +44,7 @@ def to_format_2(core: Core, progress: Progress) -> None:
     core.write(lambda unit: unit.tx.delete(keyspace.META, _AT))
 
 
-def _offer(unit: UnitOfWork, queues: list[Registered]) -> None:
+def _offer(unit: UnitOfWork, queues: list[RegisteredQueue]) -> None:
     for queue in queues:
         if records.decode_count(unit.tx.get(keyspace.COUNTERS, queue.counters[Counter.WAITING])):
             unit.has_work(queue, unit.now)

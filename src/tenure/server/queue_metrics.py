@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import Clock, SystemClock
 from tenure.contract.backend import Backend
 from tenure.errors import TenureError
@@ -99,7 +99,7 @@ class QueueMetrics(Collected):
 
 def depths_of(backend: Backend, limit: int) -> tuple[Sequence[QueueDepth], int]:
     """The busiest queues, and how many others there are. A backend of another process does not tell ages."""
-    if isinstance(backend, KvBackend):
+    if isinstance(backend, EmbeddedBackend):
         return backend.depths(limit)
     infos = sorted(
         backend.queues(None), key=lambda info: -(info.counts.waiting + info.counts.leased + info.counts.dead)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tenure import telemetry
-from tenure.backends.embedded import JOURNAL_RETENTION, KvBackend
+from tenure.backends.embedded import JOURNAL_RETENTION, EmbeddedBackend
 from tenure.backends.owner.listener import Listener
 from tenure.backends.remote.address import reachable
 from tenure.clock import Clock
@@ -30,7 +30,7 @@ _LIMITS = Limits(body_bytes=4 * 1024**3, inflated_bytes=4 * 1024**3)
 _BACKLOG = 512
 
 
-class OwnerBackend(KvBackend):
+class OwnerBackend(EmbeddedBackend):
     """The embedded backend of a process that others may join."""
 
     def __init__(

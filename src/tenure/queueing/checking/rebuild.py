@@ -9,7 +9,7 @@ from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import delete_extras, delete_rows, due_row, index_row
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -124,7 +124,7 @@ def _visible_before(reader: Reader, ref: int) -> int:
     return 0
 
 
-def _from_nothing(unit: UnitOfWork, registered: Registered | None, flags: int) -> StateRecord:
+def _from_nothing(unit: UnitOfWork, registered: RegisteredQueue | None, flags: int) -> StateRecord:
     attempts = registered.policy.max_attempts if registered is not None else 5
     # Never below a token that was handed out: one no delivery can have reached.
     token = unit.now << 16
@@ -143,7 +143,7 @@ def _still_leased(reader: Reader, queue: int, job: bytes, state: StateRecord) ->
         return False
 
 
-def _due_at(unit: UnitOfWork, registered: Registered | None, queue: int, job: bytes, state: StateRecord) -> int:
+def _due_at(unit: UnitOfWork, registered: RegisteredQueue | None, queue: int, job: bytes, state: StateRecord) -> int:
     """Its ttl or retention, by the due row that is there; a done job without one is kept as long as its policy says."""
     if state.state == State.DONE:
         kind = Due.RETENTION

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tenure.errors import Corrupt
-from tenure.queueing.registry import Registered
+from tenure.queueing.registry import RegisteredQueue
 from tenure.storage import keyspace
 from tenure.storage.engine import Row, Snapshot, Space
 
@@ -39,7 +39,7 @@ class Survey:
         self.reader = reader
         self.faults: list[Fault] = []
         self.truncated = False
-        self.queues: dict[int, Registered] = {}
+        self.queues: dict[int, RegisteredQueue] = {}
         self.jobs = self.events = self.leases = 0
         #: Jobs by (queue, state).
         self.recount: Tally[tuple[int, int]] = Tally()

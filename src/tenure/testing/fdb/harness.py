@@ -7,7 +7,7 @@ import time
 
 from tenure.api.store import Store
 from tenure.api.sweeper import Sweeper
-from tenure.backends.embedded import KvBackend
+from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import Clock, ManualClock, SystemClock
 from tenure.storage.engines.foundationdb import FoundationEngine
 from tenure.testing import fdb
@@ -38,7 +38,7 @@ class SimulatedHarness(EngineHarness):
             versions //= self.slower
         engine = FoundationEngine(fdb, fdb.Database(self.cluster), grace=self._grace, lease_versions=versions)
         clock = SystemClock() if clock is None else clock
-        backend = KvBackend(engine, "foundationdb:simulated", clock)
+        backend = EmbeddedBackend(engine, "foundationdb:simulated", clock)
         return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
 
     def url_at(self, path: object) -> str | None:
@@ -63,7 +63,7 @@ class ClusterHarness(EngineHarness):
     def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
         engine = FoundationEngine(self._fdb, self._db, self._path, grace=0.0)
         clock = SystemClock() if clock is None else clock
-        return Store(KvBackend(engine, "foundationdb:", clock), sweeper=Sweeper(clock, 1.0) if sweep else None)
+        return Store(EmbeddedBackend(engine, "foundationdb:", clock), sweeper=Sweeper(clock, 1.0) if sweep else None)
 
     def url_at(self, path: object) -> str | None:
         return None
