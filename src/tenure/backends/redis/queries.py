@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import heapq
 from collections.abc import Collection, Sequence
-from struct import Struct
 from typing import Any
 
 from tenure.backends.redis import journal
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import (
+    PLACE,
     decode_body,
     decode_lease,
     decode_policy,
@@ -28,7 +28,6 @@ from tenure.model.retry import Policy
 from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
 
-_PLACE = Struct(">Q16s")
 #: What the server tells of a job: state, body, error, progress, result, lease.
 _FIELDS = 6
 
@@ -242,13 +241,13 @@ def upcoming(
     queues: Collection[str] | None,
 ) -> Page:
     before = 2**53 if before_ms >= 2**61 else core.server_time_of(before_ms)
-    after = b"" if not after_ms else _PLACE.pack(core.server_time_of(after_ms) or 0, b"\xff" * 16)
+    after = b"" if not after_ms else PLACE.pack(core.server_time_of(after_ms) or 0, b"\xff" * 16)
     if cursor is not None:
         try:
             after = max(after, base64.urlsafe_b64decode(cursor.encode()))
         except ValueError:
             after = b""
-        if len(after) != _PLACE.size:
+        if len(after) != PLACE.size:
             raise InvalidArgument("that is not a cursor of this list")
     rows: list[tuple[bytes, Shard]] = []
     for queue in _queues(core, tenant, queues):

@@ -30,6 +30,7 @@ SETTLE = Struct(">B16s16sQ")  # verb, job, lease, token
 DELIVERY = Struct(">16sQIIBQ")  # job, token, attempt, max_attempts, priority, created
 WOKEN = Struct(">IQ")  # waiters to wake, when something is due
 TIME = Struct(">Q")
+PLACE = Struct(">Q16s")  # when a job becomes ready, and its id: where a list of upcoming jobs goes on
 CONFLICT = Struct(">I16sI")  # a job's index, the job that holds its key, or (no id) an index of this call
 THERE = Struct(">I16s")  # index of a job in its call, the job that was there before
 DISCARD = Struct(">16sQ")  # job, the token it must still have

@@ -120,7 +120,7 @@ readers.upcoming = function(keys, args)
       local key, before, wanted = b.base .. ':t' .. tier, tonumber(args[4]), tonumber(args[5])
       local first = call('ZCOUNT', key, '-inf', b.now)
       if args[6] ~= '' then
-        local time, id = unpack_('>I8c16', args[6])
+        local time, id = unpack_(FORMAT.PLACE, args[6])
         first = max(first, L.rank_after(key, string.format('%.0f', time), id))
       end
       local rows = call('ZRANGE', key, first, first + wanted - 1, 'WITHSCORES')
