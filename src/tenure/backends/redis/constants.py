@@ -73,7 +73,7 @@ def _layouts() -> dict[str, tuple[str, int]]:
     layouts = {
         "LEASE": records.LEASE, "RULES": records.RULES, "BODY": records.BODY, "WISH": records.WISH,
         "KEYED": records.KEYED, "SETTLE": records.SETTLE, "DELIVERY": records.DELIVERY, "WOKEN": records.WOKEN,
-        "DISCARD": records.DISCARD, "TIME": records.TIME, "THERE": records.THERE,
+        "DISCARD": records.DISCARD, "TIME": records.TIME, "PLACE": records.PLACE, "THERE": records.THERE,
         "CONFLICT": records.CONFLICT,
         "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
         "STATE": Struct(records.STATE.format + "I"), "STATE_HEAD": records.STATE_HEAD,
