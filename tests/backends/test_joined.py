@@ -37,7 +37,7 @@ class Ending:
 
 
 def arguments(verb: str) -> list[Any]:
-    known: dict[str, Any] = {"request": ClaimRequest(limit=1)} if verb == "claim" else {}
+    known: dict[str, Any] = {"request": ClaimRequest(limit=1)} if verb in ("claim", "claim_any") else {}
     return [
         known.get(parameter.name)
         for parameter in list(inspect.signature(getattr(Backend, verb)).parameters.values())[1:]

@@ -8,8 +8,8 @@ import tenure
 from bench.bare import Bare
 from tenure.storage.keyspace import NAMES
 
-#: Written once a store or a queue, not by a life.
-_NOT_A_LIFE = {"meta", "queues"}
+#: Written once a store or a queue, or when a queue that was idle has jobs again: not by a life.
+_NOT_A_LIFE = {"meta", "queues", "turns"}
 
 
 def _rows(tables):
@@ -38,6 +38,10 @@ def test_same_rows_and_as_many_writes(tmp_path, batch):
         queue = store.queue("bench")
         queue.configure(tenure.Policy())  # the queue is made: what follows is a life alone
         first = _rows(engine._tables)["journal"]
+        queue.enqueue_many(payloads)  # and it has its turn among the queues
+        queue.ack_many(queue.claim(limit=batch))
+        client.enqueue(payloads)
+        client.ack(client.claim(batch))
 
         def compare():
             ours, theirs = _rows(engine._tables), _rows(bare.tables)

@@ -20,7 +20,6 @@ given back before the cancellation goes on. Any other verb that is cancelled may
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextvars
 import functools
 import threading
@@ -36,12 +35,13 @@ from tenure.api import opening
 from tenure.api.claim import Claim
 from tenure.api.queue import Queue, claim_from, claim_request
 from tenure.api.staged_write import Staged
-from tenure.api.store import Store
+from tenure.api.store import Store, claim_anywhere
+from tenure.contract.backend import Backend
 from tenure.errors import InvalidArgument, StoreClosed, WaitTimeout
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.event import Event, EventPage
 from tenure.model.job import Job
-from tenure.model.lease import ClaimRequest
+from tenure.model.lease import ClaimRequest, any_queues
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.storage.engine import Traits
 
@@ -234,7 +234,8 @@ class AsyncQueue:
     ) -> _Call[AsyncClaim]:
         """As `Queue.claim`; await it, or enter it by `async with`."""
         request = claim_request(limit, lease, wait, worker, max_bytes, id)
-        return _Call(_claimed(self._threads, [self._sync], request))
+        claim = functools.partial(claim_from, [self._sync])
+        return _Call(_claimed(self._threads, self._sync._backend, request, claim))
 
     async def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
         """As `Queue.wait_for`."""
@@ -326,7 +327,8 @@ class AsyncStore:
             raise InvalidArgument("claim from at least one queue")
         self._turn = (self._turn + 1) % len(handles)
         handles = handles[self._turn :] + handles[: self._turn]
-        return _Call(_claimed(self._threads, handles, claim_request(limit, lease, wait, worker, max_bytes, None)))
+        request = claim_request(limit, lease, wait, worker, max_bytes, None)
+        return _Call(_claimed(self._threads, self._sync.backend, request, functools.partial(claim_from, handles)))
 
     def claim_any(
         self,
@@ -338,25 +340,15 @@ class AsyncStore:
         tenants: Collection[str] | None = None,
         queues: Collection[str] | None = None,
         weights: Mapping[str, float] | None = None,
+        excluding: Collection[str] = (),
         max_bytes: int | None = None,
         id: str | None = None,
     ) -> _Call[AsyncClaim]:
         """As `Store.claim_any`."""
-        left_ms = duration_ms("wait", wait)
-        asked_ms = self._sync.backend.now_ms() if left_ms else 0
-
-        def work(cancel: threading.Event) -> Claim:
-            # A claim that had to queue for a thread has waited for that long.
-            waited = self._sync.backend.now_ms() - asked_ms if left_ms else 0
-            return self._sync.claim_any(
-                limit, lease, max(0, left_ms - waited) / 1000, worker,
-                tenants=tenants, queues=queues, weights=weights, max_bytes=max_bytes, id=id, cancel=cancel,
-            )  # fmt: skip
-
-        async def claimed() -> AsyncClaim:
-            return AsyncClaim(await self._threads.hold(work, _release, waits=left_ms > 0), self._threads)
-
-        return _Call(claimed())
+        request = claim_request(limit, lease, wait, worker, max_bytes, id)
+        claim = functools.partial(claim_anywhere, self._sync)
+        among = any_queues(tenants, queues, weights, excluding)
+        return _Call(_claimed(self._threads, self._sync.backend, request, lambda r, cancel: claim(r, among, cancel)))
 
     async def events(
         self, after: str | None = None, limit: int = 1000, wait: Duration = 0, consumer: str | None = None
@@ -431,15 +423,19 @@ async def _opened(work: Callable[[], Store]) -> AsyncStore:
     return AsyncStore(store)
 
 
-async def _claimed(threads: _Threads, queues: builtins.list[Queue], request: ClaimRequest) -> AsyncClaim:
-    first = queues[0]
-    asked_ms = first._backend.now_ms()
+async def _claimed(
+    threads: _Threads,
+    backend: Backend,
+    request: ClaimRequest,
+    claim_now: Callable[[ClaimRequest, threading.Event], Claim],
+) -> AsyncClaim:
+    asked_ms = backend.now_ms()
 
     def work(cancel: threading.Event) -> Claim:
         # A claim that had to queue for a thread has waited for that long.
-        left_ms = max(0, request.wait_ms - (first._backend.now_ms() - asked_ms))
+        left_ms = max(0, request.wait_ms - (backend.now_ms() - asked_ms))
         timely = msgspec.structs.replace(request, wait_ms=left_ms) if request.wait_ms else request
-        return claim_from(queues, timely, cancel)
+        return claim_now(timely, cancel)
 
     claim = await threads.hold(work, _release, waits=request.wait_ms > 0)
     return AsyncClaim(claim, threads)

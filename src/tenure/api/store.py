@@ -22,7 +22,7 @@ from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
 from tenure.model.event import EventPage
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Job, Page, QueueInfo, Swept
-from tenure.model.lease import any_queues
+from tenure.model.lease import AnyQueues, ClaimRequest, any_queues
 from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from tenure.model.quota import Quota, QuotaInfo
@@ -110,21 +110,15 @@ class Store:
         excluding: Collection[str] = (),
         max_bytes: int | None = None,
         id: str | None = None,
-        cancel: threading.Event | None = None,
     ) -> Claim:
         """Claim from whichever queue's turn it is: tenants take turns, then the queues of each. `claim.queue` is its handle.
 
         `tenants`, `queues` and `excluding` choose among them; `weights` say how much of the turns a tenant gets, or a queue of its
-        tenant's (`tenant/queue`); 1 is usual. `cancel`, once set, ends the waiting.
+        tenant's (`tenant/queue`); 1 is usual.
         """
         request = claim_request(limit, lease, wait, worker, max_bytes, id)
         among = any_queues(tenants, queues, weights, excluding)
-        with self._telemetry.span("claim_any") as span:
-            leased = self._backend.claim_any(request, among, cancel)
-            if leased is None or not leased.deliveries:
-                return Claim.of_nothing()
-            span.jobs(len(leased.deliveries))
-        return Claim(self.queue(leased.name.queue, leased.name.tenant), leased)
+        return claim_anywhere(self, request, among)
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
         """A write in several transactions that is published exactly once under its id, however often it is repeated.
@@ -342,3 +336,15 @@ def _which(tenant: str | None, queues: Collection[str] | None) -> tuple[str | No
             raise InvalidArgument("queues is a list of names")
         queues = frozenset(checked("queue", queue) for queue in queues)
     return None if tenant is None else checked("tenant", tenant), queues
+
+
+def claim_anywhere(
+    store: Store, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
+) -> Claim:
+    """A claim from whichever of these queues' turn it is; `cancel`, once set, ends its waiting."""
+    with store._telemetry.span("claim_any") as span:
+        leased = store._backend.claim_any(request, among, cancel)
+        if leased is None or not leased.deliveries:
+            return Claim.of_nothing()
+        span.jobs(len(leased.deliveries))
+    return Claim(store.queue(leased.name.queue, leased.name.tenant), leased)

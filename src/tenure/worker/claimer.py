@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tenure.api.queue import Queue, claim_from
-from tenure.api.store import Store
+from tenure.api.store import Store, claim_anywhere
 from tenure.clock import Clock
-from tenure.model.lease import ClaimRequest
+from tenure.model.lease import ClaimRequest, any_queues
 from tenure.worker import log
 from tenure.worker.background import BackgroundThread
 from tenure.worker.held_claims import HeldClaim, HeldClaims, HeldJob
@@ -25,6 +25,8 @@ _AHEAD = 0.1
 _MOST_AHEAD = 500
 #: Payload bytes of one claim.
 _MAX_BYTES = 64 * 1024 * 1024
+#: A worker of all queues leaves the tickets of schedules to those that make them.
+_NOT_SCHEDULES = any_queues(None, None, None, (SCHEDULE,))
 #: The longest a claim waits in the store; also how long a quiet worker may take to notice its watchdog.
 _WAIT_MS = 5_000
 #: Outcomes that may wait to be written before no more is claimed.
@@ -146,16 +148,13 @@ class Claimer:
         self._ahead = min(wanted, _MOST_AHEAD, max(2 * self._ahead, self._concurrency))
 
     def _claim(self, room: int, sent_ms: int) -> None:
+        request = ClaimRequest(room, self._lease_ms, self._wait_ms, self._name, _MAX_BYTES)
         if self._anywhere is not None:
-            claim = self._anywhere.claim_any(
-                room, self._lease_ms / 1000, self._wait_ms / 1000, self._name,
-                excluding=(SCHEDULE,), max_bytes=_MAX_BYTES, cancel=self._stop,
-            )  # fmt: skip
+            claim = claim_anywhere(self._anywhere, request, _NOT_SCHEDULES, self._stop)
         else:
             every = self.queues
             first, self._turn = self._turn % len(every), self._turn + 1
             queues = every[first:] + every[:first]
-            request = ClaimRequest(room, self._lease_ms, self._wait_ms, self._name, _MAX_BYTES)
             claim = claim_from(queues, request, self._stop)
         self._failing_ms = self.last_error = None
         if not claim:
