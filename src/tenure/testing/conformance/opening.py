@@ -19,6 +19,7 @@ from tenure.errors import (
     TenureError,
     UnknownEngine,
 )
+from tenure.storage.keyspace import FORMAT
 from tenure.testing.conformance.processes import Child
 from tenure.testing.conformance.world import World, assert_sound, claimed, fill, footprint, ids, seen
 from tenure.testing.harness import Harness
@@ -84,19 +85,19 @@ def test_a_folder_one_may_not_write_to(foldered: Harness, tmp_path: Path) -> Non
         tenure.open(_url_at(foldered, folder / "data"), sweep=False)
 
 
-@pytest.mark.parametrize("version", ["2", "99", "0"])
+@pytest.mark.parametrize("version", ["1", "99", "0"])
 def test_another_format_is_refused_and_nothing_changed(foldered: Harness, tmp_path: Path, version: str) -> None:
     folder = tmp_path / "other-format"
     url = _url_at(foldered, folder)
     with tenure.open(url, sweep=False) as store:
         store.queue("work").enqueue(b"x")
     marker = folder / "FORMAT"
-    marker.write_text(marker.read_text().replace(" 1 ", f" {version} "))
+    marker.write_text(marker.read_text().replace(f" {FORMAT} ", f" {version} "))
     before = _files(folder)
     with pytest.raises(FormatError, match=version):
         tenure.open(url, sweep=False)
     assert _files(folder) == before
-    marker.write_text(marker.read_text().replace(f" {version} ", " 1 "))
+    marker.write_text(marker.read_text().replace(f" {version} ", f" {FORMAT} "))
     with tenure.open(url, sweep=False) as store:
         assert store.queue("work").counts().ready == 1
 
