@@ -106,7 +106,7 @@ def _values(kind: inspect.Type, name: str, things: Things) -> list[Any]:
     if name and _is_text(kind):
         foreign = _foreign(name, things)
         if foreign is not None:
-            return foreign
+            return foreign if _takes_many(kind) else [",".join(f) if isinstance(f, list) else f for f in foreign]
     match kind:
         case inspect.StructType():
             return _structs(kind, things)
@@ -134,6 +134,13 @@ def _values(kind: inspect.Type, name: str, things: Things) -> list[Any]:
         case inspect.BytesType():
             return ["AAAA"]
     raise AssertionError(f"{name!r} is a {type(kind).__name__}: say in tests/server/foreign.py how it may look")
+
+
+def _takes_many(kind: inspect.Type) -> bool:
+    """Whether it is a list; where names come in one text, commas part them."""
+    if isinstance(kind, inspect.UnionType):
+        return any(_takes_many(one) for one in kind.types)
+    return isinstance(kind, inspect.ListType)
 
 
 def _is_text(kind: inspect.Type) -> bool:
@@ -174,6 +181,9 @@ def _foreign(name: str, things: Things) -> list[Any] | None:
         "id": [*things.jobs, things.claim],
         "key": [things.key],
         "queues": [[things.queue], [f"{things.tenant}/{things.queue}"]],
+        "tenants": [[things.tenant]],
+        "weights": [{things.tenant: 2.0}, {f"{things.tenant}/{things.queue}": 2.0}],
+        "excluding": [[things.queue]],
         "consumer": [things.consumer],
         "tenant": [things.tenant],
         "queue": [things.queue],

@@ -46,6 +46,9 @@ def test_the_server_takes_every_example(tmp_path: Path):
                 server.ask("PUT", "/v1/writes/import-17", b'{"manifest": "e30=", "keep_ms": 60000}', who)
             if operation.name == "piece":
                 server.ask("PUT", "/v1/writes/import-17/parts/0/0", b'{"data": "aGVsbG8="}', who)
+            if operation.name == "delete_queue":  # which a job in hand forbids
+                for held in queue.list("leased", limit=1000).jobs:
+                    queue.cancel(held.id)
             target, body = target_of(operation), example_of(operation).body
             text = None if body is None else json.dumps(body)
             for mark, value in swaps.items():
