@@ -26,7 +26,8 @@ _FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+# Not of the session: Playwright keeps an event loop running, and no other test of the process could call asyncio.run.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium: apt-get install chromium (make setup does, where it may)")
