@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -39,10 +40,17 @@ class Running:
 
     def ask(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
         content = {} if body is None else {"Content-Type": "application/json"}
+        self._renew()
         self._connection.request(method, target, body, {**content, **headers})
         got = self._connection.getresponse()
         found = {name.lower(): value for name, value in got.getheaders()}
         return Answer(got.status, {n: v for n, v in found.items() if n not in _OWN}, got.read())
+
+    def _renew(self) -> None:
+        """On a slow machine the server has closed a quiet connection before the next question."""
+        sock = self._connection.sock
+        if sock is not None and select.select([sock], [], [], 0)[0]:
+            self._connection.close()
 
     def close(self) -> None:
         self._connection.close()

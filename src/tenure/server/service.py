@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import os
 import socket
 import threading
@@ -206,6 +207,7 @@ class Service:
             access_log=False,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=math.ceil(limits.idle),  # uvicorn's own five seconds are short for a slow caller
             timeout_graceful_shutdown=_FINISH_S,
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
