@@ -44,7 +44,8 @@ def test_then_stays_in_the_partition_of_its_delivery(store: Store) -> None:
         try:
             queue.ack(delivery, then=[NewJob(b"keyed", key=f"k{number}")])
         except InvalidArgument as error:
-            assert "partition" in str(error)
+            if "partition" not in str(error):
+                raise
             refused += 1
             queue.ack(delivery, then=[b"plain"])
         (child,) = queue.claim()
