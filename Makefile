@@ -38,7 +38,7 @@ demo: installed ## see the queue work: delayed, prioritised, failing, dead and r
 	@$(PY) examples/demo.py $(ARGS)
 
 test: setup servers ## run the tests; ARGS="-k name" is passed on
-	@$(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
+	@$(PY) tools/run_tests.py $(ARGS)
 
 test-crash: setup servers ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
 	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \

@@ -11,7 +11,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest, PlainRequests, payloads_of
+from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
 from tenure.queueing import quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
@@ -53,7 +53,7 @@ def planned(
     """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
     drawn = core.ids.take(now, len(requests))
-    alike = isinstance(requests, PlainRequests)
+    alike = len(requests) > 1 and all_plain(requests)
     _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
