@@ -14,7 +14,7 @@ from tenure.model.explanation import explain as explained
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
-from tenure.model.names import ANY_QUEUE, JobName, QueueName, checked
+from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -171,6 +171,13 @@ def _ended(call: Call, last: Job) -> Job:
 def list_jobs(call: Call) -> Page:
     query = call.request
     return call.backend.list(call.name, query.state, query.limit, query.cursor)
+
+
+def holder(call: Call) -> m.KeyHolder:
+    found = call.backend.holder(call.name, short_text("key", call.request.key, MAX_KEY_BYTES))
+    if found is None:
+        raise NotFound("no job holds that key")
+    return m.KeyHolder(found.hex())
 
 
 def timeline(call: Call) -> m.EventList:
