@@ -15,6 +15,7 @@ from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
 from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
+from tenure.model.request import UpcomingRequest
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -226,9 +227,8 @@ def list_all(call: Call) -> Page:
 
 def upcoming(call: Call) -> Page:
     query = call.request
-    return call.backend.upcoming(
-        query.before_ms, query.after_ms, query.limit, query.cursor, call.tenant, _asked_queues(call)
-    )
+    asked = query.before_ms, query.after_ms, query.limit, query.cursor
+    return call.backend.upcoming(UpcomingRequest(*asked, call.tenant, _asked_queues(call)))
 
 
 #: Events of one answer: a caller that wants more goes on with the answer's cursor.
