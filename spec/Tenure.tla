@@ -154,9 +154,10 @@ Retried(p) ==
     /\ Settle(p, [db.job[p.job] EXCEPT !.state = "waiting", !.wait = Delay])
     /\ Keep
 
-Released(p) ==
+(* `release`, and `snooze`, which also says when. *)
+Released(p, w) ==
     /\ Holds(p)
-    /\ Settle(p, [db.job[p.job] EXCEPT !.state = "waiting", !.deliveries = @ - 1,
+    /\ Settle(p, [db.job[p.job] EXCEPT !.state = "waiting", !.deliveries = @ - 1, !.wait = w,
                       !.attempt = IF Broken = "a release counts" THEN @ ELSE @ - 1])
     /\ Spend
 
@@ -262,7 +263,7 @@ Expiries == \E j \in Jobs : Expired(j) \/ DiedExpired(j)
 Next ==
     \/ \E j \in Jobs, k \in Keys \cup {None}, w \in {0, Delay} : Enqueued(j, k, w)
     \/ Claims
-    \/ \E p \in given : Done(p) \/ Retried(p) \/ Released(p)
+    \/ \E p \in given : Done(p) \/ Retried(p) \/ \E w \in {0, Delay} : Released(p, w)
     \/ \E l \in Leases : Extended(l)
     \/ Died
     \/ \E j \in Jobs : Expired(j) \/ Retired(j) \/ TtlPassed(j) \/ Cancelled(j) \/ Purged(j) \/ Replayed(j)

@@ -203,6 +203,9 @@ class EmbeddedBackend:
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        return queries.holder(self._core, name, key)
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return journal.timeline(self._core, name, job)
 

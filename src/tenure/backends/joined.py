@@ -234,6 +234,9 @@ class JoinedRequestView(NetworkServing):
     def counts(self, name: QueueName) -> Counts:
         return self._ask("counts", lambda to: to.counts(name))
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        return self._ask("holder", lambda to: to.holder(name, key))
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return self._ask("timeline", lambda to: to.timeline(name, job))
 

@@ -180,6 +180,9 @@ class Queries(Protocol):
 
     def counts(self, name: QueueName) -> Counts: ...
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        """The job that holds an idempotency key, also one that has ended or is gone; None while nobody does."""
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         """Its events, oldest first, as far back as the journal is kept."""
 

@@ -33,7 +33,8 @@ class Rule(NamedTuple):
     token: str
     #: `zero`, `same`, `next` (one more, within max_attempts), `back` (one less), `any`.
     attempt: str
-    #: When the job is visible. `later`: not before now. `same`: as before. `due`: it was visible already. `any`: not told.
+    #: When the job is visible. `later`: not before now. `back`: as before, or (a snooze) not before now. `due`: it was
+    #: visible already. `any`: not told.
     visible: str
     #: Attempts: `left`: fewer than max_attempts were made. `by reason`: none are left, or the reason is `failed`.
     attempts: str
@@ -46,7 +47,7 @@ RULES: dict[Change, Rule] = {
     Change.CLAIMED:    Rule("new",  "next", "next", "due",   "any"),
     Change.DONE:       Rule("live", "same", "same", "any",   "any"),
     Change.RETRIED:    Rule("live", "same", "same", "later", "left"),
-    Change.RELEASED:   Rule("live", "same", "back", "same",  "any"),
+    Change.RELEASED:   Rule("live", "same", "back", "back",  "any"),
     Change.EXPIRED:    Rule("over", "same", "same", "later", "left"),
     Change.DIED:       Rule("held", "same", "same", "any",   "by reason"),
     Change.REPLAYED:   Rule("none", "same", "zero", "later", "any"),
@@ -307,8 +308,8 @@ def _wrong_moment(rule: Rule, before: _Job, event: Event) -> str | None:
         return f"the job is not visible for another {before.visible_ms - event.time_ms} ms"
     if rule.visible == "later" and (event.at_ms is None or event.at_ms < event.time_ms):
         return "it makes the job visible before now"
-    if rule.visible == "same" and before.visible_ms is not None and event.at_ms != before.visible_ms:
-        return "it moves the job in time"
+    if rule.visible == "back" and before.visible_ms not in (None, event.at_ms) and (event.at_ms or 0) < event.time_ms:
+        return "it moves the job to an earlier time"
     return None
 
 

@@ -123,6 +123,9 @@ class RedisBackend(NetworkServing):
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        return queries.holder(self._core, name, key)
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return journal.timeline(self._core, name, job)
 

@@ -50,6 +50,15 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
     return found
 
 
+def holder(core: Core, name: QueueName, key: str) -> bytes | None:
+    queue = core.shards.find(name)
+    if queue is None:
+        return None
+    hashed = digest(key.encode())
+    (found,) = core.commands.call(queue.shard_of(hashed).base, "holders", hashed)
+    return found[:16] or None
+
+
 def surely_gone(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
     """Those of these jobs that are not there. A plain read, cheaper than a verb: for ids that a filter named."""
     key = shard.base + b":state"

@@ -199,6 +199,13 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def counts(self, name: QueueName) -> Counts:
         return self._of_queue("counts", name, "/counts", None, Counts)
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        try:
+            found = self._of_queue("holder", name, "/key" + query_of(key=key), None, m.KeyHolder)
+        except NotFound:
+            return None
+        return bytes.fromhex(found.id)
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         try:
             return self._of_queue("timeline", name, f"/jobs/{job.hex()}/timeline", None, m.EventList).events
