@@ -12,10 +12,13 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
+import msgspec
+
 from tenure.api.claim import Claim
 from tenure.api.queue import Queue, checked_policy, claim_from, claim_request
 from tenure.api.staged_write import Staged
 from tenure.api.sweeper import Sweeper
+from tenure.api.trace_check import specification_findings
 from tenure.contract.backend import Backend, Progress
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
@@ -254,10 +257,17 @@ class Store:
         """Let the journal be trimmed past a consumer that will not come back; False if there was none."""
         return self._backend.forget_consumer(checked("consumer", consumer))
 
-    def check(self, repair: bool = False, progress: Progress | None = None) -> Report:
-        """Verify every invariant on one moment of the store; with `repair`, mend what can be, and say how."""
+    def check(self, repair: bool = False, progress: Progress | None = None, *, specification: bool = False) -> Report:
+        """Verify every invariant on one moment of the store; with `repair`, mend what can be, and say how.
+
+        `specification` also replays the journal: a finding names the first event that is no step of the specification.
+        Nothing mends that.
+        """
         with self._telemetry.span("check"):
             report = self._backend.check(repair, progress)
+            if specification:
+                departures = specification_findings(self._backend)
+                report = msgspec.structs.replace(report, findings=[*report.findings, *departures])
         if report.findings:
             self._telemetry.warning("check_found", findings=len(report.findings), ok=report.ok)
         return report
