@@ -30,6 +30,8 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     #: When `key` is held by a job with another payload: "error" raises KeyConflict, "keep" answers with that job.
     on_conflict: Literal["error", "keep"] = "error"
+    #: Jobs of one queue take turns by their group (`GroupPolicy`).
+    group: str | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +72,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None
     #: When it goes by itself: its ttl while nobody has claimed it, its retention once done.
     due_at_ms: int | None = None
+    group: str | None = None
 
     @property
     def created_at(self) -> datetime:

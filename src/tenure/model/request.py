@@ -11,7 +11,7 @@ from tenure.model.durations import Duration, duration_ms, moment_ms
 from tenure.model.ids import NO_ID, job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
 from tenure.model.lifecycle import Reason
-from tenure.model.names import MAX_KEY_BYTES, short_text
+from tenure.model.names import MAX_KEY_BYTES, checked, short_text
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
 
 
@@ -28,6 +28,7 @@ class JobRequest(NamedTuple):
     headers: dict[str, str] | None = None
     #: What a key that is held with another payload means: KeyConflict, or the job that holds it as a duplicate.
     on_conflict: Literal["error", "keep"] = "error"
+    group: str | None = None
 
 
 _PLAIN = tuple(JobRequest(b""))[1:]
@@ -60,6 +61,7 @@ def job_request(job: object) -> JobRequest:
         None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
         checked_headers(headers) if headers else None,
         checked_on_conflict(job.on_conflict),
+        None if job.group is None else checked("group", job.group),
     )
 
 
@@ -167,6 +169,7 @@ class JobImage(NamedTuple):
     progress_note: str | None
     #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
     due_at_ms: int
+    group: str | None = None
 
 
 def job_image(job: object) -> JobImage:
@@ -206,6 +209,7 @@ def job_image(job: object) -> JobImage:
         job.progress_note,
         # A ttl counts until the first claim only.
         0 if state == "waiting" and (job.token or job.state == "leased") else job.due_at_ms or 0,
+        None if job.group is None else checked("group", job.group),
     )
 
 

@@ -12,7 +12,7 @@ from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests, payloads_of
-from tenure.queueing import quota_usage, quotas
+from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
@@ -27,7 +27,7 @@ _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
 
-_NO_EXTRAS = (None, None, None)
+_NO_EXTRAS = (None, None, None, None)
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
 
@@ -57,6 +57,7 @@ def planned(
     _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
+    grouped = False
     if not alike:
         for index, request in enumerate(requests):
             if request.key is not None:
@@ -64,6 +65,7 @@ def planned(
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
             if request.at_ms is not None:
                 moments[index] = core.time.from_calendar(request.at_ms, now)
+            grouped = grouped or request.group is not None
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         queue = unit.queue(name)
@@ -72,6 +74,9 @@ def planned(
         duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
+        if grouped:
+            queue = groups.make_grouped(unit, queue)
+            unit.groups.expect(queue, [(r.group, r.priority) for r in requests if r.group is not None])
         if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
             _put_rows(unit, queue, requests, ids, moments, duplicates)
         added = len(ids) - len(duplicates)
@@ -144,16 +149,21 @@ def _put_rows(
             used = priority
             unit.in_use(queue.number, priority)
         ref = add_event(heads[priority] + job + tail)
-        row = prefix + job
+        row, ready_row = prefix + job, tiers[9 - priority] + since + job
         flags = due_at = 0
-        if (request.key, request.ttl_ms, request.headers) == _NO_EXTRAS and len(request.payload) <= PART_BYTES:
+        if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(
+            request.payload
+        ) <= PART_BYTES:
             body = encode_plain_job(now, request.payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
+            if request.group is not None:
+                ready_row = keyspace.ready(queue.number, priority, visible, job, keyspace.GROUPED)
+                groups.wait(unit, queue, job, priority, visible, request.group.encode())
         writes += (
             (JOBS, row, body),
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
-            (READY, tiers[9 - priority] + since + job, b""),
+            (READY, ready_row, b""),
         )  # fmt: skip
     unit.woken[queue.name] = ALL if latest > now else len(ids)
     unit.has_work(queue, earliest)
@@ -164,7 +174,10 @@ def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: J
     writes, flags, due_at = unit.tx.writes, 0, 0
     key = request.key.encode() if request.key else b""
     headers = records.encode_headers(request.headers) if request.headers else b""
-    body, parts = records.encode_job(unit.now, request.payload, key, headers)
+    group = request.group.encode() if request.group else b""
+    body, parts = records.encode_job(unit.now, request.payload, key, headers, group)
+    if group:
+        flags |= records.HAS_GROUP
     if key:
         flags |= records.HAS_KEY
     if parts:

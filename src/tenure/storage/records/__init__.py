@@ -35,6 +35,7 @@ from tenure.storage.records.framing import (
     unpack_crc,
     unseal,
 )
+from tenure.storage.records.groups import GroupRecord, decode_group, encode_group
 from tenure.storage.records.jobs import (
     JOB_BYTES,
     JobFields,
@@ -102,6 +103,7 @@ from tenure.storage.records.segments import (
     segment_state_rows,
 )
 from tenure.storage.records.states import (
+    HAS_GROUP,
     HAS_KEY,
     HAS_NOTES,
     HAS_PARTS,
@@ -145,6 +147,7 @@ __all__ = [
     "COUNT_MASK",
     "EVENTS_A_ROW",
     "EVENT_BYTES",
+    "HAS_GROUP",
     "HAS_KEY",
     "HAS_NOTES",
     "HAS_PARTS",
@@ -164,6 +167,7 @@ __all__ = [
     "ConsumerRecord",
     "DedupRecord",
     "EventRecord",
+    "GroupRecord",
     "JobFields",
     "JobRecord",
     "JournalHeader",
@@ -193,6 +197,7 @@ __all__ = [
     "decode_claim",
     "decode_count",
     "decode_dedup",
+    "decode_group",
     "decode_headers",
     "decode_job",
     "decode_jobs",
@@ -213,6 +218,7 @@ __all__ = [
     "encode_claim",
     "encode_count",
     "encode_dedup",
+    "encode_group",
     "encode_headers",
     "encode_job",
     "encode_journal",
