@@ -264,6 +264,7 @@ class AsyncQueue:
     get = _awaited(Queue.get)
     list = _awaited(Queue.list)
     counts = _awaited(Queue.counts)
+    groups = _awaited(Queue.groups)
     timeline = _awaited(Queue.timeline)
     explain = _awaited(Queue.explain)
     replay = _awaited(Queue.replay)

@@ -13,6 +13,7 @@ from tenure.protocol.messages.administration import (
     EventList as EventList,
     EventsQuery as EventsQuery,
     ListAllQuery as ListAllQuery,
+    GroupsQuery as GroupsQuery,
     ListQuery as ListQuery,
     NewestQuery as NewestQuery,
     PurgeBody as PurgeBody,

@@ -24,7 +24,7 @@ from tenure.model.lease import (
     proof_of,
     proofs_of,
 )
-from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, TENANT_PATTERN, QueueName, checked, short_text
 from tenure.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request, payloads_of
 from tenure.model.request import job_requests as plain_or_checked
 from tenure.model.retry import MAX_ATTEMPTS
@@ -47,6 +47,8 @@ class JobBody(Request, gc=False):
     headers: dict[str, str] | None = None
     #: What a key means that another payload holds: an error, or that job is kept and answered with.
     on_conflict: Literal["error", "keep"] = "error"
+    #: Jobs of one queue take turns by their group.
+    group: Annotated[str, Meta(pattern=f"^{TENANT_PATTERN}$")] | None = None
 
     def checked(self) -> JobRequest:
         payload = self.payload
@@ -64,6 +66,7 @@ class JobBody(Request, gc=False):
             self.ttl_ms,
             checked_headers(self.headers) if self.headers else None,
             self.on_conflict,
+            None if self.group is None else checked("group", self.group),
         )
 
     def _from_text(self) -> bytes:
@@ -75,8 +78,8 @@ class JobBody(Request, gc=False):
 
     @classmethod
     def of(cls, job: JobRequest) -> JobBody:
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict = job
-        return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict)
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, group = job
+        return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, group)
 
 
 #: Jobs in one request: each as it is described, or, where there is nothing to say of it, its payload alone.
