@@ -18,7 +18,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
 
     enqueue order ttl dedup staging          what goes in
     quotas                                   what a tenant may put in
-    claim any_queue waiting limits           what comes out, and when
+    claim any_queue groups waiting limits    what comes out, and when
     settle extend retries                    what becomes of it
     requests                                 what is asked for again
     deadletters retention cancel sweeping    what is cleared away, or comes back
@@ -36,7 +36,7 @@ from importlib import import_module
 import pytest
 
 THEMES = (
-    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "limits", "look",
+    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "groups", "limits", "look",
     "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
     "snapshots", "staging", "store_wide", "sweeping", "ttl", "waiting",
 )  # fmt: skip
@@ -45,6 +45,7 @@ FIXTURES = (
     "broken",
     "clock",
     "foldered",
+    "grouped",
     "holding",
     "live",
     "ordered",
