@@ -55,6 +55,7 @@ cli.add_theme(
         queries.get,
         queries.dead,
         queries.upcoming,
+        queries.groups,
         history.timeline,
         history.explain,
         history.events,

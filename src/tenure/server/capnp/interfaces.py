@@ -291,6 +291,7 @@ def _job(item: Any) -> dict[str, object]:
         "max_attempts": item.maxAttempts,
         "ttl_ms": item.ttlMillis,
         "headers": {header.name: header.value for header in item.headers},
+        "group": item.group,
     }
     return job | {name: value for name, value in more.items() if value}
 

@@ -59,6 +59,7 @@ struct Item {
   maxAttempts @5 :UInt32; # 0: the queue's policy
   ttlMillis @6 :UInt64;   # 0: none
   headers @7 :List(Header);
+  group @8 :Text;      # items of one queue take turns by their group
 }
 
 struct Header {
