@@ -27,6 +27,7 @@ from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
+from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy, whole_number
 from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Traits
@@ -211,8 +212,9 @@ class Store:
         before_ms = 2**62 if before is None else moment_ms("before", before)
         after_ms = 0 if after is None else moment_ms("after", after)
         whole_number("limit", limit, 1, 100_000)
+        request = UpcomingRequest(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
         with self._telemetry.span("upcoming"):
-            return self._backend.upcoming(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
+            return self._backend.upcoming(request)
 
     def sweep(self) -> Swept:
         """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""

@@ -67,6 +67,8 @@ _ALL = (
                "Remove a job that has not ended; its holder finds out."),
     _operation("groups", "GET", _Q + "/groups", "any", m.GroupsQuery, GroupPage, w.groups,
                "The groups of a queue that have jobs, a page at a time."),
+    _operation("holder", "GET", _Q + "/key", "any", m.KeyQuery, m.KeyHolder, w.holder,
+               "The job that holds an idempotency key."),
     _operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline,
                "What happened to a job."),
     _operation("explain", "GET", _J + "/explain", "any", m.Nothing, Explanation, w.explain,

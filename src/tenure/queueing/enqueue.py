@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from tenure.errors import KeyConflict, QueueFull, TooLarge
+from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest, PlainRequests, payloads_of
+from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
 from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
@@ -20,6 +20,7 @@ from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
 from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event_middle, seal_state
 
@@ -53,19 +54,22 @@ def planned(
     """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
     drawn = core.ids.take(now, len(requests))
-    alike = isinstance(requests, PlainRequests)
+    alike = len(requests) > 1 and all_plain(requests)
     _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    grouped = False
+    grouped = _grouped(requests, alike)
     if not alike:
         for index, request in enumerate(requests):
+            if request.flow is not None:
+                raise InvalidArgument(
+                    "queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle"
+                )
             if request.key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
             if request.at_ms is not None:
                 moments[index] = core.time.from_calendar(request.at_ms, now)
-            grouped = grouped or request.group is not None
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         queue = unit.queue(name)
@@ -74,16 +78,14 @@ def planned(
         duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
-        if grouped:
-            queue = groups.make_grouped(unit, queue)
-            unit.groups.expect(queue, [(r.group, r.priority) for r in requests if r.group is not None])
+        queue = groups.expect(unit, queue, grouped)
         if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
             _put_rows(unit, queue, requests, ids, moments, duplicates)
         added = len(ids) - len(duplicates)
         if added:
-            counters, adds = queue.counters, unit.tx.adds
-            adds[counters[_WAITING_COUNT]] = added
-            adds[counters[_ENQUEUED_COUNT]] = added
+            counters, add = queue.counters, unit.tx.add
+            add(counters[_WAITING_COUNT], added)
+            add(counters[_ENQUEUED_COUNT], added)
         if keyed:
             hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
         if not duplicates:
@@ -94,6 +96,13 @@ def planned(
         ]
 
     return now, plan
+
+
+def _grouped(requests: Sequence[JobRequest], plain: bool) -> list[tuple[str, int]]:
+    """Group and priority of the jobs that have a group."""
+    if plain:
+        return []
+    return [(request.group, request.priority) for request in requests if request.group is not None]
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -114,7 +123,7 @@ def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[b
         else:
             return False
         begin = end
-    unit.woken[queue.name] = len(ids)
+    unit.wake(queue.name, len(ids))
     unit.in_use(queue.number, 0)
     unit.has_work(queue, now)
     return True
@@ -165,7 +174,7 @@ def _put_rows(
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
             (READY, ready_row, b""),
         )  # fmt: skip
-    unit.woken[queue.name] = ALL if latest > now else len(ids)
+    unit.wake(queue.name, ALL if latest > now else len(ids))
     unit.has_work(queue, earliest)
 
 
@@ -205,7 +214,7 @@ def _admit(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], 
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)
     if limit is not None and more:
-        waiting = records.decode_count(unit.tx.get(keyspace.COUNTERS, queue.counters[Counter.WAITING]))
+        waiting = unit.counted(queue.counters[Counter.WAITING])
         if waiting + more > limit:
             raise QueueFull(str(queue.name), waiting, limit)
     if meter:
@@ -244,18 +253,23 @@ def _find_duplicates(
 
 def holders(unit: UnitOfWork, queue: RegisteredQueue, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
     """Who holds these keys now: the job, and the digest of its payload."""
-    rows = unit.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
+    return holders_at(unit.tx, queue.number, unit.now, keys)
+
+
+def holders_at(reader: Reader, queue: int, now_ms: int, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+    """Who holds these keys of a queue (by its number) at a time."""
+    rows = reader.get_many(keyspace.DEDUP, [keyspace.of_queue(queue, key) for key in keys])
     found: dict[bytes, tuple[bytes, bytes]] = {}
     lapsed: list[tuple[bytes, records.DedupRecord]] = []
     for key, raw in zip(keys, rows, strict=True):
         if raw is not None:
             record = records.decode_dedup(raw)
-            if record.until_ms > unit.now:
+            if record.until_ms > now_ms:
                 found[key] = (record.job, record.payload_digest)
             else:
                 lapsed.append((key, record))
     # Past its window a key is still held by a job that has not ended.
-    states = unit.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
+    states = reader.get_many(keyspace.STATE, [keyspace.of_queue(queue, r.job) for _, r in lapsed])
     for (key, record), raw in zip(lapsed, states, strict=True):
         if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
             found[key] = (record.job, record.payload_digest)

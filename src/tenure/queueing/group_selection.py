@@ -31,6 +31,8 @@ from tenure.storage.records import GroupRecord, TurnRecord
 _IN_VAIN = 500
 #: Jobs of one group that are read at once, at most.
 _MOST = 256
+#: Where those stand that a claim has served, in the order of their last job.
+_SERVED = 1 << 40
 _TIER = 4  # where a ready key holds its tier
 _VISIBLE = slice(21, 29)  # where a group_ready key holds the time
 _JOB = slice(29, 45)
@@ -164,7 +166,7 @@ class _Member:
 
 
 class _Found(NamedTuple):
-    """A member in the heap: by its virtual time, then by the order in which it came."""
+    """A member in the heap: by its virtual time, then by its place among those of one time, which is its own."""
 
     virtual_time: int
     place: int
@@ -211,12 +213,12 @@ class _Selecting:
         heap = self._newcomer(tier, 0 if coming is None else coming.virtual_time)
         jobs, limit = self.found.jobs, self._request.limit
         while len(jobs) < limit:
-            while coming is not None and (not heap or coming.virtual_time < heap[0].virtual_time):
+            while coming is not None and (not heap or coming < heap[0]):
                 heappush(heap, coming)
                 coming = next(order, None)
             if not heap:
                 return True
-            at, count, member = heappop(heap)
+            at, _, member = heappop(heap)
             taken = member.next() if member.limits is None or member.limits.room else None
             if taken is None:
                 self._in_vain += 1
@@ -232,7 +234,8 @@ class _Selecting:
             member.taken += 1
             if member.limits is not None:
                 member.limits.taken += 1
-            heappush(heap, _Found(at + round(turns.ONE_JOB / member.policy.weight), count, member))
+            # At the same virtual time, those that this claim has not served yet come first.
+            heappush(heap, _Found(at + round(turns.ONE_JOB / member.policy.weight), _SERVED + len(jobs), member))
         return False
 
     def _too_large(self, job: Selected) -> bool:

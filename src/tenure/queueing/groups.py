@@ -15,7 +15,7 @@ the end of the transaction. Jobs without a group are nothing of this: `group_sel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.errors import Corrupt
@@ -98,6 +98,18 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
         return b"" if raw is None else records.decode_job(raw, job).group
     except Corrupt:
         return b""
+
+
+def expect(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[tuple[str, int]]) -> RegisteredQueue:
+    """Jobs of these groups and priorities are about to be put into a queue: read their groups before anything is written.
+
+    Returns the queue, marked as one that has groups if there are any.
+    """
+    if not jobs:
+        return queue
+    marked = make_grouped(unit, queue)
+    unit.groups.expect(marked, jobs)
+    return marked
 
 
 def make_grouped(unit: UnitOfWork, queue: RegisteredQueue) -> RegisteredQueue:

@@ -73,6 +73,8 @@ class Traits:
     any_queue: bool = True
     #: Whether jobs can have a group, and the groups of a queue take turns.
     groups: bool = True
+    #: Whether jobs can wait for jobs, and a delivery can hand over to another queue. Without: `then` stays in one queue.
+    flows: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 

@@ -129,7 +129,8 @@ def test_weights_are_shares(grouped: Queue) -> None:
     grouped.configure(Policy(groups={name: GroupPolicy(weight=weight) for name, weight in weights.items()}))
     for group in weights:
         grouped.enqueue_many(_jobs(group, 40))
-    assert Counter(_served(grouped, 70)) == {"one": 10, "two": 20, "four": 40}
+    served = Counter(_served(grouped, 70))
+    assert all(abs(served[group] - 10 * weight) <= 1 for group, weight in weights.items()), served
 
 
 def test_a_group_that_was_idle_saves_up_nothing(grouped: Queue, clock: ManualClock) -> None:
