@@ -15,6 +15,10 @@ ARGS  ?=
 PIP := $(PY) -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
+# Django 6 needs Python 3.12: its tests have an environment of their own, where such a Python is found.
+DJANGO := .venv-django/.installed
+DJANGO_PYTHON ?= $(firstword $(wildcard $(foreach folder,$(subst :, ,$(PATH)) $(HOME)/.pyenv/versions/3.13*/bin $(HOME)/.pyenv/versions/3.12*/bin,$(folder)/python3.13 $(folder)/python3.12)))
+
 CHECKED := $(wildcard src tests examples bench tools)
 
 .PHONY: help setup installed servers demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
@@ -30,9 +34,15 @@ setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, find Java fo
 installed: $(STAMP)
 	@$(ensure_java)
 
-# What only tests need: a real PostgreSQL.
-servers:
+# What only tests need: a real PostgreSQL, and a Python that Django 6 takes.
+servers: $(if $(DJANGO_PYTHON),$(DJANGO))
 	@$(ensure_postgres)
+
+$(DJANGO): requirements/django.txt
+	@echo "Making .venv-django with $$($(DJANGO_PYTHON) --version) ..."
+	@rm -rf .venv-django; $(DJANGO_PYTHON) -m venv .venv-django
+	@if .venv-django/bin/python -m pip --disable-pip-version-check install -qq --root-user-action=ignore --require-hashes -r requirements/django.txt; \
+		then touch $@; else echo "  ... not all could be installed: Django's tests are skipped." >&2; fi
 
 demo: installed ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
@@ -82,19 +92,21 @@ $(PEERS): requirements/bench.txt | $(STAMP)
 
 # Pins are kept unless asked otherwise, so that a new dependency does not move all the others.
 # No option is written into the files: they hold names, versions and hashes, and no address.
-COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --generate-hashes --allow-unsafe \
-	--strip-extras --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	$(if $(UPGRADE),--upgrade)
+COMPILE_OPTIONS := --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-options --no-emit-index-url \
+	--no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile $(COMPILE_OPTIONS)
 
 lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest versions)
 	@$(PY) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make lock: pin on Python 3.11, the oldest supported (make clean setup PYTHON=python3.11)")'
 	@$(COMPILE) --output-file requirements/base.txt pyproject.toml
 	@$(COMPILE) --all-extras --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
+	@[ ! -e $(DJANGO) ] || CUSTOM_COMPILE_COMMAND="make lock" .venv-django/bin/python -m piptools compile $(COMPILE_OPTIONS) --output-file requirements/django.txt pyproject.toml requirements/django.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }
 
 clean: ## remove .venv, caches and build output
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .venv-django build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # The first Python of 3.11 or newer; PYTHON=... decides otherwise.
