@@ -17,7 +17,6 @@ PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
 # Django 6 needs Python 3.12: its tests have an environment of their own, where such a Python is found.
 DJANGO := .venv-django/.installed
-DJANGO_PYTHON ?= $(firstword $(wildcard $(foreach folder,$(subst :, ,$(PATH)) $(HOME)/.pyenv/versions/3.13*/bin $(HOME)/.pyenv/versions/3.12*/bin,$(folder)/python3.13 $(folder)/python3.12)))
 
 CHECKED := $(wildcard src tests examples bench tools)
 
@@ -35,14 +34,9 @@ installed: $(STAMP)
 	@$(ensure_java)
 
 # What only tests need: a real PostgreSQL, and a Python that Django 6 takes.
-servers: $(if $(DJANGO_PYTHON),$(DJANGO))
+servers:
 	@$(ensure_postgres)
-
-$(DJANGO): requirements/django.txt
-	@echo "Making .venv-django with $$($(DJANGO_PYTHON) --version) ..."
-	@rm -rf .venv-django; $(DJANGO_PYTHON) -m venv .venv-django
-	@if .venv-django/bin/python -m pip --disable-pip-version-check install -qq --root-user-action=ignore --require-hashes -r requirements/django.txt; \
-		then touch $@; else echo "  ... not all could be installed: Django's tests are skipped." >&2; fi
+	@$(ensure_django)
 
 demo: installed ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
@@ -175,6 +169,23 @@ define ensure_postgres
 			export DEBIAN_FRONTEND=noninteractive; \
 			apt-get -qq update >/dev/null 2>&1 || true; \
 			apt-get -qq install -y --no-install-recommends postgresql >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install postgresql says why." >&2; \
+		fi; \
+	fi
+endef
+
+# Django's tests need Django 6, which needs Python 3.12: where there is none, they are skipped.
+define ensure_django
+	if [ requirements/django.txt -nt $(DJANGO) ]; then \
+		python=; for candidate in $(DJANGO_PYTHON) python3.12 python3.13 "$$HOME"/.pyenv/versions/3.1[23]*/bin/python; do \
+			if "$$candidate" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "make test: Django 6 needs Python 3.12 or 3.13, and none was found; its tests are skipped (DJANGO_PYTHON=… names one)." >&2; \
+		else \
+			echo "Making .venv-django with $$("$$python" --version), for Django 6 ..."; \
+			rm -rf .venv-django; "$$python" -m venv .venv-django; \
+			if .venv-django/bin/python -m pip --disable-pip-version-check install -qq --root-user-action=ignore --require-hashes -r requirements/django.txt; \
+				then touch $(DJANGO); else echo "  ... not all could be installed: Django's tests are skipped." >&2; fi; \
 		fi; \
 	fi
 endef
