@@ -20,7 +20,7 @@ DJANGO := .venv-django/.installed
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup installed servers demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
+.PHONY: help setup installed servers demo test test-crash simulate proof proof-full check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,7 +49,17 @@ test-crash: setup servers ## kill -9 a working process 200 times an engine, flip
 		HISTORY_KILLS=$${HISTORY_KILLS:-10} MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
 		POWER_IMAGES=$${POWER_IMAGES:-2000} DASHBOARD_JOBS=1000000 DASHBOARD_QUEUES=500 OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} OUTBOX_ROWS=$${OUTBOX_ROWS:-10000} OUTBOX_KILLS=$${OUTBOX_KILLS:-20} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} ATTACK=1 \
 		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving tests/dashboard tests/outbox $(ARGS)
+	@FDB_SEEDS=$${FDB_SEEDS:-1000} $(PY) -m pytest -q --timeout 1200 tests/storage/test_foundationdb_engine.py $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
+
+simulate: installed ## run histories of the real code by seed, in one thread, with faults: 20,000 (HISTORIES=n); a failure is shrunk and told
+	@$(PY) -m tests.simulation --histories $(or $(HISTORIES),20000) $(ARGS)
+
+proof: installed ## check the specification (spec/) with TLC, and refute its broken variants; two minutes
+	@$(PY) tools/proof.py $(ARGS)
+
+proof-full: installed ## the same, with larger configurations
+	@$(PY) tools/proof.py --full $(ARGS)
 
 check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
 

@@ -260,6 +260,7 @@ class AsyncQueue:
     nack = _awaited(Queue.nack)
     fail = _awaited(Queue.fail)
     release = _awaited(Queue.release)
+    snooze = _awaited(Queue.snooze)
     ack_many = _awaited(Queue.ack_many)
     release_many = _awaited(Queue.release_many)
     settle_many = _awaited(Queue.settle_many)

@@ -28,7 +28,7 @@ from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof,
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState, owner_of
@@ -263,16 +263,8 @@ class EmbeddedBackend:
     ) -> Page:
         return store_queries.list_all(self._core, state, limit, cursor, tenant, queues)
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
-        return store_queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        return store_queries.upcoming(self._core, request)
 
     def sweep(self) -> Swept:
         self._engine.tend()

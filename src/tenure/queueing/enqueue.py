@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from tenure.errors import KeyConflict, QueueFull, TooLarge
+from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
@@ -60,6 +60,10 @@ def planned(
     moments: dict[int, int] = {}
     if not alike:
         for index, request in enumerate(requests):
+            if request.flow is not None:
+                raise InvalidArgument(
+                    "queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle"
+                )
             if request.key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
@@ -77,9 +81,9 @@ def planned(
             _put_rows(unit, queue, requests, ids, moments, duplicates)
         added = len(ids) - len(duplicates)
         if added:
-            counters, adds = queue.counters, unit.tx.adds
-            adds[counters[_WAITING_COUNT]] = added
-            adds[counters[_ENQUEUED_COUNT]] = added
+            counters, add = queue.counters, unit.tx.add
+            add(counters[_WAITING_COUNT], added)
+            add(counters[_ENQUEUED_COUNT], added)
         if keyed:
             hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
         if not duplicates:
@@ -110,7 +114,7 @@ def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[b
         else:
             return False
         begin = end
-    unit.woken[queue.name] = len(ids)
+    unit.wake(queue.name, len(ids))
     unit.in_use(queue.number, 0)
     unit.has_work(queue, now)
     return True
@@ -156,7 +160,7 @@ def _put_rows(
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
             (READY, tiers[9 - priority] + since + job, b""),
         )  # fmt: skip
-    unit.woken[queue.name] = ALL if latest > now else len(ids)
+    unit.wake(queue.name, ALL if latest > now else len(ids))
     unit.has_work(queue, earliest)
 
 
@@ -193,7 +197,7 @@ def _admit(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], 
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)
     if limit is not None and more:
-        waiting = records.decode_count(unit.tx.get(keyspace.COUNTERS, queue.counters[Counter.WAITING]))
+        waiting = unit.counted(queue.counters[Counter.WAITING])
         if waiting + more > limit:
             raise QueueFull(str(queue.name), waiting, limit)
     if meter:

@@ -17,6 +17,7 @@ from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
 from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
+from tenure.queueing.handover import put_follow_ups
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from tenure.queueing.locations import forget_foreign
@@ -54,6 +55,9 @@ def _settle(
         return [None] * len(items)
     outcomes, held, leases = _judge(unit, queue, items)
     closed: dict[bytes, int] = {}
+    if type(items) is not AlikeSettles:
+        # First, since it reads counters that settling changes.
+        put_follow_ups(core, unit, name, [items[index] for index, _ in held])
     for index, state in held:
         item = items[index]
         job, lease = item.proof.job, item.proof.lease
@@ -64,7 +68,7 @@ def _settle(
             else:
                 _remove_done(unit, queue, job, state)
         elif item.verb == "release":
-            give_back(unit, queue, job, state._replace(attempt=state.attempt - 1), Change.RELEASED, state.lease)
+            _release(unit, queue, job, state, item.delay_ms)
         else:
             _failed(unit, queue, item, state, rolls[index] if rolls else 0.0)
     for lease, count in closed.items():
@@ -196,6 +200,14 @@ def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: Stat
 
 
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _release(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord, delay_ms: int | None) -> None:
+    """Back at its place in the queue, or (a snooze) ready after a delay; the delivery does not count."""
+    state = state._replace(attempt=state.attempt - 1)
+    if delay_ms is not None:
+        state = state._replace(visible_at_ms=unit.now + delay_ms)
+    give_back(unit, queue, job, state, Change.RELEASED, state.lease)
 
 
 def _failed(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, state: StateRecord, roll: float) -> None:
