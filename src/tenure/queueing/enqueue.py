@@ -58,7 +58,6 @@ def planned(
     _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    grouped = _grouped(requests, alike)
     if not alike:
         for index, request in enumerate(requests):
             if request.flow is not None:
@@ -78,7 +77,6 @@ def planned(
         duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
-        queue = groups.expect(unit, queue, grouped)
         if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
             _put_rows(unit, queue, requests, ids, moments, duplicates)
         added = len(ids) - len(duplicates)
@@ -96,13 +94,6 @@ def planned(
         ]
 
     return now, plan
-
-
-def _grouped(requests: Sequence[JobRequest], plain: bool) -> list[tuple[str, int]]:
-    """Group and priority of the jobs that have a group."""
-    if plain:
-        return []
-    return [(request.group, request.priority) for request in requests if request.group is not None]
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -167,6 +158,7 @@ def _put_rows(
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
             if request.group is not None:
+                groups.expect(unit, queue, requests)
                 ready_row = keyspace.ready(queue.number, priority, visible, job, keyspace.GROUPED)
                 groups.wait(unit, queue, job, priority, visible, request.group.encode())
         writes += (

@@ -38,15 +38,28 @@ _VISIBLE = slice(21, 29)  # where a group_ready key holds the time
 _JOB = slice(29, 45)
 
 
+class GroupSelection(Selection):
+    """As `Selection`, of a queue that has groups."""
+
+    __slots__ = ("again", "group_orphans")
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Nothing was found, and places were moved: the caller commits, and looks again.
+        self.again = False
+        #: Rows of `group_ready` without a job.
+        self.group_orphans: list[bytes] = []
+
+
 def select(
     unit: UnitOfWork, queue: RegisteredQueue, tiers: Sequence[bytes], until: bytes, request: ClaimRequest, inspect: int
-) -> Selection | None:
+) -> GroupSelection | None:
     """The jobs that a claim takes, by turns. None: no group has a turn, and the queue is as one without groups.
 
     `again` is set on the answer if it found nothing, but has moved places or cleared rows: the caller commits, and asks again.
     """
     if groups.bring_back(unit, queue):
-        found = Selection()
+        found = GroupSelection()
         found.again = True
         return found
     scopes = [(tier, keyspace.group_turns(queue.number, tier[_TIER])) for tier in tiers]
@@ -180,7 +193,7 @@ class _Selecting:
         self, unit: UnitOfWork, queue: RegisteredQueue, until: bytes, request: ClaimRequest, inspect: int
     ) -> None:
         self.unit, self.queue, self.now, self.until, self.inspect = unit, queue, unit.now, until, inspect
-        self.found = Selection()
+        self.found = GroupSelection()
         self._request = request
         self._members: list[_Member] = []
         self._limits: dict[bytes, _Limits] = {}
@@ -277,4 +290,8 @@ class _Selecting:
             full_at = limits.full_at_ns()
             if full_at is not None and limits.record is not None:
                 unit.groups.of(number, group, limits.record.name).full_at_ns = full_at
-        self.found.again = self.found.again and not self.found.jobs
+        found = self.found
+        cleared = found.expired or found.orphans or self._in_vain > _IN_VAIN
+        found.again = found.again and not found.jobs and bool(cleared)
+        if found.again:
+            found.damaged.clear()  # met again by the step that follows

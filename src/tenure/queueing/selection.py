@@ -36,7 +36,7 @@ class Selected(NamedTuple):
 class Selection:
     """Jobs that a claim takes, and what was wrong on the way."""
 
-    __slots__ = ("again", "bytes", "damaged", "expired", "group_orphans", "jobs", "orphans", "stopped")
+    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans", "stopped")
 
     def __init__(self) -> None:
         self.jobs: list[Selected] = []
@@ -48,10 +48,6 @@ class Selection:
         self.damaged: list[Corrupt] = []
         #: The last ready row that was looked at, if as many were passed over as may be.
         self.stopped: bytes | None = None
-        #: Nothing was found, and something was moved or cleared: the caller commits, and looks again (`group_selection`).
-        self.again = False
-        #: Rows of `group_ready` without a job.
-        self.group_orphans: list[bytes] = []
 
     @property
     def passed_over(self) -> int:
