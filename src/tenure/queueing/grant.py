@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from tenure.model.ids import NO_ID
@@ -21,6 +22,7 @@ from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, V1, pack_event, seal_s
 from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
 _LEASED = int(State.LEASED)
+_job_of, _token_of = attrgetter("job"), attrgetter("token")
 _LEASE_DUE = int(Due.LEASE)
 _WAITING_COUNT, _LEASED_COUNT = int(Counter.WAITING), int(Counter.LEASED)
 
@@ -54,11 +56,11 @@ class Grant:
         """Lease jobs that are stored as rows."""
         unit, queue, name, lease, expires = self.unit, self.queue, self._name, self._lease, self._expires
         prefix, writes, add_event, heads = queue.prefix, unit.tx.writes, unit.add_event, queue.claimed
-        deliveries = []
-        text = NO_TEXT
-        for index, (key, job, state, record) in enumerate(found.jobs):
-            if self.request.worker and not index % EVENTS_A_ROW:
-                text = self._worker_text(len(found.jobs) - index)
+        deliveries: list[Delivery] = []
+        worker, text = self.request.worker, NO_TEXT
+        for key, job, state, record in found.jobs:
+            if worker and not len(deliveries) % EVENTS_A_ROW:
+                text = self._worker_text(len(found.jobs) - len(deliveries))
             attempt, token, priority = state.attempt + 1, state.token + 1, state.priority
             attempts = state.max_attempts
             ref = add_event(
@@ -79,7 +81,7 @@ class Grant:
             )  # fmt: skip
         if queue.meter:
             quota_usage.moved(unit, queue.meter, -len(deliveries), 0)
-        self._put_lease([each.job for each in deliveries], [each.token for each in deliveries])
+        self._put_lease(list(map(_job_of, deliveries)), list(map(_token_of, deliveries)))
         return Leased(name, lease, expires, deliveries)
 
     def _worker_text(self, left: int) -> bytes:
@@ -126,27 +128,28 @@ class Grant:
 
     def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int]) -> None:
         """Write the lease over these jobs."""
-        unit, queue, request, lease, expires = self.unit, self.queue, self.request, self._lease, self._expires
-        count, identity, at = len(jobs), self._identity, queue.prefix + lease
+        unit, queue, lease, expires, identity = self.unit, self.queue, self._lease, self._expires, self._identity
+        tx, count, at = unit.tx, len(jobs), queue.prefix + lease
         claim_key = NO_ID if identity is None else identity.key
-        unit.tx.writes += (
-            (LEASES, at, records.encode_new_lease(expires, unit.now, count, claim_key, request.worker.encode())),
+        tx.writes += (
+            (LEASES, at, records.encode_new_lease(expires, unit.now, count, claim_key, self.request.worker.encode())),
             (LEASE_JOBS, at, records.encode_lease_jobs(jobs, tokens)),
             (keyspace.DUE, keyspace.due(_LEASE_DUE, expires, queue.number, lease), b""),
         )
-        if unit.tx.holds_leases:
-            unit.tx.hold(at, expires - unit.now)
+        if tx.holds_leases:
+            tx.hold(at, expires - unit.now)
         if identity is not None:
-            unit.tx.writes += (
+            tx.writes += (
                 (keyspace.CLAIMS, queue.prefix + identity.key, records.encode_claim(lease, identity.asked)),
                 (keyspace.DUE, keyspace.due(Due.CLAIM, expires + CLAIM_MEMORY_MS, queue.number, identity.key), b""),
             )
         if queue.limited:
             limits.take(unit, queue, count)
-        unit.tx.add(queue.counters[_WAITING_COUNT], -count)
-        unit.tx.add(queue.counters[_LEASED_COUNT], count)
+        adds, waiting, leased = tx.adds, queue.counters[_WAITING_COUNT], queue.counters[_LEASED_COUNT]
+        adds[waiting] = adds.get(waiting, 0) - count
+        adds[leased] = adds.get(leased, 0) + count
         # The waiter that leads the line plans for this lease's end too.
-        unit.woken[self._name] = max(unit.woken.get(self._name, 0), 1)
+        unit.woken.setdefault(self._name, 1)
 
 
 def _each(shares: Sequence[SegmentShare], field: Callable[[StoredSegment], int]) -> tuple[int, ...]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
 from tenure.model.ids import MARK, NO_ID
-from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
+from tenure.model.lease import Extended, Proof, Settle, alike, jobs_of
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
 from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
+from tenure.queueing.job_rows import read_states
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from tenure.queueing.locations import forget_foreign
 from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
@@ -25,54 +28,59 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import delete_extras
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.engine import get_each
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
-from tenure.storage.records import NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
+from tenure.storage.records import NO_TEXT, LeaseRecord, Notes, StateRecord, new_tuple, pack_event
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
 _LEASED_COUNT, _REMOVED_COUNT = int(Counter.LEASED), int(Counter.REMOVED)
 _EXTENDED = Answer[Extended](Extended)
+#: Between the rolls of two jobs of a call (the golden section): they lie far apart, however many there are.
+_ROLL_STEP = 0.6180339887498949
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
     # Jitter is drawn outside the transaction, which may run again.
-    rolls: Sequence[float] = ()
-    if type(items) is not AlikeSettles or items.verb == "nack":
-        rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
-    return core.write(lambda unit: _settle(core, unit, name, items, rolls), answer=OUTCOMES)
+    return core.write(partial(_settle, core, name, items, random.random()), answer=OUTCOMES)
 
 
 def _settle(
-    core: Core, unit: UnitOfWork, name: QueueName, items: Sequence[Settle], rolls: Sequence[float]
+    core: Core, name: QueueName, items: Sequence[Settle], roll: float, unit: UnitOfWork
 ) -> list[TenureError | None]:
-    queue = core.registry.find(unit.tx, name)
+    """`roll`, from 0 to 1, decides about the jitter of retries."""
+    tx = unit.tx
+    queue = core.registry.find(tx, name)
     if queue is None:
         return [LeaseLost(item.proof.job.hex(), item.proof.token, "there is no such job") for item in items]
-    keeps = bool(queue.retention_ms)
-    if len(items) > 1 and not keeps and _remove_together(unit, queue, items):
+    if len(items) > 1 and not queue.retention_ms and _remove_together(unit, queue, items):
         return [None] * len(items)
-    outcomes, held, leases = _judge(unit, queue, items)
-    closed: dict[bytes, int] = {}
-    for index, state in held:
-        item = items[index]
-        job, lease = item.proof.job, item.proof.lease
-        closed[lease] = closed.get(lease, 0) + 1
+    outcomes: list[TenureError | None] = []
+    leases: dict[bytes, OpenLease] = {}
+    count = 0
+    for item, found in zip(items, read_states(tx.reader, queue.prefix, jobs_of(items)), strict=True):
+        state = _held(unit, queue, item.proof, found, leases)
+        if isinstance(state, TenureError):
+            outcomes.append(state)
+            continue
+        outcomes.append(None)
+        count += 1
         if item.verb == "ack":
-            if keeps or item.result is not None:
-                _keep_done(unit, queue, job, state, item.result)
+            if queue.retention_ms or item.result is not None:
+                _keep_done(unit, queue, item.proof.job, state, item.result)
             else:
-                _remove_done(unit, queue, job, state)
+                _remove_done(unit, queue, item.proof.job, state)
         elif item.verb == "release":
-            give_back(unit, queue, job, state._replace(attempt=state.attempt - 1), Change.RELEASED, state.lease)
+            again = state._replace(attempt=state.attempt - 1)
+            give_back(unit, queue, item.proof.job, again, Change.RELEASED, state.lease)
         else:
-            _failed(unit, queue, item, state, rolls[index] if rolls else 0.0)
-    for lease, count in closed.items():
-        close_jobs(unit.tx, queue.number, lease, leases[lease], count)
-    if held:
-        unit.tx.add(queue.counters[_LEASED_COUNT], -len(held))
+            _failed(unit, queue, item, state, (roll + count * _ROLL_STEP) % 1)
+    for lease, (record, settled) in leases.items():
+        if settled:
+            close_jobs(tx, queue.number, lease, record, len(settled))
+    if count:
+        tx.add(queue.counters[_LEASED_COUNT], -count)
         if queue.limited:
-            unit.freed(queue, len(held))
+            unit.freed(queue, count)
     return outcomes
 
 
@@ -108,42 +116,38 @@ def _remove_together(unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[S
     return True
 
 
-def _judge(
-    unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[Settle]
-) -> tuple[list[TenureError | None], list[tuple[int, StateRecord]], dict[bytes, LeaseRecord]]:
-    """Which of the items hold their job: the outcomes so far, (index, state) of those that do, and their leases."""
-    tx, now, prefix = unit.tx, unit.now, queue.prefix
-    jobs = [item.proof.job for item in items]
-    states = records.decode_states(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]), jobs)
-    outcomes: list[TenureError | None] = [None] * len(items)
-    held: list[tuple[int, StateRecord]] = []
-    leases: dict[bytes, LeaseRecord] = {}
-    dead: set[bytes] = set()
-    seen: set[bytes] = set()
-    for index, state in enumerate(states):
-        job, lease, token = items[index].proof
-        if type(state) is not StateRecord:
-            gone = LeaseLost(job.hex(), token, "it is no longer there")
-            outcomes[index] = state if isinstance(state, Corrupt) else gone
-        elif state.state != _LEASED or state.lease != lease or state.token != token:
-            outcomes[index] = _not_held(state, job, lease, token)
-        elif job in seen:
-            outcomes[index] = AlreadySettled(job.hex(), token)
-        else:
-            if lease not in leases and lease not in dead:
-                record = read_lease(tx, queue.number, lease)
-                if record is None:
-                    raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
-                if record.expires_at_ms > now:
-                    leases[lease] = record
-                else:
-                    dead.add(lease)
-            if lease in dead:
-                outcomes[index] = LeaseLost(job.hex(), token, "its lease has expired")
-            else:
-                seen.add(job)
-                held.append((index, state))
-    return outcomes, held, leases
+class OpenLease(NamedTuple):
+    """A lease of the call, and the jobs that the call has settled under it."""
+
+    record: LeaseRecord
+    settled: set[bytes]
+
+
+def _held(
+    unit: UnitOfWork,
+    queue: RegisteredQueue,
+    proof: Proof,
+    state: StateRecord | Corrupt | None,
+    leases: dict[bytes, OpenLease],
+) -> StateRecord | TenureError:
+    """The job's state, if the proof holds it; else why not. `leases` are those that the call has met so far."""
+    job, lease, token = proof
+    if type(state) is not StateRecord:
+        return state if isinstance(state, Corrupt) else LeaseLost(job.hex(), token, "it is no longer there")
+    if state.lease != lease or state.token != token or state.state != _LEASED:
+        return _not_held(state, job, lease, token)
+    found = leases.get(lease)
+    if found is None:
+        record = read_lease(unit.tx.reader, queue.number, lease)
+        if record is None:
+            raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+        found = leases[lease] = new_tuple(OpenLease, (record, set()))
+    if found.record.expires_at_ms <= unit.now:
+        return LeaseLost(job.hex(), token, "its lease has expired")
+    if job in found.settled:
+        return AlreadySettled(job.hex(), token)
+    found.settled.add(job)
+    return state
 
 
 def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> LeaseLost:
@@ -159,7 +163,8 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
-    quota_usage.removed_done(unit, queue, (job,))
+    if queue.meter:
+        quota_usage.removed_done(unit, queue, (job,))
     if state.flags:
         delete_extras(tx, queue.number, job, state.flags)
     unit.add_event(
@@ -311,10 +316,9 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
         queue = core.registry.find(tx, name)
         if queue is None:
             raise LeaseLost(proof.job.hex(), proof.token)
-        outcomes, held, _ = _judge(unit, queue, (Settle("ack", proof),))
-        if outcomes[0] is not None:
-            raise outcomes[0]
-        state = held[0][1]
+        state = _held(unit, queue, proof, read_states(tx.reader, queue.prefix, [proof.job])[0], {})
+        if not isinstance(state, StateRecord):
+            raise state
         notes = read_notes(tx, queue.number, proof.job, state)
         flags = state.flags | write_notes(
             tx, queue.number, proof.job, Notes(notes.error, fraction, note, notes.result, notes.result_bytes)
