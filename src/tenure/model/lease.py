@@ -325,10 +325,6 @@ class AlikeSettles(Sequence[Settle]):
             yield Settle(verb, _new(Proof, (job, lease, token)))
 
 
-def jobs_of(items: Sequence[Settle]) -> Sequence[bytes]:
-    return items.jobs if type(items) is AlikeSettles else [item.proof.job for item in items]
-
-
 def alike(items: Sequence[Settle]) -> AlikeSettles | None:
     """The same items, if they are such; None: they are not."""
     if type(items) is AlikeSettles or not items:

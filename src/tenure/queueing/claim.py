@@ -253,7 +253,12 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
         shares = tx.first_together(tiers, until, request.limit)
         if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
-    found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit)
+    # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
+    spread = 1 if step.ready else tx.spread
+    found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, spread)
+    if spread > 1 and not found.jobs:
+        # What was chosen could not be taken, and there may be others before and behind it.
+        found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, 1)
     for key in found.orphans:
         tx.delete(keyspace.READY, key)
     for job, state in found.expired:

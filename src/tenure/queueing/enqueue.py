@@ -27,6 +27,7 @@ from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pa
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
+_LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
@@ -52,7 +53,8 @@ def planned(
 ) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
     """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
-    _check_size(core, requests)
+    if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes:
+        _check_size(requests, core.traits.atomic_bytes)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
     if type(requests) is not PlainRequests:
@@ -181,11 +183,8 @@ def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: J
     return body, flags, due_at
 
 
-def _check_size(core: Core, requests: Sequence[JobRequest]) -> None:
-    """Raise TooLarge if they do not fit one transaction."""
-    most = core.traits.atomic_bytes
-    if len(requests) * (JOB_OVERHEAD + MAX_PAYLOAD) <= most:
-        return
+def _check_size(requests: Sequence[JobRequest], most: int) -> None:
+    """Raise TooLarge if they do not fit one transaction, of so many bytes."""
     size = JOB_OVERHEAD * len(requests) + sum(map(len, payloads_of(requests)))
     if size > most:
         raise TooLarge("the batch", size, most)

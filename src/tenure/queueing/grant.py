@@ -7,6 +7,8 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, DeliveryColumns, Leased
 from tenure.model.lifecycle import State
@@ -34,27 +36,23 @@ class ClaimIdentity(NamedTuple):
     asked: bytes
 
 
-class Grant:
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """One lease, over the jobs that one transaction gives to it."""
 
-    __slots__ = ("_expires", "_identity", "_lease", "_name", "queue", "request", "unit")
+    unit: UnitOfWork
+    queue: RegisteredQueue
+    #: The caller's own object, by which it knows its deliveries again.
+    name: QueueName
+    request: ClaimRequest
+    lease: bytes
+    identity: ClaimIdentity | None
 
-    def __init__(
-        self,
-        unit: UnitOfWork,
-        queue: RegisteredQueue,
-        name: QueueName,  # the caller's own object, by which it knows its deliveries again
-        request: ClaimRequest,
-        lease: bytes,
-        identity: ClaimIdentity | None,
-    ) -> None:
-        self.unit, self.queue, self._name, self.request = unit, queue, name, request
-        self._lease, self._identity = lease, identity
-        self._expires = unit.now + (request.lease_ms or queue.lease_ms)
+    def _expires(self) -> int:
+        return self.unit.now + (self.request.lease_ms or self.queue.lease_ms)
 
     def rows(self, found: Selection) -> Leased:
         """Lease jobs that are stored as rows."""
-        unit, queue, name, lease, expires = self.unit, self.queue, self._name, self._lease, self._expires
+        unit, queue, name, lease, expires = self.unit, self.queue, self.name, self.lease, self._expires()
         prefix, writes, add_event, heads = queue.prefix, unit.tx.writes, unit.add_event, queue.claimed
         deliveries: list[Delivery] = []
         worker, text = self.request.worker, NO_TEXT
@@ -81,7 +79,7 @@ class Grant:
             )  # fmt: skip
         if queue.meter:
             quota_usage.moved(unit, queue.meter, -len(deliveries), 0)
-        self._put_lease(list(map(_job_of, deliveries)), list(map(_token_of, deliveries)))
+        self._put_lease(list(map(_job_of, deliveries)), list(map(_token_of, deliveries)), expires)
         return Leased(name, lease, expires, deliveries)
 
     def _worker_text(self, left: int) -> bytes:
@@ -91,7 +89,7 @@ class Grant:
 
     def segments(self, shares: Sequence[SegmentShare]) -> Leased:
         """Lease jobs that are stored together. Requires: their events fit one row of the journal."""
-        unit, queue, lease = self.unit, self.queue, self._lease
+        unit, queue, lease, expires = self.unit, self.queue, self.lease, self._expires()
         ref = unit.begin_events(sum([share.taken for share in shares]))
         text = unit.text(self.request.worker) if self.request.worker else records.NO_TEXT
         jobs: list[bytes] = []
@@ -101,7 +99,7 @@ class Grant:
             taken = segment.jobs_at(places)
             middle = (
                 lease
-                + records.pack_event_middle(state.token + 1, state.attempt + 1, state.max_attempts, self._expires, 0)[
+                + records.pack_event_middle(state.token + 1, state.attempt + 1, state.max_attempts, expires, 0)[
                     : -records.REF_BYTES
                 ]
             )
@@ -110,11 +108,11 @@ class Grant:
             jobs += taken
             payloads += segment.payloads_at(places)
         tokens = _each(shares, lambda segment: segment.state.token + 1)
-        self._put_lease(jobs, tokens)
+        self._put_lease(jobs, tokens, expires)
         return Leased(
-            self._name,
+            self.name,
             lease,
-            self._expires,
+            expires,
             columns=DeliveryColumns(
                 jobs,
                 tokens,
@@ -126,9 +124,9 @@ class Grant:
             ),
         )
 
-    def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int]) -> None:
+    def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int], expires: int) -> None:
         """Write the lease over these jobs."""
-        unit, queue, lease, expires, identity = self.unit, self.queue, self._lease, self._expires, self._identity
+        unit, queue, lease, identity = self.unit, self.queue, self.lease, self.identity
         tx, count, at = unit.tx, len(jobs), queue.prefix + lease
         claim_key = NO_ID if identity is None else identity.key
         tx.writes += (
@@ -149,7 +147,7 @@ class Grant:
         adds[waiting] = adds.get(waiting, 0) - count
         adds[leased] = adds.get(leased, 0) + count
         # The waiter that leads the line plans for this lease's end too.
-        unit.woken.setdefault(self._name, 1)
+        unit.woken.setdefault(self.name, 1)
 
 
 def _each(shares: Sequence[SegmentShare], field: Callable[[StoredSegment], int]) -> tuple[int, ...]:

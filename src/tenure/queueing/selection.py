@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.errors import Corrupt
 from tenure.model.lease import ClaimRequest
 from tenure.model.lifecycle import State
@@ -33,21 +35,18 @@ class Selected(NamedTuple):
     record: JobRecord
 
 
-class Selection:
+class Selection(msgspec.Struct):
     """Jobs that a claim takes, and what was wrong on the way."""
 
-    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans", "stopped")
+    jobs: list[Selected] = []
 
-    def __init__(self) -> None:
-        self.jobs: list[Selected] = []
-        #: Of their payloads.
-        self.bytes = 0
-        #: Jobs past their ttl; ready rows without a job; damage.
-        self.expired: list[tuple[bytes, StateRecord]] = []
-        self.orphans: list[bytes] = []
-        self.damaged: list[Corrupt] = []
-        #: The last ready row that was looked at, if as many were passed over as may be.
-        self.stopped: bytes | None = None
+    payload_bytes: int = 0
+    #: Jobs past their ttl; ready rows without a job; damage.
+    expired: list[tuple[bytes, StateRecord]] = []
+    orphans: list[bytes] = []
+    damaged: list[Corrupt] = []
+    #: The last ready row that was looked at, if as many were passed over as may be.
+    stopped: bytes | None = None
 
     @property
     def passed_over(self) -> int:
@@ -62,30 +61,13 @@ def select(
     request: ClaimRequest,
     after: bytes,
     inspect: int,
+    spread: int,
 ) -> Selection:
     """Read ready rows behind `after`, from the highest priority down, until `request.limit` jobs are found.
 
     Ends early, with `stopped` set, when `inspect` rows were passed over: they have expired, lack their job, or are damaged.
-    Where the transaction says so (`spread`), the rows are chosen at random among the first ones, side by side.
+    Of `spread` times as many rows as are wanted, those are chosen that lie side by side at random.
     """
-    if unit.tx.spread > 1 and not after:
-        found = _select(unit, queue, tiers, until, request, after, inspect, unit.tx.spread)
-        if found.jobs:
-            return found
-        # What was chosen could not be taken, and there may be others before and behind it.
-    return _select(unit, queue, tiers, until, request, after, inspect, 1)
-
-
-def _select(
-    unit: UnitOfWork,
-    queue: RegisteredQueue,
-    tiers: Sequence[bytes],
-    until: bytes,
-    request: ClaimRequest,
-    after: bytes,
-    inspect: int,
-    spread: int,
-) -> Selection:
     found, reader = Selection(), unit.tx.reader
     wanted = request.limit
     for tier in tiers:
@@ -127,11 +109,11 @@ def _read(
             and not (state.due_at_ms and state.due_at_ms <= now)
             and key == ready(number, state.priority, state.visible_at_ms, job)
         ):
-            if max_bytes is not None and found.jobs and found.bytes + record.payload_bytes > max_bytes:
+            if max_bytes is not None and found.jobs and found.payload_bytes + record.payload_bytes > max_bytes:
                 return False
             whole = record if not record.parts else _joined(unit, number, job, record, found)
             if whole is not None:
-                found.bytes += whole.payload_bytes
+                found.payload_bytes += whole.payload_bytes
                 found.jobs.append(new_tuple(Selected, (key, job, state, whole)))
                 continue
         else:

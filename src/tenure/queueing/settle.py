@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
 from tenure.model.ids import MARK, NO_ID
-from tenure.model.lease import Extended, Proof, Settle, alike, jobs_of
+from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
@@ -57,7 +57,8 @@ def _settle(
     outcomes: list[TenureError | None] = []
     leases: dict[bytes, OpenLease] = {}
     count = 0
-    for item, found in zip(items, read_states(tx.reader, queue.prefix, jobs_of(items)), strict=True):
+    jobs = items.jobs if type(items) is AlikeSettles else [item.proof.job for item in items]
+    for item, found in zip(items, read_states(tx.reader, queue.prefix, jobs), strict=True):
         state = _held(unit, queue, item.proof, found, leases)
         if isinstance(state, TenureError):
             outcomes.append(state)
@@ -78,7 +79,7 @@ def _settle(
         if settled:
             close_jobs(tx, queue.number, lease, record, len(settled))
     if count:
-        tx.add(queue.counters[_LEASED_COUNT], -count)
+        tx.adds[queue.counters[_LEASED_COUNT]] = -count
         if queue.limited:
             unit.freed(queue, count)
     return outcomes
@@ -174,7 +175,8 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
         )
     )  # fmt: skip
     tx.writes += ((JOBS, row, None), (STATE, row, None))
-    tx.add(queue.counters[_REMOVED_COUNT], 1)
+    removed, adds = queue.counters[_REMOVED_COUNT], tx.adds
+    adds[removed] = adds.get(removed, 0) + 1
     if job[MARK] != queue.mark:
         forget_foreign(tx, queue.number, (job,))
     unit.ended.append(job)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tenure.queueing.core import Core
 
 _pack_queue_event = msgspec.msgpack.Encoder().encode
+#: Of a queue whose priorities are not known, none is new.
+ALL_PRIORITIES = frozenset(range(10))
 #: Wakes every waiter of a queue, so that each plans anew.
 ALL = 1 << 30
 
@@ -153,7 +155,9 @@ class UnitOfWork:
 
     def in_use(self, queue: int, priority: int) -> None:
         """Ready rows of this priority are being written: claims have to look there from now on."""
-        self._core.priorities.add(queue, priority)
+        known = self._core.priorities
+        if priority not in known.used.get(queue, ALL_PRIORITIES):
+            known.add(queue, priority)
 
     def ready(self, queue: RegisteredQueue, priority: int, visible_at_ms: int) -> None:
         """A ready row is being written: claims look there, and a waiter takes the job or plans for it."""
