@@ -24,7 +24,8 @@ class SegmentedEngine:
         self.inner = inner
         self.remarks = inner.remarks
         self._segments = SegmentMemory(there=inner.read(has_segments))
-        inner.forgetters.append(self._forget)
+        self.forgetters = inner.forgetters
+        self.forgetters.append(self._forget)
         # The inner engine makes our transactions: each is one object, not one around another.
         inner.begin = self._begin
         self.transact = inner.transact
@@ -70,10 +71,6 @@ class SegmentedEngine:
     @property
     def alone(self) -> bool:
         return self.inner.alone
-
-    @property
-    def forgetters(self) -> list[Callable[[], None]]:
-        return self.inner.forgetters
 
     def _begin(self, reader: Reader, next_commit: int) -> Transaction:
         """Requires: the writer's lock is held."""
