@@ -43,8 +43,11 @@ def talk(served: Running, conversation: Callable[[Any], Awaitable[None]]) -> Non
 
     async def connected() -> None:
         stream = await capnp.AsyncIoStream.create_connection("127.0.0.1", served.capnp_port)
-        client = capnp.TwoPartyClient(stream)
-        await conversation(client.bootstrap().cast_as(SCHEMA.Door))
+        try:
+            client = capnp.TwoPartyClient(stream)
+            await conversation(client.bootstrap().cast_as(SCHEMA.Door))
+        finally:
+            stream.close()  # not when it happens to be collected: the server acts on it
 
     asyncio.run(asyncio.wait_for(capnp.run(connected()), 90))
 
@@ -151,6 +154,25 @@ def test_extend_nack_and_settle_many(served: Running, queue: tenure.Queue):
         }
 
     talk(served, conversation)
+
+
+def test_an_ack_adds_items_and_a_release_may_wait(served: Running, queue: tenure.Queue):
+    async def conversation(door: Any) -> None:
+        here = await entered(door, queue.name.queue)
+        await here.add(items=[{"contents": b"parent"}, {"contents": b"later"}])
+        polled = await here.poll(leaseValiditySecs=60, numItems=2)
+        parent, later = polled.items
+        settled = await here.settle(
+            settlements=[
+                {"verb": "ack", "id": parent.id, "lease": polled.lease, "then": [{"contents": b"child", "queue": "next"}]},
+                {"verb": "release", "id": later.id, "lease": polled.lease, "delayMillis": 3_600_000},
+            ]
+        )  # fmt: skip
+        assert [one.code for one in settled.outcomes] == [""] * 2
+
+    talk(served, conversation)
+    assert [job.payload for job in queue.list("scheduled")] == [b"later"]
+    assert [job.payload for job in served.store.queue("next", tenant=queue.tenant).list("ready")] == [b"child"]
 
 
 def test_poll_waits_and_wakes(served: Running, queue: tenure.Queue):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import tenure
@@ -95,3 +96,19 @@ def test_a_listener_drops_the_body_too_and_keeps_the_connection(tmp_path: Path):
                 assert status_of(caller) == 200
         finally:
             listener.stop()
+
+
+def test_then_takes_the_right_to_add_jobs_to_that_queue(served: Running):
+    queue = served.store.queue("emails", "acme")
+    queue.enqueue(b"parent")
+    (delivery,) = queue.claim()
+    body = msgspec.json.encode(
+        {"items": [{"verb": "ack", "receipt": delivery.receipt, "then": [{"text": "child", "queue": "other"}]}]}
+    )
+    for headers, status in (
+        (token("acme", "consume"), 403),
+        (token("acme", "consume produce", ["emails"]), 404),
+        (token("acme", "consume produce"), 200),
+    ):
+        assert served.ask("POST", "/v1/queues/emails/settle", body, headers).status == status
+    assert [job.payload for job in served.store.queue("other", "acme").list("ready")] == [b"child"]

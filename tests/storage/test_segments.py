@@ -44,9 +44,10 @@ def stored(store: Store, space: int) -> int:
     return count
 
 
-def test_many_are_one_record_and_seen_as_rows(store: Store) -> None:
+@pytest.mark.parametrize("kind", [bytes, NewJob], ids=["payloads", "jobs"])
+def test_many_are_one_record_and_seen_as_rows(store: Store, kind: Any) -> None:
     queue = store.queue("work")
-    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(100)])]
+    ids = [added.id for added in queue.enqueue_many([kind(b"%d" % index) for index in range(100)])]
     assert [stored(store, space) for space in SPACES] == [0, 0, 0]
     assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)] == [1, 1, 1]
     assert [len(rows(store, space)) for space in SPACES] == [100, 100, 100]

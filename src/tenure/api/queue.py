@@ -32,8 +32,8 @@ from tenure.model.lease import (
     proof_of,
 )
 from tenure.model.lifecycle import SHOWN, checked_shown
-from tenure.model.names import MAX_WORKER_BYTES, QueueName, short_text
-from tenure.model.request import checked_bytes, job_image, job_request, job_requests, number, replay_request
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
+from tenure.model.request import checked_bytes, follow_ups, job_image, job_request, job_requests, number, replay_request
 from tenure.model.retry import Policy, whole_number
 from tenure.telemetry import Meter, Telemetry, wanted
 
@@ -139,11 +139,20 @@ class Queue:
             raise
         return claimed(self._telemetry, (self,), leased, began)
 
-    def ack(self, delivery: Settleable, result: bytes | None = None) -> None:
-        """Done. Raises LeaseLost if the job is no longer this delivery's."""
-        if result is not None:
-            result = checked_bytes("result", result)
-        self._settle_one("ack", Settle("ack", proof_of(delivery), result), delivery, self._acks)
+    def ack(
+        self, delivery: Settleable, result: bytes | None = None, *, then: Sequence[bytes | NewJob] | None = None
+    ) -> None:
+        """Done. Raises LeaseLost if the job is no longer this delivery's.
+
+        `then` are jobs that are enqueued in the same transaction, each into this queue or the `queue` it names: all of
+        it happens, or nothing. So it also raises what `enqueue` raises (QueueFull, KeyConflict).
+        """
+        if result is None and then is None:
+            item = Settle("ack", proof_of(delivery))
+        else:
+            result = None if result is None else checked_bytes("result", result)
+            item = Settle("ack", proof_of(delivery), result, then=follow_ups(then))
+        self._settle_one("ack", item, delivery, self._acks)
 
     def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:
         """It failed: the policy decides when it comes back, or that it is dead."""
@@ -157,6 +166,11 @@ class Queue:
     def release(self, delivery: Settleable) -> None:
         """Give it back at once, at its place in the queue; the delivery is not counted."""
         self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
+
+    def snooze(self, delivery: Settleable, delay: Duration) -> None:
+        """Give it back, to be ready after `delay`; the delivery is not counted."""
+        delay_ms = duration_ms("delay", delay)
+        self._settle_one("snooze", Settle("release", proof_of(delivery), delay_ms=delay_ms), delivery)
 
     def ack_many(self, deliveries: Iterable[Settleable]) -> Settled:
         """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`."""
@@ -273,6 +287,13 @@ class Queue:
     def counts(self) -> Counts:
         with self._span("counts"):
             return self._backend.counts(self.name)
+
+    def find(self, key: str) -> str | None:
+        """The id of the job that holds an idempotency key, also of one that has ended; None: nobody holds it."""
+        short_text("key", key, MAX_KEY_BYTES)
+        with self._span("holder"):
+            found = self._backend.holder(self.name, key)
+        return None if found is None else found.hex()
 
     def timeline(self, job_id: str) -> Events:
         """What happened to a job, oldest first, as far back as the journal is kept."""

@@ -30,6 +30,8 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     #: When `key` is held by a job with another payload: "error" raises KeyConflict, "keep" answers with that job.
     on_conflict: Literal["error", "keep"] = "error"
+    #: The queue it goes to, of the same tenant: of a job that `ack(then=…)` hands over. None: the queue that is called.
+    queue: str | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):

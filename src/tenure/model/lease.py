@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 from tenure.errors import InvalidArgument
 from tenure.model.durations import as_datetime
 from tenure.model.names import QueueName, checked
+from tenure.model.request import JobRequest
 
 _new = tuple.__new__  # a NamedTuple without a Python frame
 #: The most jobs one claim may ask for.
@@ -283,7 +284,10 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     proof: Proof
     result: bytes | None = None
     error: str | None = None
+    #: Of nack and release: how long until it is ready again.
     delay_ms: int | None = None
+    #: Of ack: jobs that are enqueued in the same transaction.
+    then: tuple[JobRequest, ...] | None = None
 
 
 class AlikeSettles(Sequence[Settle]):
@@ -322,6 +326,6 @@ def alike(items: Sequence[Settle]) -> AlikeSettles | None:
     verbs, proofs, *said = zip(*map(astuple, items), strict=True)
     jobs, leases, tokens = zip(*proofs, strict=True)
     count = len(jobs)
-    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 3:
+    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 4:
         return AlikeSettles(verbs[0], leases[0], jobs, tokens)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, overload
 
@@ -11,8 +11,15 @@ from tenure.model.durations import Duration, duration_ms, moment_ms
 from tenure.model.ids import NO_ID, job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
 from tenure.model.lifecycle import Reason
-from tenure.model.names import MAX_KEY_BYTES, short_text
+from tenure.model.names import MAX_KEY_BYTES, checked, short_text
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
+
+
+class FlowPart(NamedTuple):
+    """What few jobs have: their place in a flow, checked."""
+
+    #: The queue it goes to; None: that of the call.
+    queue: str | None = None
 
 
 class JobRequest(NamedTuple):
@@ -28,6 +35,7 @@ class JobRequest(NamedTuple):
     headers: dict[str, str] | None = None
     #: What a key that is held with another payload means: KeyConflict, or the job that holds it as a duplicate.
     on_conflict: Literal["error", "keep"] = "error"
+    flow: FlowPart | None = None
 
 
 _PLAIN = tuple(JobRequest(b""))[1:]
@@ -60,7 +68,28 @@ def job_request(job: object) -> JobRequest:
         None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
         checked_headers(headers) if headers else None,
         checked_on_conflict(job.on_conflict),
+        None if job.queue is None else flow_part(job),
     )
+
+
+def flow_part(job: NewJob) -> FlowPart:
+    """Checked. Raises InvalidArgument."""
+    return FlowPart(None if job.queue is None else checked("queue", job.queue))
+
+
+#: How many jobs one delivery may hand over to.
+MAX_THEN = 1_000
+
+
+def follow_ups(jobs: Iterable[object] | None) -> tuple[JobRequest, ...] | None:
+    """The jobs of `ack(then=…)`, checked; None: there are none. Raises InvalidArgument."""
+    if jobs is None:
+        return None
+    if isinstance(jobs, (bytes, NewJob, str)):
+        raise InvalidArgument("then is a list of jobs")
+    found = tuple(map(job_request, jobs))
+    whole_number("the number of jobs in then", len(found), 0, MAX_THEN)
+    return found or None
 
 
 def checked_on_conflict(given: object) -> Literal["error", "keep"]:
@@ -141,6 +170,18 @@ def checked_headers(headers: object) -> dict[str, str]:
 def number(value: object) -> float:
     """The number, or NaN, which no comparison accepts."""
     return float(value) if isinstance(value, (int, float)) else float("nan")
+
+
+class UpcomingRequest(NamedTuple):
+    """Which scheduled jobs: those that become ready after one moment of the calendar and before another."""
+
+    before_ms: int
+    after_ms: int
+    limit: int
+    cursor: str | None
+    #: None: of all.
+    tenant: str | None
+    queues: Collection[str] | None
 
 
 class JobImage(NamedTuple):

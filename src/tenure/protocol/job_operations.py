@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -13,8 +13,9 @@ from tenure.model.explanation import Explanation
 from tenure.model.explanation import explain as explained
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
-from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, any_queues, proof_of
-from tenure.model.names import ANY_QUEUE, JobName, QueueName, checked
+from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
+from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
+from tenure.model.request import UpcomingRequest
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -93,8 +94,21 @@ def claim_waits(call: Call) -> Waiting | None:
 
 
 def settle(call: Call) -> m.SettleReply:
-    outcomes = call.backend.settle(call.name, call.request.settles())
+    items = call.request.settles()
+    if type(items) is list and any(item.then for item in items):
+        _may_hand_over(call, items)
+    outcomes = call.backend.settle(call.name, items)
     return m.SettleReply([None if error is None else problem_of(error) for error in outcomes])
+
+
+def _may_hand_over(call: Call, items: Sequence[Settle]) -> None:
+    """Raise Forbidden or NotFound if the caller may not add jobs to the queues that its items name."""
+    if not call.identity.may("produce"):
+        raise Forbidden("then adds jobs: that takes the scope produce, too")
+    tenant = call.name.tenant
+    for job in [job for item in items for job in item.then or ()]:
+        if job.flow is not None and job.flow.queue is not None:
+            call.identity.queue(job.flow.queue, tenant)
 
 
 def extend(call: Call) -> Extended:
@@ -160,6 +174,13 @@ def list_jobs(call: Call) -> Page:
     return call.backend.list(call.name, query.state, query.limit, query.cursor)
 
 
+def holder(call: Call) -> m.KeyHolder:
+    found = call.backend.holder(call.name, short_text("key", call.request.key, MAX_KEY_BYTES))
+    if found is None:
+        raise NotFound("no job holds that key")
+    return m.KeyHolder(found.hex())
+
+
 def timeline(call: Call) -> m.EventList:
     events = call.backend.timeline(call.name, call.job)
     if not events:
@@ -206,9 +227,8 @@ def list_all(call: Call) -> Page:
 
 def upcoming(call: Call) -> Page:
     query = call.request
-    return call.backend.upcoming(
-        query.before_ms, query.after_ms, query.limit, query.cursor, call.tenant, _asked_queues(call)
-    )
+    asked = query.before_ms, query.after_ms, query.limit, query.cursor
+    return call.backend.upcoming(UpcomingRequest(*asked, call.tenant, _asked_queues(call)))
 
 
 #: Events of one answer: a caller that wants more goes on with the answer's cursor.

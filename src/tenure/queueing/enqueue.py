@@ -7,12 +7,12 @@ from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
-from tenure.errors import KeyConflict, QueueFull, TooLarge
+from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest, PlainRequests, payloads_of
+from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
 from tenure.queueing import quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
@@ -21,12 +21,14 @@ from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, commit
 from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event, seal_state
 
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
+_NO_EXTRAS = (None, None, None)
 _LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
@@ -55,41 +57,50 @@ def planned(
     now = core.time.now_ms()
     if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes:
         _check_size(requests, core.traits.atomic_bytes)
+    alike = len(requests) > 1 and all_plain(requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    if type(requests) is not PlainRequests:
+    if not alike:
         for index, request in enumerate(requests):
+            if request.flow is not None:
+                raise InvalidArgument(
+                    "queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle"
+                )
             if request.key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
             if request.at_ms is not None:
                 moments[index] = core.time.from_calendar(request.at_ms, now)
-    return now, partial(_plan, core, name, requests, core.ids.take(now, len(requests)), keyed, moments)
+    return now, partial(_plan, core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments)
 
 
 def _plan(
     core: Core,
     name: QueueName,
     requests: Sequence[JobRequest],
+    alike: bool,
     drawn: Sequence[bytes],
     keyed: Sequence[Keyed],
     moments: Mapping[int, int],
     unit: UnitOfWork,
 ) -> list[Enqueued]:
-    """`drawn` are ids that the jobs get, once their queue is marked in them; `moments`, when the later ones are ready."""
-    queue = core.registry.find(unit.tx, name) or unit.make_queues([name])[0]
+    """`drawn` are ids that the jobs get, once their queue is marked in them; `moments`, when the later ones are ready.
+
+    `alike`: they are nothing but their payloads.
+    """
+    queue = core.registry.find(unit.tx, name) or unit.queue(name)
     mark = queue.mark
     ids = [job[:6] + mark + job[9:] for job in drawn]
     duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
     if queue.bounded:
         _admit(unit, queue, payloads_of(requests), duplicates)
-    if type(requests) is not PlainRequests or not _put_together(unit, queue, requests.payloads, ids):
+    if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
         _put_rows(unit, queue, requests, ids, moments, duplicates)
     added = len(ids) - len(duplicates)
     if added:
-        counters, adds = queue.counters, unit.tx.adds
-        adds[counters[_WAITING_COUNT]] = added
-        adds[counters[_ENQUEUED_COUNT]] = added
+        counters, add = queue.counters, unit.tx.add
+        add(counters[_WAITING_COUNT], added)
+        add(counters[_ENQUEUED_COUNT], added)
     if keyed:
         hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
     if not duplicates:
@@ -118,7 +129,7 @@ def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[b
         else:
             return False
         begin = end
-    unit.woken[queue.name] = len(ids)
+    unit.wake(queue.name, len(ids))
     unit.in_use(queue.number, 0)
     unit.has_work(queue, now)
     return True
@@ -134,14 +145,13 @@ def _put_rows(
 ) -> None:
     """The rows and the event of each job that is not there yet."""
     now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
-    heads, tiers = queue.enqueued, queue.tiers
+    heads, default_attempts, tiers = queue.enqueued, queue.policy.max_attempts, queue.tiers
     latest, earliest, used = now, NEVER, -1
     for index, (request, job) in enumerate(zip(requests, ids, strict=True)):
         if index in duplicates:
             continue
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, _ = request
-        attempts = max_attempts or queue.policy.max_attempts
-        visible = now + delay_ms if at_ms is None else max(now, moments[index])
+        payload, priority, attempts = request.payload, request.priority, request.max_attempts or default_attempts
+        visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
         if visible > latest:
             latest = visible
         if visible < earliest:
@@ -152,7 +162,7 @@ def _put_rows(
         ref = add_event(pack_event(heads[priority], job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
         row = prefix + job
         flags = due_at = 0
-        if key is None and ttl_ms is None and headers is None and len(payload) <= PART_BYTES:
+        if (request.key, request.ttl_ms, request.headers) == _NO_EXTRAS and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
@@ -161,7 +171,7 @@ def _put_rows(
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
             (READY, tiers[9 - priority] + commit(visible) + job, b""),
         )  # fmt: skip
-    unit.woken[queue.name] = ALL if latest > now else len(ids)
+    unit.wake(queue.name, ALL if latest > now else len(ids))
     unit.has_work(queue, earliest)
 
 
@@ -197,7 +207,7 @@ def _admit(
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)
     if limit is not None and more:
-        waiting = records.decode_count(unit.tx.get(keyspace.COUNTERS, queue.counters[Counter.WAITING]))
+        waiting = unit.counted(queue.counters[Counter.WAITING])
         if waiting + more > limit:
             raise QueueFull(str(queue.name), waiting, limit)
     if meter:
@@ -236,18 +246,23 @@ def _find_duplicates(
 
 def holders(unit: UnitOfWork, queue: RegisteredQueue, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
     """Who holds these keys now: the job, and the digest of its payload."""
-    rows = unit.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
+    return holders_at(unit.tx, queue.number, unit.now, keys)
+
+
+def holders_at(reader: Reader, queue: int, now_ms: int, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+    """Who holds these keys of a queue (by its number) at a time."""
+    rows = reader.get_many(keyspace.DEDUP, [keyspace.of_queue(queue, key) for key in keys])
     found: dict[bytes, tuple[bytes, bytes]] = {}
     lapsed: list[tuple[bytes, records.DedupRecord]] = []
     for key, raw in zip(keys, rows, strict=True):
         if raw is not None:
             record = records.decode_dedup(raw)
-            if record.until_ms > unit.now:
+            if record.until_ms > now_ms:
                 found[key] = (record.job, record.payload_digest)
             else:
                 lapsed.append((key, record))
     # Past its window a key is still held by a job that has not ended.
-    states = unit.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
+    states = reader.get_many(keyspace.STATE, [keyspace.of_queue(queue, r.job) for _, r in lapsed])
     for (key, record), raw in zip(lapsed, states, strict=True):
         if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
             found[key] = (record.job, record.payload_digest)

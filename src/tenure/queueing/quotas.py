@@ -55,7 +55,8 @@ def admit(unit: UnitOfWork, queue: RegisteredQueue, jobs: int, weight: int, *, b
     if record is None or not (jobs or weight):
         return
     quota = record.quota
-    waiting, used = quota_usage.usage(tx, record.number)
+    waiting = unit.counted(keyspace.counter(record.number, Usage.JOBS))
+    used = unit.counted(keyspace.counter(record.number, Usage.STORED))
     if quota.max_waiting is not None and waiting + jobs > quota.max_waiting:
         raise QuotaExceeded(tenant, "waiting jobs", waiting, quota.max_waiting)
     if quota.max_bytes is not None and used + weight > quota.max_bytes:
@@ -154,13 +155,13 @@ def draw(core: Core, tenant: str, requests: int) -> int:
 
 
 def _spend(unit: UnitOfWork, meter: int, kind: Limit, rate: Rate, count: int, tenant: str) -> None:
-    full_at = _full_at(unit.tx, meter, kind)
+    full_at = records.decode_bucket(unit.row(keyspace.LIMITS, keyspace.limit(kind, meter)))
     # A batch larger than the bucket goes when the bucket is full, and is paid off afterwards.
     needed = min(count, rate.capacity)
     if rate.free(full_at, unit.now) < needed:
         raise RateLimited(tenant, (rate.free_at_ms(full_at, needed) - unit.now) / 1000)
     full = records.encode_bucket(rate.take(full_at, unit.now, count))
-    unit.tx.put(keyspace.LIMITS, keyspace.limit(kind, meter), full)
+    unit.put_row(keyspace.LIMITS, keyspace.limit(kind, meter), full)
 
 
 def _full_at(reader: Reader, meter: int, kind: Limit) -> int:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
 from tenure.model.ids import MARK, NO_ID
-from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
+from tenure.model.lease import Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
 from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
+from tenure.queueing.handover import put_follow_ups
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.job_rows import read_states
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
@@ -54,34 +55,27 @@ def _settle(
         return [LeaseLost(item.proof.job.hex(), item.proof.token, "there is no such job") for item in items]
     if len(items) > 1 and not queue.retention_ms and _remove_together(unit, queue, items):
         return [None] * len(items)
-    outcomes: list[TenureError | None] = []
-    leases: dict[bytes, OpenLease] = {}
-    count = 0
-    jobs = items.jobs if type(items) is AlikeSettles else [item.proof.job for item in items]
-    for item, found in zip(items, read_states(tx.reader, queue.prefix, jobs), strict=True):
-        state = _held(unit, queue, item.proof, found, leases)
-        if isinstance(state, TenureError):
-            outcomes.append(state)
-            continue
-        outcomes.append(None)
-        count += 1
+    outcomes, held, leases = _judge(unit, queue, items)
+    handing_over = [item for item, _ in held if item.then is not None]
+    if handing_over:
+        put_follow_ups(core, unit, name, handing_over)  # first, since it reads counters that settling changes
+    for item, state in held:
         if item.verb == "ack":
             if queue.retention_ms or item.result is not None:
                 _keep_done(unit, queue, item.proof.job, state, item.result)
             else:
                 _remove_done(unit, queue, item.proof.job, state)
         elif item.verb == "release":
-            again = state._replace(attempt=state.attempt - 1)
-            give_back(unit, queue, item.proof.job, again, Change.RELEASED, state.lease)
+            _release(unit, queue, item.proof.job, state, item.delay_ms)
         else:
-            _failed(unit, queue, item, state, (roll + count * _ROLL_STEP) % 1)
+            roll = (roll + _ROLL_STEP) % 1
+            _failed(unit, queue, item, state, roll)
     for lease, (record, settled) in leases.items():
-        if settled:
-            close_jobs(tx, queue.number, lease, record, len(settled))
-    if count:
-        tx.adds[queue.counters[_LEASED_COUNT]] = -count
+        close_jobs(tx, queue.number, lease, record, len(settled))
+    if held:
+        tx.add(queue.counters[_LEASED_COUNT], -len(held))
         if queue.limited:
-            unit.freed(queue, count)
+            unit.freed(queue, len(held))
     return outcomes
 
 
@@ -118,37 +112,45 @@ def _remove_together(unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[S
 
 
 class OpenLease(NamedTuple):
-    """A lease of the call, and the jobs that the call has settled under it."""
+    """A live lease of the call, and the jobs that the call settles under it."""
 
     record: LeaseRecord
     settled: set[bytes]
 
 
-def _held(
-    unit: UnitOfWork,
-    queue: RegisteredQueue,
-    proof: Proof,
-    state: StateRecord | Corrupt | None,
-    leases: dict[bytes, OpenLease],
-) -> StateRecord | TenureError:
-    """The job's state, if the proof holds it; else why not. `leases` are those that the call has met so far."""
-    job, lease, token = proof
-    if type(state) is not StateRecord:
-        return state if isinstance(state, Corrupt) else LeaseLost(job.hex(), token, "it is no longer there")
-    if state.lease != lease or state.token != token or state.state != _LEASED:
-        return _not_held(state, job, lease, token)
-    found = leases.get(lease)
-    if found is None:
-        record = read_lease(unit.tx.reader, queue.number, lease)
-        if record is None:
-            raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
-        found = leases[lease] = new_tuple(OpenLease, (record, set()))
-    if found.record.expires_at_ms <= unit.now:
-        return LeaseLost(job.hex(), token, "its lease has expired")
-    if job in found.settled:
-        return AlreadySettled(job.hex(), token)
-    found.settled.add(job)
-    return state
+def _judge(
+    unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[Settle]
+) -> tuple[list[TenureError | None], list[tuple[Settle, StateRecord]], dict[bytes, OpenLease]]:
+    """Which of the items hold their job: the outcomes so far, those that do with their states, and their leases."""
+    reader = unit.tx.reader
+    outcomes: list[TenureError | None] = []
+    held: list[tuple[Settle, StateRecord]] = []
+    leases: dict[bytes, OpenLease] = {}
+    for item, state in zip(items, read_states(reader, queue.prefix, [i.proof.job for i in items]), strict=True):
+        job, lease, token = item.proof
+        if type(state) is not StateRecord:
+            gone = LeaseLost(job.hex(), token, "it is no longer there")
+            outcomes.append(state if isinstance(state, Corrupt) else gone)
+            continue
+        if state.lease != lease or state.token != token or state.state != _LEASED:
+            outcomes.append(_not_held(state, job, lease, token))
+            continue
+        found = leases.get(lease)
+        if found is None:
+            record = read_lease(reader, queue.number, lease)
+            if record is None:
+                raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+            if record.expires_at_ms <= unit.now:
+                outcomes.append(LeaseLost(job.hex(), token, "its lease has expired"))
+                continue
+            found = leases[lease] = new_tuple(OpenLease, (record, set()))
+        if job in found.settled:
+            outcomes.append(AlreadySettled(job.hex(), token))
+            continue
+        found.settled.add(job)
+        held.append((item, state))
+        outcomes.append(None)
+    return outcomes, held, leases
 
 
 def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> LeaseLost:
@@ -203,6 +205,14 @@ def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: Stat
 
 
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _release(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord, delay_ms: int | None) -> None:
+    """Back at its place in the queue, or (a snooze) ready after a delay; the delivery does not count."""
+    state = state._replace(attempt=state.attempt - 1)
+    if delay_ms is not None:
+        state = state._replace(visible_at_ms=unit.now + delay_ms)
+    give_back(unit, queue, job, state, Change.RELEASED, state.lease)
 
 
 def _failed(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, state: StateRecord, roll: float) -> None:
@@ -318,9 +328,10 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
         queue = core.registry.find(tx, name)
         if queue is None:
             raise LeaseLost(proof.job.hex(), proof.token)
-        state = _held(unit, queue, proof, read_states(tx.reader, queue.prefix, [proof.job])[0], {})
-        if not isinstance(state, StateRecord):
-            raise state
+        outcomes, held, _ = _judge(unit, queue, (Settle("ack", proof),))
+        if outcomes[0] is not None:
+            raise outcomes[0]
+        state = held[0][1]
         notes = read_notes(tx, queue.number, proof.job, state)
         flags = state.flags | write_notes(
             tx, queue.number, proof.job, Notes(notes.error, fraction, note, notes.result, notes.result_bytes)

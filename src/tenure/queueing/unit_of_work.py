@@ -42,6 +42,8 @@ class UnitOfWork:
     _texts: list[bytes] | None = None
     _texts_bytes = 0
     _meters: dict[int, int] | None = None
+    _made: dict[QueueName, RegisteredQueue] | None = None
+    _rows: dict[tuple[int, bytes], bytes | None] | None = None
     #: Queues that get a turn by this transaction, by number.
     offers: dict[int, Offer] | None = None
 
@@ -169,6 +171,10 @@ class UnitOfWork:
         else:
             self.woken[name] = self.woken.get(name, 0) + 1
 
+    def wake(self, name: QueueName, waiters: int) -> None:
+        """So many waiters of a queue look again."""
+        self.woken[name] = self.woken.get(name, 0) + waiters
+
     def has_work(self, queue: RegisteredQueue, visible_at_ms: int) -> None:
         """The queue has a job from this moment on: claims from any queue look there, in its turn."""
         known = self._core.turns
@@ -211,15 +217,40 @@ class UnitOfWork:
             meter = self._meters[queue] = 0 if found is None else found.meter
         return meter
 
+    # ── rows that a call may change more than once ───────────────────────────────────────────────────────────────────
+
+    def row(self, space: int, key: bytes) -> bytes | None:
+        """A row as this transaction leaves it so far: the transaction itself never reads what it wrote."""
+        if self._rows is None:
+            self._rows = {}
+        if (space, key) not in self._rows:
+            self._rows[space, key] = self.tx.get(space, key)
+        return self._rows[space, key]
+
+    def put_row(self, space: int, key: bytes, value: bytes) -> None:
+        """Write a row that `row` may be asked for again."""
+        if self._rows is None:
+            self._rows = {}
+        self._rows[space, key] = value
+        self.tx.put(space, key, value)
+
+    def counted(self, key: bytes) -> int:
+        """A row of `counters`, with what this transaction adds to it so far."""
+        return records.decode_count(self.row(keyspace.COUNTERS, key)) + self.tx.adds.get(key, 0)
+
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: QueueName) -> RegisteredQueue:
         """The queue of that name, made if it is not there."""
         found = self._core.registry.find(self.tx, name)
+        if found is None and self._made is not None:
+            found = self._made.get(name)
         return found if found is not None else self.make_queues([name])[0]
 
     def make_queues(self, names: Sequence[QueueName]) -> list[RegisteredQueue]:
-        raw = self.tx.get(keyspace.META, NEXT_QUEUE)
+        if self._made is None:
+            self._made = {}
+        raw = self.row(keyspace.META, NEXT_QUEUE)
         number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
         made = []
         for name in names:
@@ -228,9 +259,10 @@ class UnitOfWork:
             meter = 0 if raw is None else records.decode_struct(records.QuotaRecord, raw, "a quota").number
             given = number if before is None else before.number
             made.append(self.save_queue(records.QueueRecord(given, *name, Policy(), meter=meter)))
+            self._made[name] = made[-1]
             self.event(Change.QUEUE_CREATED, given, text=_pack_queue_event((name.tenant, name.queue)))
             number += before is None
-        self.tx.put(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
+        self.put_row(keyspace.META, NEXT_QUEUE, records.encode_struct(records.NumberRecord(number)))
         return made
 
     def save_queue(self, record: records.QueueRecord) -> RegisteredQueue:

@@ -10,6 +10,7 @@ import pytest
 
 from tenure.api.store import Store
 from tenure.clock import ManualClock
+from tenure.errors import InvalidArgument
 from tenure.model.job import NewJob
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
@@ -32,6 +33,25 @@ def store(server: Server, clock: ManualClock) -> Iterator[Store]:
         yield made
         report = made.check()
         assert report.clean, report.findings
+
+
+def test_then_stays_in_the_partition_of_its_delivery(store: Store) -> None:
+    queue = store.queue("work")
+    refused = 0
+    for number in range(32):
+        queue.enqueue(b"parent")
+        (delivery,) = queue.claim()
+        try:
+            queue.ack(delivery, then=[NewJob(b"keyed", key=f"k{number}")])
+        except InvalidArgument as error:
+            if "partition" not in str(error):
+                raise
+            refused += 1
+            queue.ack(delivery, then=[b"plain"])
+        (child,) = queue.claim()
+        assert child.job[15] == delivery.job[15]
+        queue.ack(child)
+    assert 0 < refused < 32
 
 
 def test_every_job_is_delivered_once_from_whichever_partition(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tenure.backends.redis.constants import OUTCOMES, VERDICTS
 from tenure.backends.redis.core import Core
+from tenure.backends.redis.handover import ack_and_enqueue
 from tenure.backends.redis.records import DELIVERY, SETTLE, decode_body, encode_progress, encode_result
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, LeaseLost, TenureError
@@ -187,6 +188,8 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
     queue = core.shards.find(name)
     if queue is None:
         return [_outcome(ord(OUTCOMES["gone"]), item.proof) for item in items]
+    if any(item.then for item in items):
+        return _settle_and_hand_over(core, name, queue, items)
     if len(queue.shards) == 1:
         return _settle(core, queue.shards[0], items)
     outcomes: list[TenureError | None] = [None] * len(items)
@@ -200,6 +203,22 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
     return outcomes
 
 
+def _settle_and_hand_over(
+    core: Core, name: QueueName, queue: RegisteredQueue, items: Sequence[Settle]
+) -> list[TenureError | None]:
+    """Items with jobs to enqueue, one step each; then the others."""
+    outcomes: list[TenureError | None] = [None] * len(items)
+    for index, item in enumerate(items):
+        if item.then:
+            code = ack_and_enqueue(core, name, queue, queue.shard_of(item.proof.job), item)
+            outcomes[index] = _outcome(ord(code), item.proof)
+    rest = [index for index, item in enumerate(items) if not item.then]
+    if rest:
+        for index, outcome in zip(rest, settle(core, name, [items[index] for index in rest]), strict=True):
+            outcomes[index] = outcome
+    return outcomes
+
+
 def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureError | None]:
     if all(item.verb == "ack" and item.result is None for item in items):
         packed = b"".join([SETTLE.pack(VERDICTS["ack"], *item.proof) for item in items])
@@ -209,7 +228,7 @@ def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureErr
     for index, item in enumerate(items):
         rows.append(SETTLE.pack(VERDICTS[item.verb], *item.proof))
         text = item.error
-        if item.verb == "nack" or text is not None or item.result is not None:
+        if item.verb == "nack" or text is not None or item.result is not None or item.delay_ms is not None:
             raw = text.encode("utf-8", "replace") if text is not None else None
             if item.verb == "ack":
                 raw = None if item.result is None else encode_result(item.result)

@@ -76,6 +76,7 @@ def open_redis(
         journal="queue",
         quotas=False,
         any_queue=False,
+        flows=False,
         grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks

@@ -70,6 +70,8 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
     size = _JOB_OVERHEAD * len(requests)
     for request in requests:
         size += len(request[0])
+        if request.flow is not None:
+            raise InvalidArgument("queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle")
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
     known = _known_before(core, queue, requests) if core.filters.keys is not None else {}
@@ -81,7 +83,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
 
 
 def _enqueue(core: Core, name: QueueName, queue: RegisteredQueue, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    packed = _pack(core, queue, requests)
+    packed = pack(core, queue, requests)
     if len(packed) == 1:
         return _send(core, name, requests, packed[0])
     answers: dict[int, Enqueued] = {}
@@ -116,16 +118,16 @@ def _known_before(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequ
     return known
 
 
-def _pack(
-    core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chunk: int | None = None
-) -> list[_Packed]:
+def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:
     wall = core.clock.wall_ms()
     # A chunk that is published again must meet its marker: it always goes to the same partition.
     anywhere = core.choose_shard(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
         return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
     packed: dict[int, _Packed] = {}
-    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict) in enumerate(requests):
+    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict, _) in enumerate(
+        requests
+    ):
         if at_ms is not None:
             delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
         raw_key = key.encode() if key is not None else b""
@@ -147,7 +149,7 @@ def _pack(
     return list(packed.values())
 
 
-def _arguments(name: QueueName, part: _Packed) -> list[Arg]:
+def arguments(name: QueueName, part: _Packed) -> list[Arg]:
     wishes = part.wishes[0] if len(set(part.wishes)) == 1 else b"".join(part.wishes)
     return [
         created_text(name), FIRST_RULES, os.urandom(4), part.shard.partition, len(part.indexes), wishes,
@@ -155,7 +157,7 @@ def _arguments(name: QueueName, part: _Packed) -> list[Arg]:
     ]  # fmt: skip
 
 
-def _refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, reply: list[Any]) -> TenureError:
+def refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, reply: list[Any]) -> TenureError:
     if reply[1] == b"full":
         return QueueFull(str(name), int(reply[2]), int(reply[3]))
     conflicts = []
@@ -167,9 +169,9 @@ def _refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, rep
 
 
 def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Packed) -> list[Enqueued]:
-    reply = core.call_once(part.shard.base, "enqueue", *_arguments(name, part))
+    reply = core.call_once(part.shard.base, "enqueue", *arguments(name, part))
     if reply[0] == b"E":
-        raise _refusal(name, requests, part, reply)
+        raise refusal(name, requests, part, reply)
     prefix, there = reply
     count = len(part.indexes)
     tail = bytes((part.shard.partition,))
@@ -224,9 +226,9 @@ def publish(
     recorded: list[Refusal] = []
     for part, left_out in _with_refusals(core, name, requests, wanted, refused, chunk) if requests else ():
         said = msgspec.msgpack.encode(left_out) if left_out else b""
-        reply = core.call_once(part.shard.base, "publish", *_arguments(name, part), key, chunk, said, UNFINISHED_MS)
+        reply = core.call_once(part.shard.base, "publish", *arguments(name, part), key, chunk, said, UNFINISHED_MS)
         if reply[0] == b"E":
-            error = _refusal(name, wanted, part, reply)
+            error = refusal(name, wanted, part, reply)
             raise error.at(accepted) if isinstance(error, KeyConflict) else error
         fresh = fresh or bool(reply[0])
         jobs, duplicates = jobs + reply[1], duplicates + reply[2]
@@ -247,7 +249,7 @@ def _with_refusals(
 ) -> list[tuple[_Packed, list[Refusal]]]:
     """The chunk's jobs by partition, each with the refusals of that partition, which its marker records."""
     queue = core.shards.find_or_register(name)
-    packed = {part.shard.partition: part for part in _pack(core, queue, wanted, chunk)} if wanted else {}
+    packed = {part.shard.partition: part for part in pack(core, queue, wanted, chunk)} if wanted else {}
     left_out: dict[int, list[Refusal]] = {}
     for refusal in refused:
         shard = queue.shard_of(digest(str(requests[refusal.index].key).encode()))

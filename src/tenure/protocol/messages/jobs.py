@@ -24,8 +24,17 @@ from tenure.model.lease import (
     proof_of,
     proofs_of,
 )
-from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
-from tenure.model.request import JobRequest, all_plain, checked_bytes, checked_headers, job_request, payloads_of
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, checked, short_text
+from tenure.model.request import (
+    MAX_THEN,
+    FlowPart,
+    JobRequest,
+    all_plain,
+    checked_bytes,
+    checked_headers,
+    job_request,
+    payloads_of,
+)
 from tenure.model.request import job_requests as plain_or_checked
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.protocol.messages.base import DurationMs, PositiveMs, Problem, Request, TimeMs, checked_text
@@ -47,6 +56,8 @@ class JobBody(Request, gc=False):
     headers: dict[str, str] | None = None
     #: What a key means that another payload holds: an error, or that job is kept and answered with.
     on_conflict: Literal["error", "keep"] = "error"
+    #: Of a job in `then`: the queue it goes to, if not the one that the request names.
+    queue: str | None = None
 
     def checked(self) -> JobRequest:
         payload = self.payload
@@ -64,6 +75,7 @@ class JobBody(Request, gc=False):
             self.ttl_ms,
             checked_headers(self.headers) if self.headers else None,
             self.on_conflict,
+            None if self.queue is None else FlowPart(checked("queue", self.queue)),
         )
 
     def _from_text(self) -> bytes:
@@ -75,8 +87,11 @@ class JobBody(Request, gc=False):
 
     @classmethod
     def of(cls, job: JobRequest) -> JobBody:
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict = job
-        return cls(payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict)
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow = job
+        return cls(
+            payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict,
+            None if flow is None else flow.queue,
+        )  # fmt: skip
 
 
 #: Jobs in one request: each as it is described, or, where there is nothing to say of it, its payload alone.
@@ -301,20 +316,26 @@ class SettleItem(Request, gc=False):
     receipt: str
     result: bytes | None = None
     error: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
+    #: With nack, and with release: a snooze.
     delay_ms: DurationMs | None = None
+    #: With ack: jobs that are enqueued in the same transaction.
+    then: Annotated[list[JobBody | bytes], Meta(max_length=MAX_THEN)] | None = None
 
     def checked(self) -> Settle:
         if self.result is not None and self.verb != "ack":
             raise InvalidArgument("a result goes with ack only")
-        if self.delay_ms is not None and self.verb != "nack":
-            raise InvalidArgument("a delay goes with nack only")
+        if self.delay_ms is not None and self.verb not in ("nack", "release"):
+            raise InvalidArgument("a delay goes with nack and release only")
+        if self.then is not None and self.verb != "ack":
+            raise InvalidArgument("then goes with ack only")
         if self.error is not None:
             if self.verb not in ("nack", "fail"):
                 raise InvalidArgument("an error goes with nack and fail only")
             checked_text("error", self.error)
         if self.result is not None:
             checked_bytes("result", self.result)
-        return Settle(self.verb, proof_of(self.receipt), self.result, self.error, self.delay_ms)
+        then = tuple(job_requests(self.then)) if self.then else None
+        return Settle(self.verb, proof_of(self.receipt), self.result, self.error, self.delay_ms, then)
 
 
 class SettleAlike(Request):
@@ -348,7 +369,7 @@ class SettleBody(Request):
         proofs = proofs_of([item.receipt for item in items])
         return [
             Settle(item.verb, proof)
-            if item.result is None and item.error is None and item.delay_ms is None
+            if item.result is None and item.error is None and item.delay_ms is None and item.then is None
             else item.checked()
             for item, proof in zip(items, proofs, strict=True)
         ]
@@ -360,10 +381,11 @@ class SettleBody(Request):
             return cls(None, SettleAlike(same.verb, same.lease.hex(), b"".join(same.jobs), same.tokens))  # type: ignore[arg-type]
         made = []
         held = text = None
-        for verb, (job, lease, token), result, error, delay_ms in map(astuple, items):
+        for verb, (job, lease, token), result, error, delay_ms, then in map(astuple, items):
             if lease is not held:
                 held, text = lease, lease.hex()
-            made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms))
+            jobs = None if then is None else job_bodies(then)
+            made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms, jobs))
         return cls(made)
 
 

@@ -232,6 +232,11 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
             item: dict[str, object] = {"verb": verb, "receipt": await self._receipt(one.id, one.lease, one.token)}
             if one.result:
                 item["result"] = bytes(one.result)
+            if one.then:
+                self._calls.check_many("then", len(one.then))
+                item["then"] = [_job(each) for each in one.then]
+            if verb == "release" and one.delayMillis >= 0:
+                item["delay_ms"] = one.delayMillis
             items.append(
                 item | (_error_and_delay(one) if verb == "nack" else {"error": one.error} if one.error else {})
             )
@@ -291,6 +296,7 @@ def _job(item: Any) -> dict[str, object]:
         "max_attempts": item.maxAttempts,
         "ttl_ms": item.ttlMillis,
         "headers": {header.name: header.value for header in item.headers},
+        "queue": item.queue,
     }
     return job | {name: value for name, value in more.items() if value}
 

@@ -59,6 +59,7 @@ struct Item {
   maxAttempts @5 :UInt32; # 0: the queue's policy
   ttlMillis @6 :UInt64;   # 0: none
   headers @7 :List(Header);
+  queue @8 :Text;      # of an item in `then`: the queue it goes to; empty: the one that is called
 }
 
 struct Header {
@@ -85,7 +86,8 @@ struct Settlement {
   token @3 :UInt64;    # as polled; 0: looked up, at the cost of a read
   result @4 :Data;     # with ack; empty: none
   error @5 :Text;      # with nack and fail
-  delayMillis @6 :Int64 = -1; # with nack; -1: the policy's
+  delayMillis @6 :Int64 = -1; # with nack; -1: the policy's. With release, 0 or more: a snooze
+  then @7 :List(Item); # with ack: items that are added in the same transaction
 }
 
 enum Verb {

@@ -48,6 +48,7 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
   end
   if verb == VERDICT.RELEASE then
     s.attempt = s.attempt - 1
+    if extra.delay then s.visible = b.now + extra.delay end
     return L.give_back(b, id, s, CHANGE.RELEASED, lease, '')
   end
   if extra.text then L.set_error(b, id, s, extra.text) end
@@ -162,6 +163,28 @@ verbs.settle = function(keys, args)
   L.bulk('HDEL', b.base .. ':state', gone)
   for lease, n in pairs(closed) do L.close_jobs(b, lease, leases[lease], n) end
   return L.finish(b, {concat(codes)})
+end
+
+-- An ack (FORMAT.SETTLE), "1" if a result follows or "0", the sealed result; then the arguments of `enqueue`.
+-- Both are decided before either is written: the enqueue refuses first, and the ack was judged by then.
+verbs.settle_then = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  if not b.there then return {OUTCOME.GONE} end
+  local _, id, lease, token = unpack_(FORMAT.SETTLE, args[4])
+  local leases = {}
+  local s, code = L.judge(b, call('HGET', b.base .. ':state', id), id, lease, token, leases)
+  if not s then return {code} end
+  local jobs = {args[1], args[2], args[3]}
+  for at = 7, #args do jobs[at - 3] = args[at] end
+  local no = L.enqueue(b, jobs)
+  if no then return no end
+  local gone = {}
+  L.settle_one(b, VERDICT.ACK, id, s, {roll = 0, text = args[5] == '1' and args[6] or nil}, L.rules(b), gone)
+  L.bulk('HDEL', b.base .. ':jobs', gone)
+  L.bulk('HDEL', b.base .. ':state', gone)
+  L.close_jobs(b, lease, leases[lease], 1)
+  return L.finish(b, {OUTCOME.SETTLED})
 end
 
 -- The same for calls that carry large results: a full server refuses those (library.py, WHEN_FULL).
