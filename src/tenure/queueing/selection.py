@@ -16,7 +16,7 @@ from tenure.queueing.leases import whole_payload
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage.keyspace import READY, READY_JOB, ready
-from tenure.storage.records import JobRecord, StateRecord, new_tuple
+from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, new_tuple
 
 _WAITING = int(State.WAITING)
 
@@ -39,7 +39,6 @@ class Selection(msgspec.Struct):
     """Jobs that a claim takes, and what was wrong on the way."""
 
     jobs: list[Selected] = []
-
     payload_bytes: int = 0
     #: Jobs past their ttl; ready rows without a job; damage.
     expired: list[tuple[bytes, StateRecord]] = []
@@ -47,6 +46,10 @@ class Selection(msgspec.Struct):
     damaged: list[Corrupt] = []
     #: The last ready row that was looked at, if as many were passed over as may be.
     stopped: bytes | None = None
+    #: Nothing was found, and something was moved or cleared: the caller commits, and looks again (`group_selection`).
+    again: bool = False
+    #: Rows of `group_ready` without a job.
+    group_orphans: list[bytes] = []
 
     @property
     def passed_over(self) -> int:
@@ -82,7 +85,7 @@ def select(
                 at = wanted * random.randrange(len(keys) // wanted)
                 keys = keys[at : at + wanted]
             whole = len(keys) == wanted
-            if not _read(unit, queue, request.max_bytes, keys, found, inspect):
+            if not read_rows(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
             wanted = request.limit - len(found.jobs)
             if not wanted:
@@ -93,7 +96,7 @@ def select(
     return found
 
 
-def _read(
+def read_rows(
     unit: UnitOfWork, queue: RegisteredQueue, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
 ) -> bool:
     """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
@@ -107,7 +110,7 @@ def _read(
             and type(record) is JobRecord
             and state.state == _WAITING
             and not (state.due_at_ms and state.due_at_ms <= now)
-            and key == ready(number, state.priority, state.visible_at_ms, job)
+            and key == ready(number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP)
         ):
             if max_bytes is not None and found.jobs and found.payload_bytes + record.payload_bytes > max_bytes:
                 return False
@@ -148,7 +151,9 @@ def _pass_over(
         found.damaged.append(state)
     elif isinstance(record, Corrupt):
         found.damaged.append(record)
-    elif state.state == _WAITING and key == ready(number, state.priority, state.visible_at_ms, job):
+    elif state.state == _WAITING and key == ready(
+        number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP
+    ):
         found.expired.append((job, state))
     else:
         found.orphans.append(key)

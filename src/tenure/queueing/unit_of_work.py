@@ -16,6 +16,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
+from tenure.queueing.groups import GroupChanges
 from tenure.queueing.queue_turns import NEVER, Offer
 from tenure.queueing.registry import NEXT_QUEUE, RegisteredQueue, registered
 from tenure.storage import keyspace, records
@@ -44,6 +45,7 @@ class UnitOfWork:
     _meters: dict[int, int] | None = None
     _made: dict[QueueName, RegisteredQueue] | None = None
     _rows: dict[tuple[int, bytes], bytes | None] | None = None
+    _groups: GroupChanges | None = None
     #: Queues that get a turn by this transaction, by number.
     offers: dict[int, Offer] | None = None
 
@@ -217,6 +219,13 @@ class UnitOfWork:
             meter = self._meters[queue] = 0 if found is None else found.meter
         return meter
 
+    @property
+    def groups(self) -> GroupChanges:
+        """What happens to groups."""
+        if self._groups is None:
+            self._groups = GroupChanges(self)
+        return self._groups
+
     # ── rows that a call may change more than once ───────────────────────────────────────────────────────────────────
 
     def row(self, space: int, key: bytes) -> bytes | None:
@@ -277,6 +286,8 @@ class UnitOfWork:
 
     def finish(self) -> None:
         """Write the journal, and the turns that queues get. Called once, by `Core.write`."""
+        if self._groups is not None:
+            self._groups.finish()
         if self.offers is not None:
             self._core.turns.offer(self, self.offers)
         events, tx = self._events, self.tx
