@@ -60,6 +60,7 @@ def planned(
     alike = len(requests) > 1 and all_plain(requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
+    grouped: list[tuple[str, int]] = []
     if not alike:
         for index, request in enumerate(requests):
             if request.flow is not None:
@@ -71,7 +72,9 @@ def planned(
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
             if request.at_ms is not None:
                 moments[index] = core.time.from_calendar(request.at_ms, now)
-    return now, partial(_plan, core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments)
+            if request.group is not None:
+                grouped.append((request.group, request.priority))
+    return now, partial(_plan, core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
 
 
 def _plan(
@@ -82,11 +85,12 @@ def _plan(
     drawn: Sequence[bytes],
     keyed: Sequence[Keyed],
     moments: Mapping[int, int],
+    grouped: Sequence[tuple[str, int]],
     unit: UnitOfWork,
 ) -> list[Enqueued]:
     """`drawn` are ids that the jobs get, once their queue is marked in them; `moments`, when the later ones are ready.
 
-    `alike`: they are nothing but their payloads.
+    `alike`: they are nothing but their payloads. `grouped`: group and priority of those that have a group.
     """
     queue = core.registry.find(unit.tx, name) or unit.queue(name)
     mark = queue.mark
@@ -94,8 +98,8 @@ def _plan(
     duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
     if queue.bounded:
         _admit(unit, queue, payloads_of(requests), duplicates)
-    if not alike:
-        queue = groups.expect(unit, queue, _grouped(requests))
+    if grouped:
+        queue = groups.expect(unit, queue, grouped)
     if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
         _put_rows(unit, queue, requests, ids, moments, duplicates)
     added = len(ids) - len(duplicates)
@@ -111,11 +115,6 @@ def _plan(
         Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
         for index, job in enumerate(ids)
     ]
-
-
-def _grouped(requests: Sequence[JobRequest]) -> list[tuple[str, int]]:
-    """Group and priority of the jobs that have a group."""
-    return [(request.group, request.priority) for request in requests if request.group is not None]
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
