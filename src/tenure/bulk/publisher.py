@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -185,11 +186,10 @@ class _Publisher:
         pause = _LOOK[0]
         self._hold_back(queue, len(jobs), deadline)
         refused: list[Refusal] = []
+        publish = partial(self._staged.publish_checked, number, queue, jobs, refused)
         while True:
             try:
-                published, _ = self._store.backend.deferring(
-                    lambda: self._staged.publish_checked(number, queue, jobs, refused)
-                )
+                published, _ = self._store.backend.deferring(publish)
                 return published
             except QueueFull:
                 # The queue's own limit: with `maxWaiting` the writer waits there too, else the write fails.
