@@ -21,7 +21,7 @@ from tenure.model.job import Enqueued, NewJob
 from tenure.model.rate import Rate
 from tenure.protocol.tracing import tracing
 from tenure.worker import app_loader
-from tenure.worker.codec import Codec, Encoding
+from tenure.worker.codec import Codec, Encoding, is_json, open_envelope
 from tenure.worker.context import CurrentJob, CurrentJobScope, running_job
 from tenure.worker.handles import AsyncHandle, Handle, InlineHandle
 from tenure.worker.outcomes import FailureRules
@@ -50,6 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
+    #: A group's name, or a function of the call's arguments that returns one.
+    group: str | Callable[..., str] | None = None
 
 
 _OPTION_NAMES = frozenset(Options.__struct_fields__)
@@ -88,6 +90,10 @@ class Task(Generic[P, C, R]):
     @property
     def queue(self) -> str:
         return self._options.queue or self.app.queue
+
+    @property
+    def tenant(self) -> str:
+        return self._options.tenant or self.app.tenant
 
     @property
     def codec(self) -> Codec:
@@ -130,6 +136,7 @@ class Task(Generic[P, C, R]):
         max_attempts: int | None = None,
         ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | Callable[..., str] | None = None,
     ) -> Task[P, C, R]:
         """The same task, enqueued otherwise: `send.options(delay=30, priority=9).delay(...)`."""
         given = {name: value for name, value in locals().items() if name in _OPTION_NAMES and value is not None}
@@ -150,6 +157,12 @@ class Task(Generic[P, C, R]):
         return Handle(self, queue, added.id, added.duplicate)
 
     enqueue = delay
+
+    def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The call as a job that is not enqueued: for an outbox. Raises InvalidArgument for what cannot be sent."""
+        job = self._job(self.codec.encode_call(args, kwargs), args, kwargs)
+        job = job if isinstance(job, NewJob) else NewJob(job)
+        return msgspec.structs.replace(job, on_conflict="keep") if self._first_job_wins else job
 
     def map(self, calls: Iterable[Any]) -> list[Handle[R]]:
         """Many calls in one transaction: each a tuple of arguments, a dict of them, or the only argument."""
@@ -173,13 +186,12 @@ class Task(Generic[P, C, R]):
 
         Without `queue` it is looked for in the task's queue, then in the other queues of the app's tasks.
         """
-        named = None if queue is None else self.app.store.queue(queue, self._options.tenant or self.app.tenant)
+        named = None if queue is None else self.app.store.queue(queue, self.tenant)
         return Handle(self, named, job_id)
 
     def possible_queues(self) -> list[Queue]:
         """Where a job of this task may be, the likeliest first."""
-        tenant = self._options.tenant or self.app.tenant
-        return [self.app.store.queue(name, tenant) for name in dict.fromkeys([self.queue, *self.app.queues()])]
+        return [self.app.store.queue(name, self.tenant) for name in dict.fromkeys([self.queue, *self.app.queues()])]
 
     @property
     def aio(self) -> AsyncTask[P, R]:
@@ -191,13 +203,18 @@ class Task(Generic[P, C, R]):
     ) -> Handle[R]:
         """Enqueue a call that is encoded already: for the command line and the schedule."""
         o = self._options
-        job = NewJob(payload, o.delay, o.at, o.priority, key or o.key, o.max_attempts, o.ttl, headers or o.headers)
+        group = None
+        if o.group is not None:
+            group = self._group(*self.codec.decode_call(open_envelope(payload).args, is_json(payload)))
+        job = NewJob(
+            payload, o.delay, o.at, o.priority, key or o.key, o.max_attempts, o.ttl, headers or o.headers, group=group
+        )
         queue = self._queue()
         added = queue.enqueue(job)
         return Handle(self, queue, added.id, added.duplicate)
 
     def _queue(self) -> Queue:
-        return self.app.store.queue(self.queue, self._options.tenant or self.app.tenant)
+        return self.app.store.queue(self.queue, self.tenant)
 
     @property
     def _first_job_wins(self) -> bool:
@@ -237,9 +254,15 @@ class Task(Generic[P, C, R]):
             headers = inject(headers)
         if key is None and self._unique:
             key = self._unique_key(payload, args, kwargs)
-        if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers) == _NOTHING:
+        group = self._group(args, kwargs)
+        if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, group) == _NOTHING:
             return payload
-        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers)
+        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, group=group)
+
+    def _group(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """The group of a call's job. What a function returns that is no name is refused with the enqueue."""
+        group = self._options.group
+        return group(*args, **kwargs) if callable(group) else group
 
     def _unique_key(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if callable(self._unique):
@@ -251,7 +274,7 @@ class Task(Generic[P, C, R]):
         return f"{self.name}:{part}"
 
 
-_NOTHING = (None, None, 0, None, None, None, None)
+_NOTHING = (None, None, 0, None, None, None, None, None)
 
 
 class AsyncTask(Generic[P, R]):

@@ -24,9 +24,24 @@ class ListQuery(Request):
     cursor: str | None = None
 
 
+class KeyQuery(Request):
+    key: str
+
+
+class KeyHolder(Struct, frozen=True):
+    """The job that holds an idempotency key."""
+
+    id: str
+
+
 class ListAllQuery(ListQuery):
     #: Names with commas between them; all, if not given.
     queues: str | None = None
+
+
+class GroupsQuery(Request):
+    limit: Limit = 100
+    cursor: str | None = None
 
 
 class DeleteQuery(Request):
