@@ -269,6 +269,7 @@ class AsyncQueue:
     get = _awaited(Queue.get)
     list = _awaited(Queue.list)
     counts = _awaited(Queue.counts)
+    groups = _awaited(Queue.groups)
     find = _awaited(Queue.find)
     timeline = _awaited(Queue.timeline)
     explain = _awaited(Queue.explain)
