@@ -1,10 +1,10 @@
 """A crawler with a limit for each host: many hosts at once, each of them at most two pages at a time and ten a second.
 
     python examples/crawler.py                                     crawl two small sites of this program's own
-    tenure worker examples/crawler.py --queues 'host-*'            in production: any number of workers
+    tenure worker examples/crawler.py --concurrency 50             in production: any number of workers
 
-Each host is a queue, and the limit is its queue's policy, kept by the store over all workers. The key makes one job of a
-page, however many pages link to it.
+Each host is a group of the queue. Groups take turns, and each has its limit, kept by the store over all workers. The key
+makes one job of a page, however many pages link to it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urljoin, urlsplit
 
-from tenure import App, Backoff, Policy
+from tenure import App, Backoff, GroupPolicy, Policy
 
-app = App(os.environ.get("CRAWLER_STORE", "rocksdb:./data"))
-PER_HOST = Policy(max_leased=2, rate="10/s", max_attempts=3, backoff=Backoff.fixed(1))
+PER_HOST = GroupPolicy(max_leased=2, rate="10/s")
+app = App(
+    os.environ.get("CRAWLER_STORE", "rocksdb:./data"),
+    policies={"pages": Policy(group=PER_HOST, max_attempts=3, backoff=Backoff.fixed(1))},  # given when a worker starts
+)
 
 
-@app.task(queue="host-unknown", timeout=60)
+def host(url: str) -> str:
+    return urlsplit(url).netloc.replace(":", "-")
+
+
+@app.task(queue="pages", group=host, timeout=60)
 def fetch(url: str) -> int:
-    """Fetch a page and enqueue what it links to. Returns how many links it has."""
+    """Fetch a page and enqueue what it links to, each page once. Returns how many links it has."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
     links = [urljoin(url, link) for link in re.findall(r'href="([^"]+)"', text)]
     for link in links:
-        crawl(link)
+        fetch.options(key=link).delay(link)
     return len(links)
-
-
-def crawl(url: str) -> None:
-    """Enqueue a page, once, into the queue of its host."""
-    queue = "host-" + urlsplit(url).netloc.replace(":", "-")
-    if app.store.queue(queue).policy() != PER_HOST:
-        app.store.apply({queue: PER_HOST})
-    fetch.options(queue=queue, key=url).delay(url)
 
 
 # ── two sites, so that the example needs no network ──────────────────────────────────────────────────────────────────
@@ -74,6 +73,7 @@ class Page(BaseHTTPRequestHandler):
             site.seen[self.path] += 1
             site.at_once += 1
             site.most_at_once = max(site.most_at_once, site.at_once)
+        time.sleep(0.01)
         body = f'<a href="/{(number + 1) % 10}"> <a href="/0"> <a href="{site.other}/{number}">'.encode()
         with site.lock:
             site.at_once -= 1
@@ -93,16 +93,15 @@ def main() -> None:
         threading.Thread(target=site.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
         app.use(f"rocksdb:{folder}/data")
-        with app:
-            crawl(sites[0].url + "/0")
-            with app.worker(["host-*"], concurrency=8):
-                while any(info.counts.waiting or info.counts.leased for info in app.store.queues()):
-                    time.sleep(0.1)
-            for site in sites:
-                name = f"host-127.0.0.1-{site.server_address[1]}"
-                print(
-                    f"{sum(site.seen.values())} requests for {len(site.seen)} pages, {app.store.queue(name).counts().dead} failed"
-                )
+        with app, app.worker(concurrency=8):
+            first = sites[0].url + "/0"
+            fetch.options(key=first).delay(first)
+            pages = app.store.queue("pages")
+            while (counts := pages.counts()).waiting or counts.leased:
+                time.sleep(0.1)
+    for site in sites:
+        print(f"{sum(site.seen.values())} requests for {len(site.seen)} pages")
+    print("failed:", counts.dead)
     for site in sites:
         site.shutdown()
         site.server_close()

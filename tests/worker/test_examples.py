@@ -100,8 +100,9 @@ def test_mails_from_fastapi(tmp_path: Path):
 
 def test_the_crawler(tmp_path: Path):
     assert run("crawler", tmp_path) == [
-        "10 requests for 10 pages, 0 failed",
-        "10 requests for 10 pages, 0 failed",
+        "10 requests for 10 pages",
+        "10 requests for 10 pages",
+        "failed: 0",
         "at most two pages of a host at once: True",
     ]
 
