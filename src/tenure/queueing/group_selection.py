@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.model.group import UNLIMITED, GroupPolicy
 from tenure.model.lease import ClaimRequest
 from tenure.model.rate import Rate
@@ -41,14 +43,10 @@ _JOB = slice(29, 45)
 class GroupSelection(Selection):
     """As `Selection`, of a queue that has groups."""
 
-    __slots__ = ("again", "group_orphans")
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Nothing was found, and places were moved: the caller commits, and looks again.
-        self.again = False
-        #: Rows of `group_ready` without a job.
-        self.group_orphans: list[bytes] = []
+    #: Nothing was found, and places were moved: the caller commits, and looks again.
+    again: bool = False
+    #: Rows of `group_ready` without a job.
+    group_orphans: list[bytes] = msgspec.field(default_factory=list)
 
 
 def select(
@@ -243,7 +241,7 @@ class _Selecting:
                 member.jobs.append(taken)
                 return False
             jobs.append(taken)
-            self.found.bytes += taken.record.payload_bytes
+            self.found.payload_bytes += taken.record.payload_bytes
             member.taken += 1
             if member.limits is not None:
                 member.limits.taken += 1
@@ -253,7 +251,7 @@ class _Selecting:
 
     def _too_large(self, job: Selected) -> bool:
         most = self._request.max_bytes
-        return most is not None and bool(self.found.jobs) and self.found.bytes + job.record.payload_bytes > most
+        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job.record.payload_bytes > most
 
     def _order(self, tier: bytes, scope: bytes) -> Iterator[_Found]:
         """Those who have a place, in the order of their virtual times."""

@@ -15,13 +15,12 @@ the end of the transaction. Jobs without a group are nothing of this: `group_sel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
-from tenure.model.request import JobRequest
 from tenure.queueing import turns
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.turns import Status, Sub
@@ -101,12 +100,14 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
         return b""
 
 
-def expect(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[JobRequest]) -> None:
-    """Some of these jobs have a group: mark the queue, and read all their groups at once. Does it once for each queue."""
-    if unit.groups.expects(queue.number):
-        return
-    make_grouped(unit, queue)
-    unit.groups.expect(queue, [(job.group, job.priority) for job in jobs if job.group is not None])
+def expect(unit: UnitOfWork, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> RegisteredQueue:
+    """Jobs of these groups and priorities are about to be put into a queue: read their groups before anything is written.
+
+    Returns the queue, marked as one that has groups.
+    """
+    marked = make_grouped(unit, queue)
+    unit.groups.expect(marked, jobs)
+    return marked
 
 
 def make_grouped(unit: UnitOfWork, queue: RegisteredQueue) -> RegisteredQueue:
@@ -151,7 +152,6 @@ class GroupChanges:
         self._changes: dict[tuple[int, bytes], GroupChange] = {}
         self._read: dict[tuple[int, bytes], _Group] = {}
         self._times: dict[bytes, int] = {}
-        self._expected: set[int] = set()
 
     def of(self, queue: int, group: bytes, name: bytes) -> GroupChange:
         change = self._changes.get((queue, group))
@@ -166,12 +166,8 @@ class GroupChanges:
         change.waiting += 1
         self.offer(change, tier, visible_at_ms)
 
-    def expects(self, queue: int) -> bool:
-        return queue in self._expected
-
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:
         """Read the groups of jobs, each given by its group and priority, before the verb writes them."""
-        self._expected.add(queue.number)
         for name, priority in jobs:
             raw = name.encode()
             self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
