@@ -266,6 +266,7 @@ class AsyncQueue:
     list = _awaited(Queue.list)
     counts = _awaited(Queue.counts)
     timeline = _awaited(Queue.timeline)
+    parents = _awaited(Queue.parents)
     explain = _awaited(Queue.explain)
     replay = _awaited(Queue.replay)
     restore = _awaited(Queue.restore)

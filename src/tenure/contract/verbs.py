@@ -59,6 +59,7 @@ VERBS: dict[str, Verb] = {
         _verb("list", Queries),
         _verb("counts", Queries, "small"),
         _verb("timeline", Queries),
+        _verb("parents", Queries),
         _verb("queues", Queries),
         _verb("find", Queries, "small"),
         _verb("list_all", Queries),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
+from tenure.errors import KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
-from tenure.model.lifecycle import TERMINAL, State
+from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
-from tenure.queueing import quota_usage, quotas
+from tenure.queueing import flow_links, quota_usage, quotas
 from tenure.queueing.core import Core
+from tenure.queueing.flow_links import Link
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
 from tenure.queueing.queue_turns import NEVER
@@ -21,9 +22,18 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
-from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event_middle, seal_state
+from tenure.storage.records import (
+    NO_TEXT,
+    PART_BYTES,
+    V1,
+    encode_plain_job,
+    pack_event_head,
+    pack_event_middle,
+    seal_state,
+)
 
-_WAITING = int(State.WAITING)
+_WAITING, _BLOCKED = int(State.WAITING), int(State.BLOCKED)
+_FLOW = JobRequest._fields.index("flow")
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
 
@@ -47,52 +57,117 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
     return core.write(plan, now, answer=ENQUEUED)
 
 
+Plan = Callable[[UnitOfWork], list[Enqueued]]
+Found = tuple[RegisteredQueue, list[bytes], dict[int, bytes]]
+"""A queue, the ids of its new jobs, and those of jobs that were there before, by their place in the batch."""
+_NO_LINKS: dict[int, Link] = {}
+
+
 def planned(
-    core: Core, name: QueueName, requests: Sequence[JobRequest]
-) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
-    """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
+    core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str] | None = None
+) -> tuple[int, Plan]:
+    """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`).
+
+    `settled`: the jobs that the same transaction settles (`handover`), by what verb.
+    """
     now = core.time.now_ms()
-    drawn = core.ids.take(now, len(requests))
-    alike = len(requests) > 1 and all_plain(requests)
-    _check_size(core, requests)
-    keyed: list[Keyed] = []
-    moments: dict[int, int] = {}
-    if not alike:
-        for index, request in enumerate(requests):
-            if request.flow is not None:
-                raise InvalidArgument(
-                    "queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle"
-                )
-            if request.key is not None:
-                # Digests are made once, outside the transaction: they cost more than the look-up.
-                keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
-            if request.at_ms is not None:
-                moments[index] = core.time.from_calendar(request.at_ms, now)
+    if type(requests) is not PlainRequests and any(request[_FLOW] is not None for request in requests):
+        return now, _flow_plan(core, name, requests, now, settled or {})
+    batch = _Batch(core, name, requests, now)
+    return now, lambda unit: batch.put(unit, batch.find(unit), _NO_LINKS)
+
+
+def _flow_plan(
+    core: Core, name: QueueName, requests: Sequence[JobRequest], now: int, settled: Mapping[bytes, str]
+) -> Plan:
+    """Jobs that wait for each other or for others, or go to several queues: a batch for each queue."""
+    names = flow_links.named(requests)
+    by_queue: dict[QueueName, list[int]] = {}
+    for place, request in enumerate(requests):
+        by_queue.setdefault(flow_links.queue_of(name, request), []).append(place)
+    batches = [
+        (places, _Batch(core, queue, [requests[place] for place in places], now)) for queue, places in by_queue.items()
+    ]
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
-        queue = unit.queue(name)
-        mark = queue.mark
-        ids = [job[:6] + mark + job[9:] for job in drawn]
-        duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
+        found: list[Found] = []
+        jobs: list[flow_links.Place] = [(0, NO_ID)] * len(requests)
+        fresh: dict[bytes, int] = {}
+        for places, batch in batches:
+            try:
+                found.append(batch.find(unit))
+            except KeyConflict as conflict:
+                raise conflict.at(places) from None
+            queue, ids, duplicates = found[-1]
+            for index, place in enumerate(places):
+                jobs[place] = (queue.number, duplicates.get(index, ids[index]))
+                if index not in duplicates:
+                    fresh[ids[index]] = place
+        there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
+        # A job with the same key as another of the call stands for that one.
+        known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
+        links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, settled)
+        answers: list[Enqueued] = [Enqueued("")] * len(requests)
+        for (places, batch), of_queue in zip(batches, found, strict=True):
+            own = {index: links[place] for index, place in enumerate(places) if place in links}
+            for place, answer in zip(places, batch.put(unit, of_queue, own), strict=True):
+                answers[place] = answer
+        return answers
+
+    return plan
+
+
+class _Batch:
+    """Jobs for one queue. What costs time and needs no transaction is done when it is made; then it reads, then it writes."""
+
+    __slots__ = ("_alike", "_drawn", "_keyed", "_moments", "_name", "_requests")
+
+    def __init__(self, core: Core, name: QueueName, requests: Sequence[JobRequest], now: int) -> None:
+        self._name, self._requests = name, requests
+        self._drawn = core.ids.take(now, len(requests))
+        self._alike = len(requests) > 1 and all_plain(requests)
+        _check_size(core, requests)
+        self._keyed: list[Keyed] = []
+        self._moments: dict[int, int] = {}
+        if not self._alike:
+            for index, request in enumerate(requests):
+                if request.key is not None:
+                    # Digests are made once, outside the transaction: they cost more than the look-up.
+                    key, payload = keyspace.digest(request.key.encode()), keyspace.digest(request.payload)
+                    self._keyed.append(Keyed(index, key, payload))
+                if request.at_ms is not None:
+                    self._moments[index] = core.time.from_calendar(request.at_ms, now)
+
+    def find(self, unit: UnitOfWork) -> Found:
+        queue = unit.queue(self._name)
+        mark, keyed = queue.mark, self._keyed
+        ids = [job[:6] + mark + job[9:] for job in self._drawn]
+        return queue, ids, _find_duplicates(unit, queue, self._requests, ids, keyed) if keyed else {}
+
+    def put(self, unit: UnitOfWork, found: Found, links: Mapping[int, Link]) -> list[Enqueued]:
+        requests, (queue, ids, duplicates) = self._requests, found
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
-        if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
-            _put_rows(unit, queue, requests, ids, moments, duplicates)
+        if not (self._alike and _put_together(unit, queue, payloads_of(requests), ids)):
+            _put_rows(unit, queue, requests, ids, self._moments, duplicates, links)
         added = len(ids) - len(duplicates)
         if added:
             counters, add = queue.counters, unit.tx.add
-            add(counters[_WAITING_COUNT], added)
+            blocked = sum([link.open > 0 for link in links.values()]) if links else 0
+            add(counters[_WAITING_COUNT], added - blocked)
             add(counters[_ENQUEUED_COUNT], added)
-        if keyed:
-            hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
+            if blocked:
+                add(counters[Counter.BLOCKED], blocked)
+        if self._keyed:
+            hold_keys(
+                unit, queue, [Holding(k, ids[i], payload) for i, k, payload in self._keyed if i not in duplicates]
+            )
         if not duplicates:
             return [Enqueued(job.hex()) for job in ids]
         return [
             Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
             for index, job in enumerate(ids)
         ]
-
-    return now, plan
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -109,7 +184,7 @@ def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[b
         if unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref):
             unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
         elif begin:
-            _put_rows(unit, queue, PlainRequests(list(bodies)), jobs, {}, {})
+            _put_rows(unit, queue, PlainRequests(list(bodies)), jobs, {}, {}, _NO_LINKS)
         else:
             return False
         begin = end
@@ -126,6 +201,7 @@ def _put_rows(
     ids: Sequence[bytes],
     moments: dict[int, int],
     duplicates: dict[int, bytes],
+    links: Mapping[int, Link],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
     now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
@@ -147,13 +223,26 @@ def _put_rows(
         if priority != used:
             used = priority
             unit.in_use(queue.number, priority)
-        ref = add_event(heads[priority] + job + tail)
+        head = heads[priority]
+        if links and index in links and links[index].open:
+            head = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, queue.number)
+        ref = add_event(head + job + tail)
         row = prefix + job
         flags = due_at = 0
         if (request.key, request.ttl_ms, request.headers) == _NO_EXTRAS and len(request.payload) <= PART_BYTES:
             body = encode_plain_job(now, request.payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
+        if links and index in links:
+            flags |= links[index].flags
+            if links[index].open:
+                state = (V1, _BLOCKED, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
+                writes += (
+                    (JOBS, row, body),
+                    (STATE, row, seal_state(*state)),
+                    (keyspace.BLOCKED, row, links[index].blocked),
+                )
+                continue
         writes += (
             (JOBS, row, body),
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
@@ -196,7 +285,7 @@ def _admit(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], 
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)
     if limit is not None and more:
-        waiting = unit.counted(queue.counters[Counter.WAITING])
+        waiting = unit.counted(queue.counters[Counter.WAITING]) + unit.counted(queue.counters[Counter.BLOCKED])
         if waiting + more > limit:
             raise QueueFull(str(queue.name), waiting, limit)
     if meter:

@@ -6,10 +6,10 @@ import base64
 from collections.abc import Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import Counts, Job, Page, QueueDepth, QueueInfo, ended_as
+from tenure.model.job import Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
-from tenure.queueing import journal
+from tenure.queueing import flows, journal
 from tenure.queueing.core import Core
 from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
@@ -29,7 +29,7 @@ PRIORITIES = range(9, -1, -1)
 #: The spaces that a job is shown from.
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
-    keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS,
+    keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.BLOCKED, keyspace.PARENTS,
 )  # fmt: skip
 
 
@@ -130,6 +130,37 @@ def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
     return ended_as(last, state, ended)
 
 
+def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> list[ParentResult]:
+    """What became of the jobs that it waits for, from a place on; about `ANSWER_BYTES` at most."""
+    with core.engine.snapshot(SHOWN_SPACES) as reader:
+        queue = core.registry.find(reader, name)
+        found: list[ParentResult] = []
+        size = 0
+        for number, parent in () if queue is None else flows.parents_of(reader, queue.number, job, begin, limit):
+            found.append(_parent_result(core, reader, number, parent))
+            size += len(found[-1].result or b"")
+            if size >= ANSWER_BYTES:
+                break
+        return found
+
+
+def _parent_result(core: Core, reader: Reader, number: int, job: bytes) -> ParentResult:
+    queue = core.registry.by_number(reader, number)
+    raw = reader.get(keyspace.STATE, keyspace.of_queue(number, job))
+    told = "" if queue is None else queue.name.queue
+    if raw is None:
+        return ParentResult(id=job.hex(), queue=told, state="gone")
+    state = records.decode_state(raw, job)
+    notes = read_notes(reader, number, job, state)
+    return ParentResult(
+        id=job.hex(),
+        queue=told,
+        state=shown(State(state.state), state.visible_at_ms, core.time.now_ms()),
+        result=whole_result(reader, number, job, notes),
+        error=notes.error,
+    )
+
+
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,6 +219,9 @@ def _index_rows(
 def _index_ranges(queue: RegisteredQueue, state: str, now_ms: int) -> Iterator[tuple[Space, bytes, bytes]]:
     if state in ("done", "dead"):
         yield (keyspace.DONE if state == "done" else keyspace.DEAD), *keyspace.queue_range(queue.number)
+        return
+    if state == "blocked":
+        yield keyspace.BLOCKED, *keyspace.queue_range(queue.number)
         return
     for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
         middle = keyspace.ready_until(queue.number, priority, now_ms)
@@ -311,6 +345,7 @@ def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bo
         enqueued=number[Counter.ENQUEUED],
         removed=number[Counter.REMOVED],
         at_least=at_least,
+        blocked=number[Counter.BLOCKED],
     )
 
 

@@ -17,6 +17,7 @@ from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
 from tenure.queueing import quota_usage
 from tenure.queueing.core import Core
+from tenure.queueing.flows import KEPT_FOR_CHILDREN_MS
 from tenure.queueing.handover import put_follow_ups
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
@@ -28,7 +29,7 @@ from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
-from tenure.storage.records import NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
+from tenure.storage.records import HAS_CHILDREN, NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -55,11 +56,14 @@ def _settle(
         return [None] * len(items)
     outcomes, held, leases = _judge(unit, queue, items)
     closed: dict[bytes, int] = {}
+    parents: frozenset[bytes] = frozenset()
     if type(items) is not AlikeSettles:
         # First, since it reads counters that settling changes.
-        put_follow_ups(core, unit, name, [items[index] for index, _ in held])
+        parents = put_follow_ups(core, unit, name, [items[index] for index, _ in held])
     for index, state in held:
         item = items[index]
+        if item.proof.job in parents:
+            state = state._replace(flags=state.flags | HAS_CHILDREN)
         job, lease = item.proof.job, item.proof.lease
         closed[lease] = closed.get(lease, 0) + 1
         if item.verb == "ack":
@@ -166,6 +170,8 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
     quota_usage.removed_done(unit, queue, (job,))
     if state.flags:
         delete_extras(tx, queue.number, job, state.flags)
+        if state.flags & HAS_CHILDREN:
+            unit.parent_ended(queue.number, job, State.DONE, gone=True)
     unit.add_event(
         pack_event(
             queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,
@@ -181,6 +187,8 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
 
 def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord, result: bytes | None) -> None:
     keep_ms = max(queue.retention_ms, 0 if result is None else queue.result_retention_ms)
+    if not keep_ms and state.flags & HAS_CHILDREN:
+        keep_ms = KEPT_FOR_CHILDREN_MS
     if not keep_ms:
         _remove_done(unit, queue, job, state)
         return
@@ -197,6 +205,8 @@ def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: Stat
     tx.put(keyspace.DUE, keyspace.due(Due.RETENTION, now + keep_ms, number, job), b"")
     unit.count(number, Counter.DONE, 1)
     unit.ended.append(job)
+    if done.flags & HAS_CHILDREN:
+        unit.parent_ended(number, job, State.DONE, gone=False)
 
 
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -278,6 +288,8 @@ def kill(
     tx.put(keyspace.DEAD, keyspace.ended(number, now, job), b"")
     unit.count(number, Counter.DEAD, 1)
     unit.ended.append(job)
+    if state.flags & HAS_CHILDREN:
+        unit.parent_ended(number, job, State.DEAD, gone=False)
 
 
 # ── extend, progress ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -38,9 +38,32 @@ class JournalEnd(NamedTuple):
     time_ms: int
 
 
+class ParentEnd(NamedTuple):
+    """A job that others wait for has ended, or is being removed."""
+
+    queue: int
+    job: bytes
+    #: DONE or DEAD; GONE: it was removed before it was done. None: it was done before.
+    outcome: State | None
+    #: It is not kept: nothing of it may stay.
+    gone: bool
+
+
+class FlowWork:
+    """What a transaction has to do for jobs that wait for jobs, once its plan has run (`flows.end_parents`)."""
+
+    __slots__ = ("ends", "links")
+
+    def __init__(self) -> None:
+        #: Jobs with children that ended.
+        self.ends: list[ParentEnd] = []
+        #: Rows of `children` of jobs that this transaction itself settles: written if they are kept.
+        self.links: list[bytes] = []
+
+
 class UnitOfWork:
     __slots__ = (
-        "_core", "_events", "_first_ref", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes", "ended", "now", "offers",
+        "_core", "_events", "_first_ref", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes", "ended", "flow_work", "now", "offers",
         "tx", "woken",
     )  # fmt: skip
 
@@ -65,6 +88,7 @@ class UnitOfWork:
         self._meters: dict[int, int] | None = None
         self._made: dict[QueueName, RegisteredQueue] | None = None
         self._rows: dict[tuple[int, bytes], bytes | None] | None = None
+        self.flow_work: FlowWork | None = None
         #: Queues that get a turn by this transaction, by number.
         self.offers: dict[int, Offer] = {}
 
@@ -191,6 +215,15 @@ class UnitOfWork:
         if queue.limited:
             self.woken[queue.name] = self.woken.get(queue.name, 0) + count
             self.lifted(queue)
+
+    def parent_ended(self, queue: int, job: bytes, outcome: State | None, *, gone: bool) -> None:
+        """A job whose state has HAS_CHILDREN has ended, or is removed."""
+        self.flows().ends.append(ParentEnd(queue, job, outcome, gone))
+
+    def flows(self) -> FlowWork:
+        if self.flow_work is None:
+            self.flow_work = FlowWork()
+        return self.flow_work
 
     def numbered(self, queue: int) -> RegisteredQueue | None:
         """The queue of that number; None if it is deleted."""

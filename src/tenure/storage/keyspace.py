@@ -27,6 +27,9 @@
     job_queues   job 16                                          queue u32: of jobs whose id does not name their queue
     turns        0 u8, scope 8, virtual time u64, sub-queue      – : sub-queues that have work, in the order of their turns
                  1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again
+    blocked      queue u32, job 16                               how many of its parents have not ended
+    children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
+    parents      queue u32, job 16, place u32, queue u32, parent 16   – : a job, and one that it waits for
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -64,12 +67,15 @@ SEGMENT_STATE: Space = 19
 SEGMENT_READY: Space = 20
 JOB_QUEUES: Space = 21
 TURNS: Space = 22
+BLOCKED: Space = 23
+CHILDREN: Space = 24
+PARENTS: Space = 25
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
-    "segments", "segment_state", "segment_ready", "job_queues", "turns",
+    "segments", "segment_state", "segment_ready", "job_queues", "turns", "blocked", "children", "parents",
 )  # fmt: skip
 
 #: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
@@ -82,7 +88,7 @@ EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_
 FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9}
 
 FORMAT = 2
-LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes
+LAST = b"\xff" * 48  # after every key of every space: the longest that may begin so has 45 bytes
 
 
 class Due(IntEnum):
@@ -115,6 +121,7 @@ class Counter(IntEnum):
     DEAD = 4
     ENQUEUED = 5
     REMOVED = 6
+    BLOCKED = 10
 
 
 class Usage(IntEnum):
@@ -338,6 +345,25 @@ def split_quota_row(key: bytes) -> str:
 
 def quota_range() -> tuple[bytes, bytes]:
     return _QUOTA, _QUOTA + b"\xff"
+
+
+# ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
+
+_CHILD = Struct(">I16sI16s")
+_PARENT = Struct(">I16sII16s")
+
+#: Queue number, job, and the child's.
+child = _CHILD.pack
+split_child = _CHILD.unpack
+#: Queue number, job, the parent's place among its parents, and the parent's queue number and id.
+parent = _PARENT.pack
+split_parent = _PARENT.unpack
+
+
+def job_range(queue: int, job: bytes) -> tuple[bytes, bytes]:
+    """The rows of one job in `children` or `parents`."""
+    at = _QUEUE_ID.pack(queue, job)
+    return at, at + b"\xff" * 25
 
 
 # ── turns: the tenants of the store, the queues of a tenant ──────────────────────────────────────────────────────────

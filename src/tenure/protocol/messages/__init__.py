@@ -15,6 +15,8 @@ from tenure.protocol.messages.administration import (
     ListAllQuery as ListAllQuery,
     ListQuery as ListQuery,
     NewestQuery as NewestQuery,
+    ParentList as ParentList,
+    ParentsQuery as ParentsQuery,
     PurgeBody as PurgeBody,
     QueueBody as QueueBody,
     QueueList as QueueList,

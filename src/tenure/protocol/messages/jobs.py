@@ -24,7 +24,7 @@ from tenure.model.lease import (
     proof_of,
     proofs_of,
 )
-from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, checked, short_text
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
 from tenure.model.request import (
     MAX_THEN,
     FlowPart,
@@ -32,6 +32,7 @@ from tenure.model.request import (
     all_plain,
     checked_bytes,
     checked_headers,
+    flow_part,
     job_request,
     payloads_of,
 )
@@ -56,8 +57,14 @@ class JobBody(Request, gc=False):
     headers: dict[str, str] | None = None
     #: What a key means that another payload holds: an error, or that job is kept and answered with.
     on_conflict: Literal["error", "keep"] = "error"
-    #: Of a job in `then`: the queue it goes to, if not the one that the request names.
+    #: The queue it goes to, if not the one that the request names.
     queue: str | None = None
+    #: What other jobs of the request name it by in `after`: `#name`.
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
+    #: Jobs that have to be done before it is ready: ids, or `#name`.
+    after: list[str] | None = None
+    #: What a dead one among them means: the job is removed, runs all the same, or waits for its replay.
+    on_parent_dead: Literal["cancel", "run", "wait"] = "cancel"
 
     def checked(self) -> JobRequest:
         payload = self.payload
@@ -75,7 +82,7 @@ class JobBody(Request, gc=False):
             self.ttl_ms,
             checked_headers(self.headers) if self.headers else None,
             self.on_conflict,
-            None if self.queue is None else FlowPart(checked("queue", self.queue)),
+            flow_part(self.queue, self.name, self.after or (), self.on_parent_dead),
         )
 
     def _from_text(self) -> bytes:
@@ -90,8 +97,13 @@ class JobBody(Request, gc=False):
         payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow = job
         return cls(
             payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict,
-            None if flow is None else flow.queue,
+            *(() if flow is None else _flow_fields(flow)),
         )  # fmt: skip
+
+
+def _flow_fields(flow: FlowPart) -> tuple[str | None, str | None, list[str] | None, str]:
+    parents = [parent.hex() if isinstance(parent, bytes) else f"#{parent}" for parent in flow.after]
+    return flow.queue, flow.name, parents or None, flow.on_parent_dead
 
 
 #: Jobs in one request: each as it is described, or, where there is nothing to say of it, its payload alone.

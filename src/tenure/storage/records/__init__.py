@@ -23,6 +23,7 @@ from tenure.storage.records.bookkeeping import (
     encode_request,
 )
 from tenure.storage.records.bulk_loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
+from tenure.storage.records.flows import ON_PARENT_DEAD, BlockedRecord, decode_blocked, encode_blocked
 from tenure.storage.records.framing import (
     PART_BYTES,
     V1,
@@ -102,8 +103,10 @@ from tenure.storage.records.segments import (
     segment_state_rows,
 )
 from tenure.storage.records.states import (
+    HAS_CHILDREN,
     HAS_KEY,
     HAS_NOTES,
+    HAS_PARENTS,
     HAS_PARTS,
     HAS_RESULT_PARTS,
     STATE_ALIKE,
@@ -145,13 +148,16 @@ __all__ = [
     "COUNT_MASK",
     "EVENTS_A_ROW",
     "EVENT_BYTES",
+    "HAS_CHILDREN",
     "HAS_KEY",
     "HAS_NOTES",
+    "HAS_PARENTS",
     "HAS_PARTS",
     "HAS_RESULT_PARTS",
     "JOB_BYTES",
     "LOAD_RUN_BYTES",
     "NO_TEXT",
+    "ON_PARENT_DEAD",
     "PART_BYTES",
     "REF_BITS",
     "REF_BYTES",
@@ -159,6 +165,7 @@ __all__ = [
     "STATE_BYTES",
     "V1",
     "V1_BYTE",
+    "BlockedRecord",
     "ClaimRecord",
     "ClockRecord",
     "ConsumerRecord",
@@ -189,6 +196,7 @@ __all__ = [
     "WriteRecord",
     "alike_states",
     "damaged",
+    "decode_blocked",
     "decode_bucket",
     "decode_claim",
     "decode_count",
@@ -209,6 +217,7 @@ __all__ = [
     "decode_states",
     "decode_struct",
     "decode_turn",
+    "encode_blocked",
     "encode_bucket",
     "encode_claim",
     "encode_count",

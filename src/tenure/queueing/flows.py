@@ -1,0 +1,170 @@
+"""Jobs that wait for jobs: what the end of a parent means for its children, in the transaction that ends it.
+
+    parent ends     children   one row a child, read by the parent's end, kept while the parent is
+         │
+         ▼
+    child blocked   blocked    how many of its parents have not ended: one row, however many they are
+         │          parents    one row a parent, in their order: for whoever runs the child
+         ▼
+    child waiting   when that number is 0
+
+A parent that is done counts as ended. One that is dead, or was removed, means what the child's `on_parent_dead` says;
+with "wait", one that was removed cancels the child, which could never run. A removed child ends its own children in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tenure.model.lifecycle import Change, State
+from tenure.queueing.removal import remove
+from tenure.queueing.unit_of_work import FlowWork, ParentEnd, UnitOfWork
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, iterate_keys
+from tenure.storage.keyspace import Counter, Due, DueKey
+from tenure.storage.records import BlockedRecord, StateRecord
+
+#: How long a done job whose children have not ended is kept at least, before it is looked at again.
+KEPT_FOR_CHILDREN_MS = 600_000
+#: How many children one look at a done job reads.
+_LOOKED_AT = 200
+_CANCEL, _RUN = map(records.ON_PARENT_DEAD.index, ("cancel", "run"))
+Child = tuple[int, bytes]
+"""Queue number, job."""
+
+
+def end_parents(unit: UnitOfWork, work: FlowWork) -> None:
+    """Tell the children of the jobs that ended in this transaction. Called once, when its plan has run."""
+    ending = _Ending(unit)
+    for parent in work.ends:  # which grows while children are removed
+        if parent.outcome is not None:
+            for child in _children(unit.tx, parent.queue, parent.job):
+                ending.tell(child, parent, parent.outcome)
+    ending.write()
+    gone = {parent.job: parent.queue for parent in work.ends if parent.gone}
+    for job, queue in gone.items():
+        unit.tx.delete_range(keyspace.CHILDREN, *keyspace.job_range(queue, job))
+    unit.tx.put_many(keyspace.CHILDREN, [(link, b"") for link in work.links if link[4:20] not in gone])
+
+
+class _Ending:
+    """What a transaction does to children: read once each, and written when all their parents are known."""
+
+    def __init__(self, unit: UnitOfWork) -> None:
+        self._unit = unit
+        self._removed = set(unit.ended)
+        self._blocked: dict[Child, BlockedRecord] = {}
+        self._counted: list[bytes] = []
+
+    def tell(self, child: Child, parent: ParentEnd, outcome: State) -> None:
+        record = None if child[1] in self._removed else self._blocked.get(child) or _read_blocked(self._unit.tx, child)
+        if record is None:
+            return  # it runs, has ended, or is gone
+        if outcome is State.DONE or record.on_parent_dead == _RUN:
+            self._blocked[child] = record._replace(open=record.open - 1)
+            if outcome is State.DEAD:
+                # It counts now; done after a replay, it must not count again.
+                self._counted.append(keyspace.child(parent.queue, parent.job, *child))
+        elif outcome is State.GONE or record.on_parent_dead == _CANCEL:
+            self._removed.add(child[1])
+            _cancel(self._unit, child)
+
+    def write(self) -> None:
+        self._unit.tx.delete_many(keyspace.CHILDREN, self._counted)
+        for child, record in self._blocked.items():
+            if child[1] not in self._removed:
+                _count_down(self._unit, child, record)
+
+
+def _children(reader: Reader, queue: int, job: bytes) -> Iterator[Child]:
+    for keys in iterate_keys(reader, keyspace.CHILDREN, *keyspace.job_range(queue, job), 1000):
+        for key in keys:
+            yield keyspace.split_child(key)[2:]
+
+
+def _read_blocked(reader: Reader, child: Child) -> BlockedRecord | None:
+    raw = reader.get(keyspace.BLOCKED, keyspace.of_queue(*child))
+    return None if raw is None else records.decode_blocked(raw, child[1])
+
+
+def _read_state(reader: Reader, child: Child) -> StateRecord | None:
+    raw = reader.get(keyspace.STATE, keyspace.of_queue(*child))
+    return None if raw is None else records.decode_state(raw, child[1])
+
+
+def _cancel(unit: UnitOfWork, child: Child) -> None:
+    state = _read_state(unit.tx, child)
+    if state is not None and state.state == State.BLOCKED:
+        remove(unit, *child, state, Change.CANCELLED)
+
+
+def _count_down(unit: UnitOfWork, child: Child, record: BlockedRecord) -> None:
+    if record.open > 0:
+        unit.tx.put(keyspace.BLOCKED, keyspace.of_queue(*child), records.encode_blocked(*record[1:]))
+        return
+    state = _read_state(unit.tx, child)
+    if state is not None and state.state == State.BLOCKED:
+        unblock(unit, child, state)
+
+
+def unblock(unit: UnitOfWork, child: Child, state: StateRecord) -> None:
+    """From blocked to waiting: ready now, or at the time it was enqueued for, if that is later."""
+    tx, (number, job) = unit.tx, child
+    visible = max(unit.now, state.visible_at_ms)
+    state = state._replace(state=int(State.WAITING), visible_at_ms=visible)
+    ref = unit.event(Change.UNBLOCKED, number, job, state, at_ms=visible, previous=state.last_event)
+    tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
+    tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
+    tx.delete(keyspace.BLOCKED, keyspace.of_queue(number, job))
+    unit.count(number, Counter.BLOCKED, -1)
+    unit.count(number, Counter.WAITING, 1)
+    queue = unit.numbered(number)
+    if queue is not None:
+        unit.ready(queue, state.priority, visible)
+
+
+# ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def keep_for_children(unit: UnitOfWork, row: DueKey, state: StateRecord) -> bool:
+    """Whether a done job whose retention has passed stays, because a child that may read its result has not ended.
+
+    If so, it is due again later. Rows of children that have ended are deleted.
+    """
+    tx, queue, job = unit.tx, row.queue, row.reference
+    keys = tx.keys(keyspace.CHILDREN, *keyspace.job_range(queue, job), _LOOKED_AT)
+    alive = 0
+    for key in keys:
+        child = _read_state(tx, keyspace.split_child(key)[2:])
+        if child is None or child.state == State.DONE:
+            tx.delete(keyspace.CHILDREN, key)
+        else:
+            alive += 1
+    if not alive and len(keys) < _LOOKED_AT:
+        return False
+    due = unit.now + (KEPT_FOR_CHILDREN_MS if alive else 1)
+    tx.delete(keyspace.DUE, keyspace.due(Due.RETENTION, row.time_ms, queue, job))
+    tx.put(keyspace.DUE, keyspace.due(Due.RETENTION, due, queue, job), b"")
+    tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(state._replace(due_at_ms=due)))
+    return True
+
+
+def open_parents(reader: Reader, queue: int, job: bytes) -> int:
+    """How many of a job's parents have not ended for it: a recount."""
+    found = 0
+    for parent in parents_of(reader, queue, job):
+        if reader.get(keyspace.CHILDREN, keyspace.child(*parent, queue, job)) is not None:
+            state = _read_state(reader, parent)
+            found += state is not None and state.state != State.DONE
+    return found
+
+
+def parents_of(reader: Reader, queue: int, job: bytes, begin: int = 0, limit: int = 1 << 32) -> list[Child]:
+    """A job's parents in the order in which it named them, from a place on; empty if it has none."""
+    found: list[Child] = []
+    first = keyspace.of_queue(queue, job) + begin.to_bytes(4, "big")
+    for keys in iterate_keys(reader, keyspace.PARENTS, first, keyspace.job_range(queue, job)[1], min(limit, 1000)):
+        found += [keyspace.split_parent(key)[3:] for key in keys]
+        if len(found) >= limit:
+            break
+    return found[:limit]
