@@ -249,9 +249,21 @@ def test_a_layout_is_the_structs(packed: str, record: str, text: str):
 
 _STORED = (
     "states._STATE", "leases._LEASE", "leases._CLAIM", "jobs._JOB", "bookkeeping._DEDUP", "bookkeeping._REQUEST", "bookkeeping._BUCKET",
-    "journal._JOURNAL", "journal._EVENT", "segments._SEGMENT", "segments._SEGMENT_STATE", "turns._TURN",
+    "journal._JOURNAL", "journal._EVENT", "segments._SEGMENT", "segments._SEGMENT_STATE", "turns._TURN", "flows._BLOCKED",
 )  # fmt: skip
-_KEYS = ("_QUEUE_ID", "_QUEUE_ID_PART", "_READY", "_DUE", "_ENDED", "_COUNTER", "_REQUEST", "_LIMIT", "_TURN")
+_KEYS = (
+    "_QUEUE_ID",
+    "_QUEUE_ID_PART",
+    "_READY",
+    "_DUE",
+    "_ENDED",
+    "_COUNTER",
+    "_REQUEST",
+    "_LIMIT",
+    "_TURN",
+    "_CHILD",
+    "_PARENT",
+)
 
 
 def test_every_struct_has_its_layout():
