@@ -17,7 +17,7 @@ PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup installed demo test test-crash check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
+.PHONY: help setup installed servers demo test test-crash simulate proof proof-full check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,18 +30,32 @@ setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, find Java fo
 installed: $(STAMP)
 	@$(ensure_java)
 
+# What only tests need: a real PostgreSQL.
+servers:
+	@$(ensure_postgres)
+
 demo: installed ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
 
-test: setup ## run the tests; ARGS="-k name" is passed on
+test: setup servers ## run the tests; ARGS="-k name" is passed on
 	@$(PY) tools/run_tests.py $(ARGS)
 
-test-crash: setup ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
+test-crash: setup servers ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
 	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \
 		HISTORY_KILLS=$${HISTORY_KILLS:-10} MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
-		POWER_IMAGES=$${POWER_IMAGES:-2000} DASHBOARD_JOBS=1000000 DASHBOARD_QUEUES=500 OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} ATTACK=1 \
-		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving tests/dashboard $(ARGS)
+		POWER_IMAGES=$${POWER_IMAGES:-2000} DASHBOARD_JOBS=1000000 DASHBOARD_QUEUES=500 OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} OUTBOX_ROWS=$${OUTBOX_ROWS:-10000} OUTBOX_KILLS=$${OUTBOX_KILLS:-20} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} ATTACK=1 \
+		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving tests/dashboard tests/outbox $(ARGS)
+	@FDB_SEEDS=$${FDB_SEEDS:-1000} $(PY) -m pytest -q --timeout 1200 tests/storage/test_foundationdb_engine.py $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
+
+simulate: installed ## run histories of the real code by seed, in one thread, with faults: 20,000 (HISTORIES=n); a failure is shrunk and told
+	@$(PY) -m tests.simulation --histories $(or $(HISTORIES),20000) $(ARGS)
+
+proof: installed ## check the specification (spec/) with TLC, and refute its broken variants; two minutes
+	@$(PY) tools/proof.py $(ARGS)
+
+proof-full: installed ## the same, with larger configurations
+	@$(PY) tools/proof.py --full $(ARGS)
 
 check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
 
@@ -144,6 +158,21 @@ define ensure_chromium
 			export DEBIAN_FRONTEND=noninteractive; \
 			apt-get -qq update >/dev/null 2>&1 || true; \
 			apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install chromium says why." >&2; \
+		fi; \
+	fi
+endef
+
+# The outbox's tests need PostgreSQL, and nothing else does: where it cannot be installed, they are skipped.
+define ensure_postgres
+	if ! command -v postgres >/dev/null && ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then \
+		said="make test: the outbox's tests need PostgreSQL, and none was found; they are skipped without it."; \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "$$said On Debian or Ubuntu: sudo apt-get install postgresql" >&2; \
+		else \
+			echo "Installing PostgreSQL, which the outbox's tests need ..."; \
+			export DEBIAN_FRONTEND=noninteractive; \
+			apt-get -qq update >/dev/null 2>&1 || true; \
+			apt-get -qq install -y --no-install-recommends postgresql >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install postgresql says why." >&2; \
 		fi; \
 	fi
 endef

@@ -59,6 +59,7 @@ def main(options: list[str]) -> int:
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
         return run(options)
     with tempfile.TemporaryDirectory(prefix="tenure-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o755)  # PostgreSQL runs as a user of its own
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         return run(options)
 

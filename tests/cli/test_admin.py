@@ -27,6 +27,7 @@ def test_check_is_clean(shell: Shell):
     assert ran.out.startswith("clean: 1 queue, 1 job, ")
     report = shell.json("check", "--repair").object
     assert (report["clean"], report["ok"], report["findings"]) == (True, True, [])
+    assert shell("check", "--specification").out.startswith("clean: 1 queue, 1 job, ")
 
 
 @pytest.mark.parametrize(("repair", "mended", "code"), [(False, None, 1), (True, None, 1), (True, "recounted", 0)])
@@ -38,7 +39,7 @@ def test_check_says_what_it_found(
     finding = Finding(rule="counters", detail="ready: 3, recounted 2", tenant="default", queue="emails", repair=mended)
     report = Report(findings=[finding], jobs=1, events=2, leases=0, queues=1, truncated=True)
     with monkeypatch.context() as patch:
-        patch.setattr(tenure.Store, "check", lambda *args: report)
+        patch.setattr(tenure.Store, "check", lambda *args, **options: report)
         args = ["check", "--repair"] if repair else ["check"]
         ran = shell(*args)
         assert ran.code == code

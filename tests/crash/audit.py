@@ -22,6 +22,7 @@ from tenure import NewJob
 from tenure.api.store import Store
 from tenure.model.event import Event
 from tenure.model.lifecycle import Change, State, allowed
+from tenure.model.specification import Trace
 from tests.crash.worker import QUEUES, payload
 
 #: Events that end a delivery.
@@ -86,6 +87,7 @@ class Audit:
         self._place = (0, 0)
         self._number = 0
         self._time = 0
+        self._trace = Trace()
 
     def round(self, store: Store, calls: list[Call]) -> None:
         new = self._read(store)
@@ -120,6 +122,8 @@ class Audit:
             assert event.number == self._number + 1
             assert event.time_ms >= self._time
             self._place, self._number, self._time = place, event.number, event.time_ms
+            why = self._trace.take(event)
+            assert why is None, f"departs from the specification: {event}: {why}"
         return found
 
     def _live(self, events: list[Event]) -> list[str]:

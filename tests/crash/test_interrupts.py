@@ -108,7 +108,7 @@ def settle_down(store: Store, clock: ManualClock) -> None:
         assert (after.waiting, after.leased) == (0, 0)
         # A job whose last delivery was the interrupted one is dead; none is lost.
         assert len(seen) + after.dead - left.dead == held
-    assert store.check().ok
+    assert store.check(specification=True).ok
 
 
 def in_another_thread(act: Callable[[], object]) -> None:

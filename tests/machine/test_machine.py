@@ -407,7 +407,7 @@ class QueueMachine(RuleBasedStateMachine):
             self._check()
 
     def _check(self) -> None:
-        report = self.store.check()
+        report = self.store.check(specification=True)
         assert report.clean, report.findings
 
     # ── after every step ─────────────────────────────────────────────────────────────────────────────────────────────

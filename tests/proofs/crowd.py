@@ -112,7 +112,7 @@ class Crowd:
         extra = set(self.done) - set(self.added.values())
         assert not extra, f"{len(extra)} jobs were done that nobody was told of"
         assert counts.enqueued == len(self.added)
-        report = store.check()
+        report = store.check(specification=True)
         assert report.clean, report.findings
         return f"{len(self.added)} jobs by {self.calls} calls"
 

@@ -43,8 +43,11 @@ def talk(served: Running, conversation: Callable[[Any], Awaitable[None]]) -> Non
 
     async def connected() -> None:
         stream = await capnp.AsyncIoStream.create_connection("127.0.0.1", served.capnp_port)
-        client = capnp.TwoPartyClient(stream)
-        await conversation(client.bootstrap().cast_as(SCHEMA.Door))
+        try:
+            client = capnp.TwoPartyClient(stream)
+            await conversation(client.bootstrap().cast_as(SCHEMA.Door))
+        finally:
+            stream.close()  # not when it happens to be collected: the server acts on it
 
     asyncio.run(asyncio.wait_for(capnp.run(connected()), 90))
 

@@ -265,6 +265,7 @@ class AsyncQueue:
     get = _awaited(Queue.get)
     list = _awaited(Queue.list)
     counts = _awaited(Queue.counts)
+    find = _awaited(Queue.find)
     timeline = _awaited(Queue.timeline)
     parents = _awaited(Queue.parents)
     explain = _awaited(Queue.explain)

@@ -32,7 +32,7 @@ from tenure.model.lease import (
     proof_of,
 )
 from tenure.model.lifecycle import SHOWN, checked_shown
-from tenure.model.names import MAX_WORKER_BYTES, QueueName, short_text
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
 from tenure.model.request import checked_bytes, follow_ups, job_image, job_request, job_requests, number, replay_request
 from tenure.model.retry import Policy, whole_number
 from tenure.telemetry import Meter, Telemetry, wanted
@@ -287,6 +287,13 @@ class Queue:
     def counts(self) -> Counts:
         with self._span("counts"):
             return self._backend.counts(self.name)
+
+    def find(self, key: str) -> str | None:
+        """The id of the job that holds an idempotency key, also of one that has ended; None: nobody holds it."""
+        short_text("key", key, MAX_KEY_BYTES)
+        with self._span("holder"):
+            found = self._backend.holder(self.name, key)
+        return None if found is None else found.hex()
 
     def timeline(self, job_id: str) -> Events:
         """What happened to a job, oldest first, as far back as the journal is kept."""

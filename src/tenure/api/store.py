@@ -12,10 +12,13 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
+import msgspec
+
 from tenure.api.claim import Claim
 from tenure.api.queue import Queue, checked_policy, claim_from, claim_request
 from tenure.api.staged_write import Staged
 from tenure.api.sweeper import Sweeper
+from tenure.api.trace_check import specification_findings
 from tenure.contract.backend import Backend, Progress
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
@@ -27,6 +30,7 @@ from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
+from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy, whole_number
 from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Traits
@@ -211,8 +215,9 @@ class Store:
         before_ms = 2**62 if before is None else moment_ms("before", before)
         after_ms = 0 if after is None else moment_ms("after", after)
         whole_number("limit", limit, 1, 100_000)
+        request = UpcomingRequest(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
         with self._telemetry.span("upcoming"):
-            return self._backend.upcoming(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
+            return self._backend.upcoming(request)
 
     def sweep(self) -> Swept:
         """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""
@@ -252,10 +257,17 @@ class Store:
         """Let the journal be trimmed past a consumer that will not come back; False if there was none."""
         return self._backend.forget_consumer(checked("consumer", consumer))
 
-    def check(self, repair: bool = False, progress: Progress | None = None) -> Report:
-        """Verify every invariant on one moment of the store; with `repair`, mend what can be, and say how."""
+    def check(self, repair: bool = False, progress: Progress | None = None, *, specification: bool = False) -> Report:
+        """Verify every invariant on one moment of the store; with `repair`, mend what can be, and say how.
+
+        `specification` also replays the journal: a finding names the first event that is no step of the specification.
+        Nothing mends that.
+        """
         with self._telemetry.span("check"):
             report = self._backend.check(repair, progress)
+            if specification:
+                departures = specification_findings(self._backend)
+                report = msgspec.structs.replace(report, findings=[*report.findings, *departures])
         if report.findings:
             self._telemetry.warning("check_found", findings=len(report.findings), ok=report.ok)
         return report

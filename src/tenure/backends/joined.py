@@ -44,7 +44,7 @@ from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof,
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -235,6 +235,9 @@ class JoinedRequestView(NetworkServing):
     def counts(self, name: QueueName) -> Counts:
         return self._ask("counts", lambda to: to.counts(name))
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        return self._ask("holder", lambda to: to.holder(name, key))
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return self._ask("timeline", lambda to: to.timeline(name, job))
 
@@ -252,16 +255,8 @@ class JoinedRequestView(NetworkServing):
     ) -> Page:
         return self._ask("list_all", lambda to: to.list_all(state, limit, cursor, tenant, queues))
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
-        return self._ask("upcoming", lambda to: to.upcoming(before_ms, after_ms, limit, cursor, tenant, queues))
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        return self._ask("upcoming", lambda to: to.upcoming(request))
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -24,17 +24,21 @@ from tenure.storage.keyspace import FORMAT
     examples=(
         ("Is everything as it must be?", "tenure check"),
         ("Mend what can be mended, and say how:", "tenure check --repair"),
+        ("Is the history one that the specification allows?", "tenure check --specification"),
     ),
     short_help="Verify every invariant; --repair mends faults.",
 )
 @click.option("--repair", is_flag=True, help="Mend what can be mended.")
-def check(session: Session, repair: bool) -> None:
+@click.option("--specification", is_flag=True, help="Also replay the journal through the specification.")
+def check(session: Session, repair: bool, specification: bool) -> None:
     """Verify that every job is in one state and one index, every lease holds what it says, and every count is right.
 
-    Ends with 1 if something was found; with --repair, if something was found that could not be mended.
+    --specification also replays the journal, event by event, and names the first one that the specification does not
+    allow (docs/specification.md). Ends with 1 if something was found; with --repair, if something was found that could
+    not be mended.
     """
     with session.store() as store, progress_bar("Checking") as progress:
-        report = store.check(repair, progress)
+        report = store.check(repair, progress, specification=specification)
     if session.json:
         session.out.emit(json_shapes.report(report))
     else:

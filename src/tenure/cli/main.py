@@ -16,6 +16,7 @@ from tenure.cli import (
     history,
     maintenance,
     migrate,
+    outbox,
     produce,
     queries,
     quota,
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-cli.add_theme("Produce", (produce.enqueue,))
+cli.add_theme("Produce", (produce.enqueue, outbox.outbox))
 cli.add_theme(
     "Consume",
     (consume.claim, consume.ack, consume.nack, consume.fail, consume.release, consume.extend, consume.progress),

@@ -25,7 +25,7 @@ from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof,
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -181,6 +181,9 @@ class Queries(Protocol):
 
     def counts(self, name: QueueName) -> Counts: ...
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        """The job that holds an idempotency key, also one that has ended or is gone; None while nobody does."""
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         """Its events, oldest first, as far back as the journal is kept."""
 
@@ -203,15 +206,7 @@ class Queries(Protocol):
         Fewer than `limit` where their payloads are large: a page without a cursor is the last.
         """
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
+    def upcoming(self, request: UpcomingRequest) -> Page:
         """Scheduled jobs that become ready after one moment of the calendar and before another, earliest first.
 
         Of which tenant and queues, and how many: as `list_all`.

@@ -8,7 +8,7 @@ import msgspec
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is not as it must be."""
 
-    #: index, due, lease, empty_lease, counters, conservation, journal, damaged or orphan
+    #: index, due, lease, empty_lease, counters, conservation, journal, damaged, orphan or specification
     rule: str
     detail: str
     tenant: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, overload
 
@@ -193,6 +193,18 @@ def checked_headers(headers: object) -> dict[str, str]:
 def number(value: object) -> float:
     """The number, or NaN, which no comparison accepts."""
     return float(value) if isinstance(value, (int, float)) else float("nan")
+
+
+class UpcomingRequest(NamedTuple):
+    """Which scheduled jobs: those that become ready after one moment of the calendar and before another."""
+
+    before_ms: int
+    after_ms: int
+    limit: int
+    cursor: str | None
+    #: None: of all.
+    tenant: str | None
+    queues: Collection[str] | None
 
 
 class JobImage(NamedTuple):

@@ -64,6 +64,8 @@ _ALL = (
     _operation("get", "GET", _J, "any", m.Nothing, Job, w.get, "A job as it is now."),
     _operation("cancel", "DELETE", _J, "produce", m.Nothing, m.Done, w.cancel,
                "Remove a job that has not ended; its holder finds out."),
+    _operation("holder", "GET", _Q + "/key", "any", m.KeyQuery, m.KeyHolder, w.holder,
+               "The job that holds an idempotency key."),
     _operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline,
                "What happened to a job."),
     _operation("parents", "GET", _J + "/parents", "any", m.ParentsQuery, m.ParentList, w.parents,

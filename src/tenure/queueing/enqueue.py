@@ -21,6 +21,7 @@ from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
 from tenure.storage.records import (
     NO_TEXT,
@@ -324,18 +325,23 @@ def _find_duplicates(
 
 def holders(unit: UnitOfWork, queue: RegisteredQueue, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
     """Who holds these keys now: the job, and the digest of its payload."""
-    rows = unit.tx.get_many(keyspace.DEDUP, [keyspace.of_queue(queue.number, key) for key in keys])
+    return holders_at(unit.tx, queue.number, unit.now, keys)
+
+
+def holders_at(reader: Reader, queue: int, now_ms: int, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+    """Who holds these keys of a queue (by its number) at a time."""
+    rows = reader.get_many(keyspace.DEDUP, [keyspace.of_queue(queue, key) for key in keys])
     found: dict[bytes, tuple[bytes, bytes]] = {}
     lapsed: list[tuple[bytes, records.DedupRecord]] = []
     for key, raw in zip(keys, rows, strict=True):
         if raw is not None:
             record = records.decode_dedup(raw)
-            if record.until_ms > unit.now:
+            if record.until_ms > now_ms:
                 found[key] = (record.job, record.payload_digest)
             else:
                 lapsed.append((key, record))
     # Past its window a key is still held by a job that has not ended.
-    states = unit.tx.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, r.job) for _, r in lapsed])
+    states = reader.get_many(keyspace.STATE, [keyspace.of_queue(queue, r.job) for _, r in lapsed])
     for (key, record), raw in zip(lapsed, states, strict=True):
         if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
             found[key] = (record.job, record.payload_digest)

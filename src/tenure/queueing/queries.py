@@ -11,6 +11,7 @@ from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import flows, journal
 from tenure.queueing.core import Core
+from tenure.queueing.enqueue import holders_at
 from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
 from tenure.queueing.registry import RegisteredQueue
@@ -40,6 +41,20 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
     def run(reader: Reader) -> Job | None:
         queue = core.registry.find(reader, name)
         return None if queue is None else read_job(core, reader, queue, job)
+
+    return core.read(run)
+
+
+def holder(core: Core, name: QueueName, key: str) -> bytes | None:
+    """The job that holds an idempotency key."""
+    hashed = keyspace.digest(key.encode())
+
+    def run(reader: Reader) -> bytes | None:
+        queue = core.registry.find(reader, name)
+        if queue is None:
+            return None
+        found = holders_at(reader, queue.number, core.time.now_ms(), [hashed])
+        return found[hashed][0] if found else None
 
     return core.read(run)
 

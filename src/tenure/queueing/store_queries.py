@@ -12,6 +12,7 @@ from struct import Struct
 
 from tenure.errors import InvalidArgument
 from tenure.model.job import Job, Page
+from tenure.model.request import UpcomingRequest
 from tenure.queueing import locations
 from tenure.queueing.core import Core
 from tenure.queueing.queries import (
@@ -97,19 +98,12 @@ def list_all(
 # ── what is coming ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def upcoming(
-    core: Core,
-    before_ms: int,
-    after_ms: int,
-    limit: int,
-    cursor: str | None,
-    tenant: str | None,
-    queues: Collection[str] | None,
-) -> Page:
+def upcoming(core: Core, request: UpcomingRequest) -> Page:
     """Scheduled jobs that become ready after one moment and before another, earliest first.
 
     By the keys of the index alone: payloads are read of the jobs that are returned.
     """
+    before_ms, after_ms, limit, cursor, tenant, queues = request
     listed = f"upcoming/{tenant or '*'}"
     now = core.time.now_ms()
     before = core.time.from_calendar(before_ms, now) if before_ms < 2**61 else keyspace.MAX_TIME - 1

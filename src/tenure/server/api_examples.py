@@ -32,6 +32,7 @@ _NONE = Example()
 EXAMPLES: dict[str, Example] = {
     "enqueue": Example(body={"text": "to ada", "delay_ms": 500, "priority": 5, "key": "order-17"}),
     "list": Example(query={"state": "dead", "limit": 10}),
+    "holder": Example(query={"key": "order-17"}),
     "wait_for": Example(query={"timeout_ms": 1000}),
     "claim": Example(body={"limit": 2, "lease_ms": 30000, "wait_ms": 5000, "worker": "w1"}),
     "claim_several": Example(body={"queues": ["emails", "images"], "lease_ms": 30000}),

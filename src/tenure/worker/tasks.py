@@ -90,6 +90,10 @@ class Task(Generic[P, C, R]):
         return self._options.queue or self.app.queue
 
     @property
+    def tenant(self) -> str:
+        return self._options.tenant or self.app.tenant
+
+    @property
     def codec(self) -> Codec:
         """Raises InvalidArgument if the function's types cannot be sent."""
         if self._codec is None:
@@ -151,6 +155,12 @@ class Task(Generic[P, C, R]):
 
     enqueue = delay
 
+    def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The call as a job that is not enqueued: for an outbox. Raises InvalidArgument for what cannot be sent."""
+        job = self._job(self.codec.encode_call(args, kwargs), args, kwargs)
+        job = job if isinstance(job, NewJob) else NewJob(job)
+        return msgspec.structs.replace(job, on_conflict="keep") if self._first_job_wins else job
+
     def map(self, calls: Iterable[Any]) -> list[Handle[R]]:
         """Many calls in one transaction: each a tuple of arguments, a dict of them, or the only argument."""
         jobs: list[bytes | NewJob] = []
@@ -173,13 +183,12 @@ class Task(Generic[P, C, R]):
 
         Without `queue` it is looked for in the task's queue, then in the other queues of the app's tasks.
         """
-        named = None if queue is None else self.app.store.queue(queue, self._options.tenant or self.app.tenant)
+        named = None if queue is None else self.app.store.queue(queue, self.tenant)
         return Handle(self, named, job_id)
 
     def possible_queues(self) -> list[Queue]:
         """Where a job of this task may be, the likeliest first."""
-        tenant = self._options.tenant or self.app.tenant
-        return [self.app.store.queue(name, tenant) for name in dict.fromkeys([self.queue, *self.app.queues()])]
+        return [self.app.store.queue(name, self.tenant) for name in dict.fromkeys([self.queue, *self.app.queues()])]
 
     @property
     def aio(self) -> AsyncTask[P, R]:
@@ -197,7 +206,7 @@ class Task(Generic[P, C, R]):
         return Handle(self, queue, added.id, added.duplicate)
 
     def _queue(self) -> Queue:
-        return self.app.store.queue(self.queue, self._options.tenant or self.app.tenant)
+        return self.app.store.queue(self.queue, self.tenant)
 
     @property
     def _first_job_wins(self) -> bool:

@@ -29,7 +29,7 @@ from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof,
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -133,6 +133,9 @@ class RedisBackend(NetworkServing):
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
 
+    def holder(self, name: QueueName, key: str) -> bytes | None:
+        return queries.holder(self._core, name, key)
+
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return journal.timeline(self._core, name, job)
 
@@ -196,16 +199,8 @@ class RedisBackend(NetworkServing):
     ) -> Page:
         return queries.list_all(self._core, state, limit, cursor, tenant, queues)
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
-        return queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        return queries.upcoming(self._core, request)
 
     def sweep(self) -> Swept:
         return admin.sweep(self._core)

@@ -12,6 +12,8 @@ from tenure.protocol.messages.administration import (
     DrawBody as DrawBody,
     EventList as EventList,
     EventsQuery as EventsQuery,
+    KeyHolder as KeyHolder,
+    KeyQuery as KeyQuery,
     ListAllQuery as ListAllQuery,
     ListQuery as ListQuery,
     NewestQuery as NewestQuery,

@@ -24,6 +24,16 @@ class ListQuery(Request):
     cursor: str | None = None
 
 
+class KeyQuery(Request):
+    key: str
+
+
+class KeyHolder(Struct, frozen=True):
+    """The job that holds an idempotency key."""
+
+    id: str
+
+
 class ListAllQuery(ListQuery):
     #: Names with commas between them; all, if not given.
     queues: str | None = None

@@ -229,3 +229,18 @@ def test_a_retried_job_still_holds_its_key(queue: Queue) -> None:
 def test_jobs_without_a_key_are_never_duplicates(queue: Queue) -> None:
     assert len(set(fill(queue, 3) + [queue.enqueue(b"0").id for _ in range(3)])) == 6
     assert len(ids(queue.claim(limit=10))) == 6
+
+
+def test_a_key_leads_to_its_job(store: Store, queue: Queue, clock: ManualClock) -> None:
+    queue.configure(Policy(dedup_window=60, max_attempts=1))
+    assert queue.find("k/ü 1") is None
+    job_id = queue.enqueue(b"x", key="k/ü 1").id
+    assert queue.find("k/ü 1") == job_id
+    assert store.queue("other").find("k/ü 1") is None
+    queue.ack(claimed(queue))
+    assert queue.find("k/ü 1") == job_id  # its job is gone, and the window has not passed
+    clock.advance(61)
+    assert queue.find("k/ü 1") is None
+    for wrong in ("", "k" * 513, 5):
+        with pytest.raises(InvalidArgument):
+            queue.find(wrong)  # type: ignore[arg-type]  # a number is what is tried

@@ -15,13 +15,14 @@ import pytest
 from tenure.api.claim import Claim
 from tenure.api.queue import Queue
 from tenure.api.store import Store
+from tenure.api.trace_check import specification_findings
 from tenure.clock import ManualClock
 from tenure.errors import TenureError
 from tenure.model.event import Event
 from tenure.model.job import Job, QueueInfo
 from tenure.model.lease import Delivery
-from tenure.model.lifecycle import TRANSITIONS, Change, State, allowed
 from tenure.model.retry import Backoff, Policy
+from tenure.model.specification import departure
 from tenure.testing.conformance.approximate import WHY as APPROXIMATE
 from tenure.testing.harness import Harness
 
@@ -127,8 +128,8 @@ def assert_sound(store: Store) -> None:
         assert n.enqueued == n.waiting + n.blocked + n.leased + n.done + n.dead + n.removed, f"{info.queue}: {n}"
         assert min(n.ready, n.scheduled, n.leased, n.done, n.dead, n.enqueued, n.removed) >= 0, f"{info.queue}: {n}"
     if report.events <= 5_000:  # enough for almost every test, and quick
-        for journal in journals(store):
-            assert_told_right(journal, dense=store.traits.order == "strict" or store.traits.journal == "store")
+        departed = specification_findings(store.backend)
+        assert not departed, f"the journal departs from the specification: {departed[0].detail}"
 
 
 def journals(store: Store) -> list[list[Event]]:
@@ -143,28 +144,12 @@ def journals(store: Store) -> list[list[Event]]:
 
 
 def assert_told_right(events: Sequence[Event], *, dense: bool = True) -> None:
-    """The journal has no gap, and every job's events are steps of the lifecycle, each naming the one before it.
+    """The journal is one that the specification allows: no gap, and every event a step from the one before it.
 
     `dense`: it is one journal; a queue whose order is approximate has several, each numbered by itself.
     """
-    last: dict[tuple[str, str, str], Event] = {}  # a restored job may be in two queues
-    for place, event in enumerate(events):
-        assert not dense or event.number == events[0].number + place, f"a gap before {event}"
-        assert event.time_ms >= events[max(place - 1, 0)].time_ms, f"time goes back at {event}"
-        change = Change[event.type.upper()]
-        if event.job_id is None or change not in TRANSITIONS:
-            continue
-        assert event.state is not None
-        named = (event.tenant, event.queue, event.job_id)
-        before = last.get(named)
-        if before is not None:
-            assert event.previous == (before.commit, before.index), f"{event} does not follow {before}"
-        elif event.previous is not None and dense:  # the journal was trimmed before it
-            assert event.previous < (events[0].commit, events[0].index), f"{event} follows what is not there"
-        if before is not None or event.previous is None:
-            was = State.GONE if before is None or before.state is None else State[before.state.upper()]
-            assert allowed(change, was, State[event.state.upper()]), f"{event} cannot follow {before}"
-        last[named] = event
+    departed = departure(events, dense=dense)
+    assert departed is None, f"the journal departs from the specification: {departed}"
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────

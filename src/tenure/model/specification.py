@@ -1,0 +1,324 @@
+"""The specification as a transition relation: which event may follow which. `spec/` has the same actions in TLA+.
+
+    journal ──▶ Trace.take(event) ──▶ None: the event is a step that the specification allows
+                     │                 str:  how it departs
+                     └─ what is known so far: each job's last event, each lease's end, which queues are paused
+
+`RULES` is the relation: one row an event type. A row says which lease the step needs, and what it does to the token, to
+the attempt and to the moment the job is visible. The states before and after are `lifecycle.TRANSITIONS`.
+
+A journal may begin in the middle (it is kept for a week). A job or lease whose beginning was trimmed is taken as its first
+event tells it, and is checked from there on. Memory: one entry a job that is not gone, and one a lease that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tenure.model.event import Event
+from tenure.model.lifecycle import TRANSITIONS, Change, State
+
+#: The lower bits of a token count a job's deliveries; the upper ones are the store's epoch.
+TOKEN_COUNT = (1 << 32) - 1
+
+
+class Rule(NamedTuple):
+    """What a step needs and does, beside the states that `TRANSITIONS` gives."""
+
+    #: `new`: the step grants it. `live`: the job's own, before its end. `over`: the job's own, at its end or later.
+    #: `held`: the job's own, if it has one. `none`: the event names no lease.
+    lease: str
+    #: `zero`, `same` as before, `next`: larger, and by one within an epoch; `any`.
+    token: str
+    #: `zero`, `same`, `next` (one more, within max_attempts), `back` (one less), `any`.
+    attempt: str
+    #: When the job is visible. `later`: not before now. `back`: as before, or (a snooze) not before now. `due`: it was
+    #: visible already. `any`: not told.
+    visible: str
+    #: Attempts: `left`: fewer than max_attempts were made. `by reason`: none are left, or the reason is `failed`.
+    attempts: str
+
+
+#: The transition relation.
+RULES: dict[Change, Rule] = {
+    #                      lease   token   attempt visible  attempts
+    Change.ENQUEUED:   Rule("none", "zero", "zero", "later", "any"),
+    Change.UNBLOCKED:  Rule("none", "same", "same", "later", "any"),
+    Change.CLAIMED:    Rule("new",  "next", "next", "due",   "any"),
+    Change.DONE:       Rule("live", "same", "same", "any",   "any"),
+    Change.RETRIED:    Rule("live", "same", "same", "later", "left"),
+    Change.RELEASED:   Rule("live", "same", "back", "back",  "any"),
+    Change.EXPIRED:    Rule("over", "same", "same", "later", "left"),
+    Change.DIED:       Rule("held", "same", "same", "any",   "by reason"),
+    Change.REPLAYED:   Rule("none", "same", "zero", "later", "any"),
+    Change.CANCELLED:  Rule("held", "same", "same", "any",   "any"),
+    # A ttl counts until the first delivery.
+    Change.TTL_PASSED: Rule("held", "zero", "same", "any",   "any"),
+    Change.PURGED:     Rule("held", "same", "same", "any",   "any"),
+    Change.RETIRED:    Rule("held", "same", "same", "any",   "any"),
+    Change.RESTORED:   Rule("none", "any",  "any",  "any",   "any"),
+    Change.REPAIRED:   Rule("held", "any",  "any",  "any",   "any"),
+}  # fmt: skip
+
+#: Events that move no job.
+WITHOUT_JOB = frozenset(
+    {
+        Change.EXTENDED,
+        Change.QUEUE_CREATED,
+        Change.QUEUE_CONFIGURED,
+        Change.QUEUE_PAUSED,
+        Change.QUEUE_RESUMED,
+        Change.QUEUE_DELETED,
+    }
+)
+
+_CHANGES = {change.name.lower(): change for change in Change}
+_STATES = {state.name.lower(): state for state in State}
+_Name = tuple[str, str, str]
+_Queue = tuple[str, str]
+
+
+class Departure(NamedTuple):
+    """The first event that is no step of the specification, and why."""
+
+    event: Event
+    why: str
+
+    def __str__(self) -> str:
+        event = self.event
+        return f"event {event.number} ({event.type}, row {event.commit}, place {event.index}): {self.why}"
+
+
+class _Job(NamedTuple):
+    state: State
+    token: int
+    attempt: int
+    max_attempts: int
+    priority: int
+    visible_ms: int | None
+    lease: str | None
+    place: tuple[int, int]
+
+
+class _Lease(NamedTuple):
+    #: When it ends; None: that was told before the journal begins.
+    until_ms: int | None
+    granted_ms: int
+    #: How many jobs it holds.
+    open: int
+
+
+class Trace:
+    """A journal, event by event. `dense`: it is one journal, whose events are numbered without a gap."""
+
+    def __init__(self, *, dense: bool = True) -> None:
+        self._dense = dense
+        self._jobs: dict[_Name, _Job] = {}
+        self._leases: dict[str, _Lease] = {}
+        self._paused: set[_Queue] = set()
+        self._number = 0
+        self._time_ms = 0
+        self._first: tuple[int, int] | None = None
+        #: Nothing was trimmed: what was not told did not happen.
+        self._whole = False
+
+    def take(self, event: Event) -> str | None:
+        """Go one step. Returns None, or how the event departs from the specification."""
+        change = _CHANGES.get(event.type)
+        if change is None:
+            return f"the specification knows no {event.type}"
+        why = self._in_line(event)
+        if why is None:
+            if change in WITHOUT_JOB:
+                why = self._without_job(change, event)
+            elif event.job_id is None or event.state is None:
+                why = "it names no job"
+            else:
+                why = self._with_job(change, event, (event.tenant, event.queue, event.job_id), _STATES[event.state])
+        return why
+
+    # ── the journal as a line of events ──────────────────────────────────────────────────────────────────────────────
+
+    def _in_line(self, event: Event) -> str | None:
+        if self._first is None:
+            self._first = event.commit, event.index
+            self._whole = self._dense and event.number == 1
+        elif self._dense and event.number != self._number + 1:
+            return f"its number follows {self._number}"
+        if event.time_ms < self._time_ms:
+            return f"it is earlier than the event before it, by {self._time_ms - event.time_ms} ms"
+        self._number, self._time_ms = event.number, event.time_ms
+        return None
+
+    def _begins_here(self, event: Event) -> bool:
+        """Whether what led to this event was trimmed (True), or should have been told (False)."""
+        return event.previous is not None and (not self._dense or event.previous < (self._first or (0, 0)))
+
+    # ── queues and leases ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _without_job(self, change: Change, event: Event) -> str | None:
+        queue = event.tenant, event.queue
+        if change is Change.EXTENDED:
+            return self._extended(event)
+        if change is Change.QUEUE_PAUSED:
+            self._paused.add(queue)
+        elif change in (Change.QUEUE_RESUMED, Change.QUEUE_CREATED, Change.QUEUE_DELETED):
+            self._paused.discard(queue)
+        return None
+
+    def _extended(self, event: Event) -> str | None:
+        lease = self._leases.get(event.lease_id or "")
+        if lease is None:
+            return "it extends a lease that nobody holds" if self._whole else None
+        if event.at_ms is None:
+            return "it does not say until when"
+        if lease.until_ms is not None:
+            if lease.until_ms <= event.time_ms:
+                return f"it extends a lease that ended {event.time_ms - lease.until_ms} ms before"
+            if event.at_ms <= lease.until_ms:
+                return "it does not extend its lease"
+        self._leases[event.lease_id or ""] = lease._replace(until_ms=event.at_ms)
+        return None
+
+    def _let_go(self, lease_id: str) -> None:
+        """One job fewer is held. A lease that holds none is over."""
+        lease = self._leases.get(lease_id)
+        if lease is not None and lease.open > 1:
+            self._leases[lease_id] = lease._replace(open=lease.open - 1)
+        else:
+            self._leases.pop(lease_id, None)
+
+    def _hold(self, lease_id: str, until_ms: int | None, time_ms: int) -> None:
+        lease = self._leases.get(lease_id)
+        self._leases[lease_id] = _Lease(until_ms, time_ms, 1) if lease is None else lease._replace(open=lease.open + 1)
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _with_job(self, change: Change, event: Event, name: _Name, after: State) -> str | None:
+        before, rule = self._jobs.get(name), RULES[change]
+        origins, ends = TRANSITIONS[change]
+        if after not in ends:
+            return f"it leads to {after.name.lower()}"
+        if before is None and self._begins_here(event):
+            self._move(name, None, event, after)
+            return None
+        state = State.GONE if before is None else before.state
+        if state not in origins:
+            return f"the job is {state.name.lower()}"
+        if before is None:
+            if event.previous is not None and change is not Change.REPAIRED:
+                return "it names an event before it that is not there"
+            before = _NEW
+        elif event.previous != before.place and change is not Change.REPAIRED:
+            return f"it names {event.previous} as the event before it, which is {before.place}"
+        why = (
+            _wrong_numbers(rule, change, before, event)
+            or _wrong_moment(rule, before, event)
+            or self._wrong_lease(rule, before, event)
+        )
+        if why is None:
+            self._move(name, before, event, after)
+        return why
+
+    def _wrong_lease(self, rule: Rule, before: _Job, event: Event) -> str | None:
+        if rule.lease == "none":
+            return None
+        if rule.lease == "new":
+            return self._wrong_grant(event)
+        if before.state is not State.LEASED:
+            return None
+        if event.lease_id != before.lease:
+            return "it names another lease than the one that holds the job"
+        lease = self._leases.get(event.lease_id or "")
+        if lease is None or lease.until_ms is None:
+            return None
+        live = event.time_ms < lease.until_ms
+        if not live and (rule.lease == "live" or event.reason == "failed"):
+            return f"its lease ended {event.time_ms - lease.until_ms} ms before"
+        if live and rule.lease == "over":
+            return f"its lease lasts {lease.until_ms - event.time_ms} ms more"
+        return None
+
+    def _wrong_grant(self, event: Event) -> str | None:
+        if event.lease_id is None:
+            return "it grants no lease"
+        if event.at_ms is None or event.at_ms <= event.time_ms:
+            return "its lease ends before it begins"
+        if self._dense and (event.tenant, event.queue) in self._paused:
+            return "its queue is paused"
+        lease = self._leases.get(event.lease_id)
+        if lease is not None and (lease.granted_ms, lease.until_ms) != (event.time_ms, event.at_ms):
+            return "its lease was granted before"
+        return None
+
+    def _move(self, name: _Name, before: _Job | None, event: Event, after: State) -> None:
+        if before is not None and before.state is State.LEASED and before.lease is not None:
+            self._let_go(before.lease)
+        if after is State.GONE:
+            self._jobs.pop(name, None)
+            return
+        if after is State.LEASED and event.lease_id is not None:
+            claimed = event.type == "claimed"
+            self._hold(event.lease_id, event.at_ms if claimed else None, event.time_ms)
+        visible = event.at_ms if after is State.WAITING else None if before is None else before.visible_ms
+        self._jobs[name] = _Job(
+            after,
+            event.token,
+            event.attempt,
+            event.max_attempts,
+            event.priority,
+            visible,
+            event.lease_id,
+            (event.commit, event.index),
+        )
+
+
+_NEW = _Job(State.GONE, 0, 0, 0, 0, None, None, (0, 0))
+
+
+def _wrong_numbers(rule: Rule, change: Change, before: _Job, event: Event) -> str | None:
+    """Whether token, attempt, max_attempts and priority are what the rule makes of those before."""
+    fixed = before.priority, before.max_attempts
+    if before is not _NEW and change is not Change.REPAIRED and fixed != (event.priority, event.max_attempts):
+        return "it changes what was fixed when the job was enqueued"
+    if not _token_fits(rule.token, before.token, event.token):
+        return f"its token is {event.token} after {before.token}"
+    wanted = {"zero": 0, "same": before.attempt, "next": before.attempt + 1, "back": before.attempt - 1}
+    if event.attempt != wanted.get(rule.attempt, event.attempt):
+        return f"its attempt is {event.attempt} after {before.attempt}"
+    if rule.attempt == "next" and event.attempt > event.max_attempts:
+        return f"it is delivery {event.attempt} of at most {event.max_attempts}"
+    if rule.attempts == "left" and event.attempt >= event.max_attempts:
+        return "it had no attempt left"
+    if rule.attempts == "by reason" and event.reason != "failed" and event.attempt < event.max_attempts:
+        return "it had attempts left"
+    return None
+
+
+def _token_fits(rule: str, before: int, now: int) -> bool:
+    if rule == "next":
+        same_epoch = now & ~TOKEN_COUNT == before & ~TOKEN_COUNT
+        return now == before + 1 if same_epoch else now > before
+    return rule == "any" or now == (0 if rule == "zero" else before)
+
+
+def _wrong_moment(rule: Rule, before: _Job, event: Event) -> str | None:
+    """Whether the job was visible, or will be, when the rule says."""
+    if rule.visible == "due" and before.visible_ms is not None and before.visible_ms > event.time_ms:
+        return f"the job is not visible for another {before.visible_ms - event.time_ms} ms"
+    if rule.visible == "later" and (event.at_ms is None or event.at_ms < event.time_ms):
+        return "it makes the job visible before now"
+    if rule.visible == "back" and before.visible_ms not in (None, event.at_ms) and (event.at_ms or 0) < event.time_ms:
+        return "it moves the job to an earlier time"
+    return None
+
+
+def departure(events: Iterable[Event], *, dense: bool = True) -> Departure | None:
+    """The first of these events that the specification does not allow; None: all are allowed."""
+    trace = Trace(dense=dense)
+    for event in events:
+        why = trace.take(event)
+        if why is not None:
+            return Departure(event, why)
+    return None

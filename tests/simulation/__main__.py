@@ -1,0 +1,129 @@
+"""`make simulate`: many histories, on all cores; the first that fails is shrunk, told, and can be replayed.
+
+python -m tests.simulation --histories 20000
+python -m tests.simulation --seconds 120
+python -m tests.simulation --seed 17                       one history, told
+python -m tests.simulation --seed 17 --steps 3,8,41        … of these steps only
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from tests.simulation.shrinking import failure_of, shrunk
+from tests.simulation.world import STEPS, History
+
+_CHUNK = 50
+
+
+class Tally(NamedTuple):
+    """What some histories came to."""
+
+    histories: int = 0
+    steps: int = 0
+    events: int = 0
+    power_cuts: int = 0
+    cpu_seconds: float = 0.0
+    #: Seed and failure of those that failed.
+    failures: tuple[tuple[int, str], ...] = ()
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[operator]  # numbers and tuples
+
+
+def simulate(seeds: range) -> Tally:
+    """Run the histories of these seeds."""
+    logging.disable(logging.CRITICAL)
+    began, tally = time.process_time(), Tally()
+    for seed in seeds:
+        history = History(seed)
+        failed = failure_of(history)
+        found = () if failed is None else ((seed, failed),)
+        tally = tally.plus(Tally(1, history.steps, history.events, history.power_cuts, 0.0, found))
+    return tally._replace(cpu_seconds=time.process_time() - began)
+
+
+def _chunks(first: int, histories: int | None) -> Iterator[range]:
+    for begin in count(first, _CHUNK):
+        if histories is not None and begin >= first + histories:
+            return
+        yield range(begin, begin + _CHUNK if histories is None else min(begin + _CHUNK, first + histories))
+
+
+def run(first: int, histories: int | None, seconds: float | None, processes: int) -> Tally:
+    """Run histories until so many were run, so much time has passed, or one has failed."""
+    tally, chunks = Tally(), _chunks(first, histories)
+    until = None if seconds is None else time.monotonic() + seconds
+    with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
+        running: set[Future[Tally]] = set()
+        while True:
+            late = until is not None and time.monotonic() > until
+            while len(running) < 2 * processes and not late and not tally.failures:
+                seeds = next(chunks, None)
+                if seeds is None:
+                    break
+                running.add(pool.submit(simulate, seeds))
+            if not running:
+                return tally
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                tally = tally.plus(future.result())
+
+
+def tell(seed: int, numbers: Sequence[int]) -> int:
+    """Run one history and tell what happened in it. Returns 1 if it fails."""
+    history = History(seed, numbers, talk=True)
+    failed = failure_of(history)
+    print("step     time  call: answer")
+    print("\n".join(history.log or ()))
+    print(failed or "every promise was kept")
+    return 0 if failed is None else 1
+
+
+def explain(seed: int, failed: str) -> None:
+    """Tell of a failed history: shrunk, and how to replay it."""
+    print(f"\nseed {seed} fails: {failed}")
+    numbers = shrunk(seed, range(STEPS), seconds=30)
+    print(f"\nOf its {STEPS} steps, these {len(numbers)} are enough:")
+    tell(seed, numbers)
+    steps = ",".join(map(str, numbers))
+    print(f"\nReplay: python -m tests.simulation --seed {seed} --steps {steps}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Run simulated histories.")
+    parser.add_argument("--histories", type=int, help="how many")
+    parser.add_argument("--seconds", type=float, help="for how long")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, help="run one history, and tell of it")
+    parser.add_argument("--steps", help="of that history, only these steps")
+    given = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    if given.seed is not None:
+        return tell(given.seed, range(STEPS) if given.steps is None else [int(n) for n in given.steps.split(",")])
+    histories = given.histories if given.histories is not None or given.seconds is not None else 1000
+    began = time.monotonic()
+    tally = run(given.first, histories, given.seconds, given.processes)
+    took = time.monotonic() - began
+    print(
+        f"{tally.histories:,} histories, {tally.steps:,} steps, {tally.events:,} events, {tally.power_cuts:,} power cuts "
+        f"in {took:.0f} s: {tally.histories / max(tally.cpu_seconds, 0.001):.0f} histories a second of one core; "
+        f"{len(tally.failures)} failed"
+    )
+    for seed, failed in tally.failures[:1]:
+        explain(seed, failed)
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

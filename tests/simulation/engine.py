@@ -1,0 +1,145 @@
+"""A memory engine on which everything goes wrong that an engine may let go wrong, one fault a transaction.
+
+    conflict   (scope host)  the function runs on a transaction that is thrown away; others go; it runs again
+    slow       the commit is applied, and others go before it is durable: what they commit makes it durable too
+    unknown    the caller is told CommitUnknown; the commit was made, or was not
+    full       the disk is full: Unavailable, nothing is written
+    damaged    one of the rows that the transaction reads is damaged: Corrupt
+    cut        the power fails before the commit, or behind it; commits that were not durable are undone
+
+The engine itself stays, as a disk does; a new backend on it is the process that opens the store again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from tenure.errors import CommitUnknown, Corrupt, TenureError, Unavailable
+from tenure.storage.engine import Changes, Space, Transaction
+from tenure.storage.engines.memory import MemoryEngine
+from tenure.storage.keyspace import COUNTERS, JOURNAL, commit
+
+T = TypeVar("T")
+Fate = Literal[
+    "", "others", "conflict", "slow", "unknown_done", "unknown_lost", "full", "damaged", "cut_done", "cut_lost"
+]
+
+
+class PowerCut(BaseException):
+    """The process is no more: no handler of ours may catch this."""
+
+
+class FaultyEngine(MemoryEngine):
+    def __init__(self, scope: Literal["process", "host"]) -> None:
+        super().__init__()
+        self.traits = replace(MemoryEngine.traits, scope=scope, poll=None if scope == "process" else 0.002)
+        self.begin_plain = self.begin
+        #: Draws what happens to the next transaction.
+        self.fate: Callable[[], Fate] = lambda: ""
+        #: Lets other actors go, while a transaction is between two of its steps.
+        self.others: Callable[[], None] = lambda: None
+        #: How to undo each commit that is not durable yet, oldest first: (space, key, value before).
+        self._not_durable: list[list[tuple[Space, bytes, bytes | None]]] = []
+        self._slow = 0
+
+    def transact(self, fn: Callable[[Transaction], T]) -> T:
+        fate = self.fate()
+        if fate in ("", "others", "conflict"):
+            if fate:
+                if fate == "conflict" and self.traits.scope == "host":
+                    self._run_in_vain(fn)
+                self.others()
+            result = super().transact(fn)
+            if not self._slow:
+                self._not_durable.clear()
+            return result
+        return self._go_wrong(fate, fn)
+
+    def _go_wrong(self, fate: Fate, fn: Callable[[Transaction], T]) -> T:
+        if fate == "slow":
+            self._slow += 1
+            try:
+                result = super().transact(fn)
+                self.others()
+            finally:
+                self._slow -= 1
+            self._not_durable.clear()
+            return result
+        if fate == "full":
+            raise Unavailable("the simulated disk is full")
+        if fate == "damaged":
+            return super().transact(lambda tx: fn(_damaged(tx)))
+        if fate in ("unknown_lost", "cut_lost"):
+            self._run_in_vain(fn)
+        else:
+            super().transact(fn)
+            self._not_durable.clear()
+        if fate.startswith("cut"):
+            raise PowerCut
+        raise CommitUnknown("the simulated connection was lost")
+
+    def _run_in_vain(self, fn: Callable[[Transaction], T]) -> None:
+        """Run the function, and throw away what it would write."""
+
+        def in_vain(tx: Transaction) -> None:
+            with contextlib.suppress(TenureError):
+                fn(tx)
+            raise _ThrownAway
+
+        with contextlib.suppress(_ThrownAway):
+            super().transact(in_vain)
+
+    def _apply(self, changes: Changes) -> None:
+        if self._slow:
+            self._not_durable.append(self._undo_of(changes))
+        super()._apply(changes)
+
+    def _undo_of(self, changes: Changes) -> list[tuple[Space, bytes, bytes | None]]:
+        assert isinstance(changes, Transaction)
+        keys: list[tuple[Space, bytes]] = [(space, key) for space, key, _ in changes.writes]
+        keys += [(COUNTERS, key) for key in self._counts]
+        keys += [(JOURNAL, commit(changes.next_commit + offset)) for offset in range(len(changes.journal))]
+        for space, begin, end in changes.ranges:
+            keys += [(space, key) for key in self._tables[space].irange(begin, end, inclusive=(True, False))]
+        return [(space, key, self._tables[space].get(key)) for space, key in keys]
+
+    def lose_what_is_not_durable(self) -> int:
+        """After a power cut. Returns how many commits are undone."""
+        lost = len(self._not_durable)
+        for undo in reversed(self._not_durable):
+            for space, key, value in undo:
+                if value is None:
+                    self._tables[space].pop(key, None)
+                else:
+                    self._tables[space][key] = value
+        self._not_durable.clear()
+        self._slow = 0
+        self.begin = self.begin_plain
+        return lost
+
+    def journal_from(self, number: int) -> list[tuple[bytes, bytes]]:
+        """The rows of the journal from this commit on."""
+        table = self._tables[JOURNAL]
+        return [(key, table[key]) for key in table.irange(commit(number))]
+
+
+class _ThrownAway(Exception):
+    pass
+
+
+def _damaged(tx: Transaction) -> Transaction:
+    """The transaction, which finds its second row damaged."""
+    get, left = tx.get, 2
+
+    def damaged(space: Space, key: bytes) -> bytes | None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Corrupt("the simulated disk gave other bytes than were written", key=key)
+        return get(space, key)
+
+    tx.get = damaged
+    return tx

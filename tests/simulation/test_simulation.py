@@ -1,0 +1,70 @@
+"""A few hundred of the histories that `make simulate` runs by the thousand; and that a mistake is found, told and shrunk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tenure.queueing import settle
+from tests.simulation.__main__ import simulate, tell
+from tests.simulation.linearizability import Call, explained
+from tests.simulation.shrinking import failure_of, shrunk
+from tests.simulation.world import History
+
+HISTORIES = int(os.environ.get("HISTORIES", "80"))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_history_breaks_a_promise(part: int) -> None:
+    tally = simulate(range(part * HISTORIES, (part + 1) * HISTORIES))
+    assert not tally.failures, (
+        f"python -m tests.simulation --seed {tally.failures[0][0]} tells of it: {tally.failures[0][1]}"
+    )
+    assert tally.histories == HISTORIES
+    assert tally.power_cuts > 0
+
+
+def test_a_seed_makes_the_same_history_again() -> None:
+    first, second = History(5, talk=True), History(5, talk=True)
+    first.run()
+    second.run()
+    assert first.log == second.log
+    assert first.log
+
+
+def test_a_mistake_is_found_told_and_shrunk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settling does not ask whether the lease has ended."""
+    judge = settle._judge
+
+    def forgetful(unit, queue, items):
+        now, unit.now = unit.now, 0
+        try:
+            return judge(unit, queue, items)
+        finally:
+            unit.now = now
+
+    monkeypatch.setattr(settle, "_judge", forgetful)
+    seed = next(seed for seed in range(100) if failure_of(History(seed)))
+    numbers = shrunk(seed, range(200), seconds=20)
+    assert len(numbers) < 60
+    assert tell(seed, numbers) == 1
+    assert "lease ended" in capsys.readouterr().out
+
+
+def test_two_holders_of_one_job_have_no_explanation() -> None:
+    def call(verb: str, at: int, answer: str = "ok", token: int = 0) -> Call:
+        return Call(verb, 2 * at, 2 * at + 1, at, at, answer, f"lease {token}", token, 100)
+
+    story = [call("enqueue", 1), call("claim", 2, token=1), call("ack", 3, token=1)]
+    assert explained(story)
+    assert not explained([*story, call("claim", 4, token=2)])
+    assert not explained([*story[:2], call("claim", 3, token=2)])
+    assert explained([*story[:2], call("ack", 3, "unknown", token=1), call("ack", 4, "ok", token=1)])
+
+
+def test_the_command_is_in_the_makefile() -> None:
+    assert "tests.simulation" in Path("Makefile").read_text()

