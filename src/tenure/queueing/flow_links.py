@@ -94,29 +94,41 @@ def linked(
         flow = request.flow or _NO_FLOW
         if index in duplicates or not flow.after:
             continue
-        child, open_parents = jobs[index], 0
-        policy = ON_PARENT_DEAD.index(flow.on_parent_dead)
-        for place, given in enumerate(flow.after):
-            at = places.get(given) if isinstance(given, str) else None
+        open_parents: dict[Place, bool] = {}
+        for given in flow.after:
+            at = places[given] if isinstance(given, str) else None
             if at is not None and at not in duplicates:
                 parents_here.add(at)
-                parent, is_open = jobs[at], True
+                parent, state = jobs[at], int(State.WAITING)
             else:
-                parent, is_open = stored.adopt(jobs[at][1] if at is not None else given, flow.on_parent_dead)  # type: ignore[arg-type]
-            open_parents += is_open
-            unit.tx.put(keyspace.PARENTS, keyspace.parent(*child, place, *parent), b"")
-            link = keyspace.child(*parent, *child)
-            if parent[1] in settled:
-                unit.flows().links.append(link)
-            else:
-                unit.tx.put(keyspace.CHILDREN, link, b"")
-        value = records.encode_blocked(open_parents, policy) if open_parents else b""
-        found[index] = Link(HAS_PARENTS, open_parents, value)
+                parent, state = stored.adopt(given if isinstance(given, bytes) else jobs[places[given]][1])
+            # Two names may stand for one job: it is one parent.
+            if parent not in open_parents:
+                open_parents[parent] = _join(unit, jobs[index], len(open_parents), parent, state, flow, settled)
+        count = sum(open_parents.values())
+        policy = ON_PARENT_DEAD.index(flow.on_parent_dead)
+        found[index] = Link(HAS_PARENTS, count, records.encode_blocked(count, policy) if count else b"")
     for index in parents_here:
         before = found.get(index)
         found[index] = Link(HAS_CHILDREN) if before is None else before._replace(flags=before.flags | HAS_CHILDREN)
     stored.write()
     return found
+
+
+def _join(
+    unit: UnitOfWork, child: Place, place: int, parent: Place, state: int, flow: FlowPart, settled: Mapping[bytes, str]
+) -> bool:
+    """Write the rows that join two jobs. Whether the parent, which is in this state, is still to end for the child."""
+    dead = state == State.DEAD
+    if dead and flow.on_parent_dead == "cancel":
+        raise InvalidArgument(f"parent {parent[1].hex()} is dead: replay it, or say on_parent_dead='run' or 'wait'")
+    unit.tx.put(keyspace.PARENTS, keyspace.parent(*child, place, *parent), b"")
+    link = keyspace.child(*parent, *child)
+    if parent[1] in settled:
+        unit.flows().links.append(link)
+    elif not (dead and flow.on_parent_dead == "run"):  # which counts now; done after a replay, it must not count again
+        unit.tx.put(keyspace.CHILDREN, link, b"")
+    return not dead and state != State.DONE or (dead and flow.on_parent_dead == "wait")
 
 
 class _StoredParents:
@@ -127,12 +139,9 @@ class _StoredParents:
         self._known: dict[bytes, tuple[Place, int]] = {}
         self._writes: list[tuple[bytes, bytes]] = []
 
-    def adopt(self, job: bytes, on_parent_dead: str) -> tuple[Place, bool]:
-        """Where it is, and whether it is still to end. Raises InvalidArgument."""
-        place, state = self._known.get(job) or self._read(job)
-        if state == State.DEAD and on_parent_dead == "cancel":
-            raise InvalidArgument(f"parent {job.hex()} is dead: replay it, or say on_parent_dead='run' or 'wait'")
-        return place, state not in (State.DONE, State.DEAD) or (state == State.DEAD and on_parent_dead == "wait")
+    def adopt(self, job: bytes) -> tuple[Place, int]:
+        """Where it is, and its state once the transaction is over. Raises InvalidArgument."""
+        return self._known.get(job) or self._read(job)
 
     def _read(self, job: bytes) -> tuple[Place, int]:
         tx = self._unit.tx

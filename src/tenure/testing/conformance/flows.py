@@ -167,6 +167,28 @@ def test_a_parent_that_is_dead_already(flowing: World, policy: str) -> None:
     assert queue.counts().removed == 2
 
 
+def test_a_parent_that_was_dead_already_counts_once(flowing: World) -> None:
+    """It counts when the child is enqueued: done after a replay, it must not count for another parent."""
+    queue = flowing.queue()
+    dead, other = queue.enqueue(b"dead"), queue.enqueue(b"other", priority=1, delay=60)
+    failed(queue, b"dead")
+    child = queue.enqueue(NewJob(b"child", after=[dead, other], on_parent_dead="run"))
+    queue.replay([dead.id])
+    done(queue, b"dead")
+    assert states(queue, [child]) == ["blocked"]
+
+
+def test_a_parent_named_twice_counts_once(flowing: World) -> None:
+    queue = flowing.queue()
+    parent = queue.enqueue(b"parent", key="k")
+    _, child = queue.enqueue_many(
+        [NewJob(b"parent", key="k", name="again"), NewJob(b"child", after=["#again", parent.id, parent])]
+    )
+    assert len(queue.parents(child.id)) == 1
+    done(queue, b"parent")
+    done(queue, b"child")
+
+
 def test_a_parent_that_is_leased(flowing: World) -> None:
     queue = flowing.queue()
     queue.enqueue_many([b"%d" % number for number in range(20)])  # which may be stored together
