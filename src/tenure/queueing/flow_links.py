@@ -128,7 +128,7 @@ def _join(
         unit.flows().links.append(link)
     elif not (dead and flow.on_parent_dead == "run"):  # which counts now; done after a replay, it must not count again
         unit.tx.put(keyspace.CHILDREN, link, b"")
-    return not dead and state != State.DONE or (dead and flow.on_parent_dead == "wait")
+    return (not dead and state != State.DONE) or (dead and flow.on_parent_dead == "wait")
 
 
 class _StoredParents:

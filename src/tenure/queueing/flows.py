@@ -135,8 +135,7 @@ def keep_for_children(unit: UnitOfWork, row: DueKey, state: StateRecord) -> bool
     keys = tx.keys(keyspace.CHILDREN, *keyspace.job_range(queue, job), _LOOKED_AT)
     alive = 0
     for key in keys:
-        child = _read_state(tx, keyspace.split_child(key)[2:])
-        if child is None or child.state == State.DONE:
+        if _has_ended(unit, keyspace.split_child(key)[2:]):
             tx.delete(keyspace.CHILDREN, key)
         else:
             alive += 1
@@ -145,8 +144,16 @@ def keep_for_children(unit: UnitOfWork, row: DueKey, state: StateRecord) -> bool
     due = unit.now + (KEPT_FOR_CHILDREN_MS if alive else 1)
     tx.delete(keyspace.DUE, keyspace.due(Due.RETENTION, row.time_ms, queue, job))
     tx.put(keyspace.DUE, keyspace.due(Due.RETENTION, due, queue, job), b"")
-    tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(state._replace(due_at_ms=due)))
+    unit.put_row(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(state._replace(due_at_ms=due)))
     return True
+
+
+def _has_ended(unit: UnitOfWork, child: Child) -> bool:
+    """Whether a job is done or gone, as of this transaction."""
+    if child[1] in unit.ended:
+        return True
+    raw = unit.row(keyspace.STATE, keyspace.of_queue(*child))
+    return raw is None or records.decode_state(raw, child[1]).state == State.DONE
 
 
 def open_parents(reader: Reader, queue: int, job: bytes) -> int:

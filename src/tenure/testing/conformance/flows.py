@@ -381,6 +381,19 @@ def test_results_are_kept_until_the_children_have_ended(flowing: World, clock: M
     assert queue.get(parent.id) is None
 
 
+def test_parents_and_children_may_be_retired_together(flowing: World, clock: ManualClock) -> None:
+    queue = flowing.queue(policy=Policy(result_retention=60))
+    parent = queue.enqueue(b"0")
+    chain = [parent, *(queue.enqueue(NewJob(b"%d" % n, after=[parent])) for n in range(1, 4))]
+    for n in range(4):
+        done(queue, b"%d" % n, b"result")
+    clock.advance(3600)
+    for _ in range(4):
+        flowing.store.sweep()
+        clock.advance(3600)
+    assert states(queue, chain) == ["gone"] * 4
+
+
 # ── with what every enqueue has ──────────────────────────────────────────────────────────────────────────────────────
 
 
