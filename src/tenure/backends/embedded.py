@@ -24,6 +24,7 @@ from tenure.contract.backend import (
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
@@ -40,6 +41,7 @@ from tenure.queueing import (
     claim,
     claim_any,
     enqueue,
+    group_queries,
     journal,
     policies,
     queries,
@@ -203,6 +205,9 @@ class EmbeddedBackend:
 
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
+
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        return group_queries.list_groups(self._core, name, limit, cursor)
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return queries.holder(self._core, name, key)

@@ -39,6 +39,7 @@ from tenure.contract.network import NetworkServing
 from tenure.contract.verbs import REMEMBERED
 from tenure.errors import OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
@@ -234,6 +235,9 @@ class JoinedRequestView(NetworkServing):
 
     def counts(self, name: QueueName) -> Counts:
         return self._ask("counts", lambda to: to.counts(name))
+
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        return self._ask("groups", lambda to: to.groups(name, limit, cursor))
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return self._ask("holder", lambda to: to.holder(name, key))

@@ -28,7 +28,7 @@ from tenure.bulk.arrays import Ints
 from tenure.bulk.input_rows import STAGED
 from tenure.errors import InvalidArgument, Unavailable
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest
+from tenure.model.request import JobRequest, PlainRequests
 from tenure.model.write import CHUNK
 from tenure.settings import Settings
 from tenure.storage.folder import expand
@@ -234,21 +234,22 @@ _NO = tuple(JobRequest(b""))[1:]
 _new = tuple.__new__
 
 
-def requests(rows: pa.RecordBatch) -> list[JobRequest]:
+#: Which field of a request each column is, the payload not counted.
+_STAGED_FIELDS = [(JobRequest._fields.index(name) - 1, name) for name in STAGED if name != "payload"]
+_HEADERS = JobRequest._fields.index("headers") - 1
+
+
+def requests(rows: pa.RecordBatch) -> Sequence[JobRequest]:
     """A chunk as a store takes it."""
-    payloads = rows.column("payload").to_pylist()
-    named = [
-        (at, rows.column(name))
-        for at, name in enumerate(("delay_ms", "at_ms", "priority", "key", "max_attempts", "ttl_ms", "headers"))
-        if rows.column(name).null_count < rows.num_rows
-    ]
+    payloads: list[bytes] = rows.column("payload").to_numpy(zero_copy_only=False).tolist()
+    named = [(at, rows.column(name)) for at, name in _STAGED_FIELDS if rows.column(name).null_count < rows.num_rows]
     if not named:
-        return [_new(JobRequest, (payload, *_NO)) for payload in payloads]
+        return PlainRequests(payloads)
     columns: list[list[object]] = [[default] * len(payloads) for default in _NO]
     for at, column in named:
         default = _NO[at]
         values = column.to_pylist()
-        if at == 6:
+        if at == _HEADERS:
             values = [dict(pairs) if pairs else None for pairs in values]
         elif default is not None and column.null_count:
             values = [default if value is None else value for value in values]

@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeVar
 
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
@@ -180,6 +181,9 @@ class Queries(Protocol):
     def list(self, name: QueueName, state: str, limit: int, cursor: str | None) -> Page: ...
 
     def counts(self, name: QueueName) -> Counts: ...
+
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        """Groups that have jobs that wait or are leased, a page at a time. Raises InvalidArgument without `traits.groups`."""
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         """The job that holds an idempotency key, also one that has ended or is gone; None while nobody does."""

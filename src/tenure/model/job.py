@@ -41,6 +41,8 @@ class NewJob(msgspec.Struct, frozen=True):
     after: Sequence[Enqueued | str] = ()
     #: When a parent is dead: "cancel" removes the job, "run" counts that parent as done, "wait" waits for its replay.
     on_parent_dead: OnParentDead = "cancel"
+    #: Jobs of one queue take turns by their group (`GroupPolicy`).
+    group: str | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +83,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None
     #: When it goes by itself: its ttl while nobody has claimed it, its retention once done.
     due_at_ms: int | None = None
+    group: str | None = None
 
     @property
     def created_at(self) -> datetime:

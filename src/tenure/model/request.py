@@ -40,6 +40,7 @@ class JobRequest(NamedTuple):
     #: What a key that is held with another payload means: KeyConflict, or the job that holds it as a duplicate.
     on_conflict: Literal["error", "keep"] = "error"
     flow: FlowPart | None = None
+    group: str | None = None
 
 
 _PLAIN = tuple(JobRequest(b""))[1:]
@@ -73,6 +74,7 @@ def job_request(job: object) -> JobRequest:
         checked_headers(headers) if headers else None,
         checked_on_conflict(job.on_conflict),
         flow_part(job.queue, job.name, job.after, job.on_parent_dead),
+        None if job.group is None else checked("group", job.group),
     )
 
 
@@ -231,6 +233,7 @@ class JobImage(NamedTuple):
     progress_note: str | None
     #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
     due_at_ms: int
+    group: str | None = None
 
 
 def job_image(job: object) -> JobImage:
@@ -270,6 +273,7 @@ def job_image(job: object) -> JobImage:
         job.progress_note,
         # A ttl counts until the first claim only.
         0 if state == "waiting" and (job.token or job.state == "leased") else job.due_at_ms or 0,
+        None if job.group is None else checked("group", job.group),
     )
 
 

@@ -11,6 +11,7 @@ from tenure.errors import Forbidden, NotFound, WaitTimeout
 from tenure.model.event import EventPage
 from tenure.model.explanation import Explanation
 from tenure.model.explanation import explain as explained
+from tenure.model.group import GroupPage
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
@@ -189,6 +190,10 @@ def _ended(call: Call, last: Job) -> Job:
 def list_jobs(call: Call) -> Page:
     query = call.request
     return call.backend.list(call.name, query.state, query.limit, query.cursor)
+
+
+def groups(call: Call) -> GroupPage:
+    return call.backend.groups(call.name, call.request.limit, call.request.cursor)
 
 
 def holder(call: Call) -> m.KeyHolder:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.errors import KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
-from tenure.queueing import flow_links, quota_usage, quotas
+from tenure.queueing import flow_links, groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.flow_links import Link
 from tenure.queueing.leases import whole_payload
@@ -22,14 +24,14 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
-from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
+from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, commit
 from tenure.storage.records import (
     NO_TEXT,
     PART_BYTES,
     V1,
     encode_plain_job,
+    pack_event,
     pack_event_head,
-    pack_event_middle,
     seal_state,
 )
 
@@ -37,8 +39,9 @@ _WAITING, _BLOCKED = int(State.WAITING), int(State.BLOCKED)
 _FLOW = JobRequest._fields.index("flow")
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
+_LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 
-_NO_EXTRAS = (None, None, None)
+_NO_EXTRAS = (None, None, None, None)
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
 
@@ -72,23 +75,90 @@ def planned(
     `settled`: the jobs that the same transaction settles (`handover`), by what verb.
     """
     now = core.time.now_ms()
-    if type(requests) is not PlainRequests and any(request[_FLOW] is not None for request in requests):
-        return now, _flow_plan(core, name, requests, now, settled or {})
-    batch = _Batch(core, name, requests, now)
-    return now, lambda unit: batch.put(unit, batch.find(unit), _NO_LINKS)
+    if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes:
+        _check_size(requests, core.traits.atomic_bytes)
+    alike = len(requests) > 1 and all_plain(requests)
+    keyed: list[Keyed] = []
+    moments: dict[int, int] = {}
+    grouped: list[tuple[str, int]] = []
+    if not alike:
+        for index, request in enumerate(requests):
+            if request.flow is not None:
+                return now, _flow_plan(core, name, requests, settled or {})
+            if request.key is not None:
+                # Digests are made once, outside the transaction: they cost more than the look-up.
+                keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
+            if request.at_ms is not None:
+                moments[index] = core.time.from_calendar(request.at_ms, now)
+            if request.group is not None:
+                grouped.append((request.group, request.priority))
+    return now, Batch(core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
 
 
-def _flow_plan(
-    core: Core, name: QueueName, requests: Sequence[JobRequest], now: int, settled: Mapping[bytes, str]
-) -> Plan:
+class Batch(msgspec.Struct):
+    """The plan of an enqueue into one queue."""
+
+    core: Core
+    name: QueueName
+    requests: Sequence[JobRequest]
+    #: They are nothing but their payloads.
+    alike: bool
+    #: Ids that the jobs get, once their queue is marked in them.
+    drawn: Sequence[bytes]
+    keyed: Sequence[Keyed]
+    #: When the later ones are ready.
+    moments: Mapping[int, int]
+    #: Group and priority of those that have a group.
+    grouped: Sequence[tuple[str, int]]
+
+    def find(self, unit: UnitOfWork) -> Found:
+        """What has to be read before anything is written."""
+        queue = self.core.registry.find(unit.tx, self.name) or unit.queue(self.name)
+        mark, keyed = queue.mark, self.keyed
+        ids = [job[:6] + mark + job[9:] for job in self.drawn]
+        return queue, ids, _find_duplicates(unit, queue, self.requests, ids, keyed) if keyed else {}
+
+    def __call__(
+        self, unit: UnitOfWork, found: Found | None = None, links: Mapping[int, Link] = _NO_LINKS
+    ) -> list[Enqueued]:
+        """`found`: what `find` returned, if it was called; `links`: of jobs that wait for jobs, or are waited for."""
+        queue, ids, duplicates = found or self.find(unit)
+        requests, keyed = self.requests, self.keyed
+        if queue.bounded:
+            _admit(unit, queue, payloads_of(requests), duplicates)
+        if self.grouped:
+            queue = groups.expect(unit, queue, self.grouped)
+        if not (self.alike and not links and _put_together(unit, queue, payloads_of(requests), ids)):
+            _put_rows(unit, queue, requests, ids, self.moments, duplicates, links)
+        added = len(ids) - len(duplicates)
+        if added:
+            counters, add = queue.counters, unit.tx.add
+            blocked = sum([link.open > 0 for link in links.values()]) if links else 0
+            add(counters[_WAITING_COUNT], added - blocked)
+            add(counters[_ENQUEUED_COUNT], added)
+            if blocked:
+                add(counters[Counter.BLOCKED], blocked)
+        if keyed:
+            hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
+        if not duplicates:
+            return list(map(Enqueued, map(bytes.hex, ids)))
+        return [
+            Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
+            for index, job in enumerate(ids)
+        ]
+
+
+def _flow_plan(core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str]) -> Plan:
     """Jobs that wait for each other or for others, or go to several queues: a batch for each queue."""
     names = flow_links.named(requests)
     by_queue: dict[QueueName, list[int]] = {}
     for place, request in enumerate(requests):
         by_queue.setdefault(flow_links.queue_of(name, request), []).append(place)
-    batches = [
-        (places, _Batch(core, queue, [requests[place] for place in places], now)) for queue, places in by_queue.items()
-    ]
+    batches: list[tuple[list[int], Batch]] = []
+    for queue, places in by_queue.items():
+        _, batch = planned(core, queue, [requests[place]._replace(flow=None) for place in places])
+        assert isinstance(batch, Batch)  # without flows it is one
+        batches.append((places, batch))
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         found: list[Found] = []
@@ -111,64 +181,11 @@ def _flow_plan(
         answers: list[Enqueued] = [Enqueued("")] * len(requests)
         for (places, batch), of_queue in zip(batches, found, strict=True):
             own = {index: links[place] for index, place in enumerate(places) if place in links}
-            for place, answer in zip(places, batch.put(unit, of_queue, own), strict=True):
+            for place, answer in zip(places, batch(unit, of_queue, own), strict=True):
                 answers[place] = answer
         return answers
 
     return plan
-
-
-class _Batch:
-    """Jobs for one queue. What costs time and needs no transaction is done when it is made; then it reads, then it writes."""
-
-    __slots__ = ("_alike", "_drawn", "_keyed", "_moments", "_name", "_requests")
-
-    def __init__(self, core: Core, name: QueueName, requests: Sequence[JobRequest], now: int) -> None:
-        self._name, self._requests = name, requests
-        self._drawn = core.ids.take(now, len(requests))
-        self._alike = len(requests) > 1 and all_plain(requests)
-        _check_size(core, requests)
-        self._keyed: list[Keyed] = []
-        self._moments: dict[int, int] = {}
-        if not self._alike:
-            for index, request in enumerate(requests):
-                if request.key is not None:
-                    # Digests are made once, outside the transaction: they cost more than the look-up.
-                    key, payload = keyspace.digest(request.key.encode()), keyspace.digest(request.payload)
-                    self._keyed.append(Keyed(index, key, payload))
-                if request.at_ms is not None:
-                    self._moments[index] = core.time.from_calendar(request.at_ms, now)
-
-    def find(self, unit: UnitOfWork) -> Found:
-        queue = unit.queue(self._name)
-        mark, keyed = queue.mark, self._keyed
-        ids = [job[:6] + mark + job[9:] for job in self._drawn]
-        return queue, ids, _find_duplicates(unit, queue, self._requests, ids, keyed) if keyed else {}
-
-    def put(self, unit: UnitOfWork, found: Found, links: Mapping[int, Link]) -> list[Enqueued]:
-        requests, (queue, ids, duplicates) = self._requests, found
-        if queue.bounded:
-            _admit(unit, queue, payloads_of(requests), duplicates)
-        if not (self._alike and _put_together(unit, queue, payloads_of(requests), ids)):
-            _put_rows(unit, queue, requests, ids, self._moments, duplicates, links)
-        added = len(ids) - len(duplicates)
-        if added:
-            counters, add = queue.counters, unit.tx.add
-            blocked = sum([link.open > 0 for link in links.values()]) if links else 0
-            add(counters[_WAITING_COUNT], added - blocked)
-            add(counters[_ENQUEUED_COUNT], added)
-            if blocked:
-                add(counters[Counter.BLOCKED], blocked)
-        if self._keyed:
-            hold_keys(
-                unit, queue, [Holding(k, ids[i], payload) for i, k, payload in self._keyed if i not in duplicates]
-            )
-        if not duplicates:
-            return [Enqueued(job.hex()) for job in ids]
-        return [
-            Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
-            for index, job in enumerate(ids)
-        ]
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -200,54 +217,54 @@ def _put_rows(
     queue: RegisteredQueue,
     requests: Sequence[JobRequest],
     ids: Sequence[bytes],
-    moments: dict[int, int],
-    duplicates: dict[int, bytes],
+    moments: Mapping[int, int],
+    duplicates: Mapping[int, bytes],
     links: Mapping[int, Link],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
     now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
     heads, default_attempts, tiers = queue.enqueued, queue.policy.max_attempts, queue.tiers
-    latest, earliest, used, shape, tail, since = now, NEVER, -1, None, b"", b""
+    latest, earliest, used = now, NEVER, -1
     for index, (request, job) in enumerate(zip(requests, ids, strict=True)):
         if index in duplicates:
             continue
-        priority, attempts = request.priority, request.max_attempts or default_attempts
+        payload, priority, attempts = request.payload, request.priority, request.max_attempts or default_attempts
         visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
-        if shape != (visible, attempts):
-            shape = (visible, attempts)
-            tail = NO_ID + pack_event_middle(0, 0, attempts, visible, 0) + NO_TEXT
-            since = keyspace.commit(visible)
-            if visible > latest:
-                latest = visible
-            if visible < earliest:
-                earliest = visible
+        if visible > latest:
+            latest = visible
+        if visible < earliest:
+            earliest = visible
         if priority != used:
             used = priority
             unit.in_use(queue.number, priority)
+        link = links.get(index) if links else None
         head = heads[priority]
-        if links and index in links and links[index].open:
+        if link is not None and link.open:
             head = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, queue.number)
-        ref = add_event(head + job + tail)
-        row = prefix + job
+        ref = add_event(pack_event(head, job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
+        row, ready_row = prefix + job, tiers[9 - priority] + commit(visible) + job
         flags = due_at = 0
-        if (request.key, request.ttl_ms, request.headers) == _NO_EXTRAS and len(request.payload) <= PART_BYTES:
-            body = encode_plain_job(now, request.payload)
+        if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(payload) <= PART_BYTES:
+            body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
-        if links and index in links:
-            flags |= links[index].flags
-            if links[index].open:
+            if request.group is not None and (link is None or not link.open):
+                ready_row = keyspace.ready(queue.number, priority, visible, job, keyspace.GROUPED)
+                groups.wait(unit, queue, job, priority, visible, request.group.encode())
+        if link is not None:
+            flags |= link.flags
+            if link.open:
                 state = (V1, _BLOCKED, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
                 writes += (
                     (JOBS, row, body),
                     (STATE, row, seal_state(*state)),
-                    (keyspace.BLOCKED, row, links[index].blocked),
+                    (keyspace.BLOCKED, row, link.blocked),
                 )
                 continue
         writes += (
             (JOBS, row, body),
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
-            (READY, tiers[9 - priority] + since + job, b""),
+            (READY, ready_row, b""),
         )  # fmt: skip
     unit.wake(queue.name, ALL if latest > now else len(ids))
     unit.has_work(queue, earliest)
@@ -258,7 +275,10 @@ def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: J
     writes, flags, due_at = unit.tx.writes, 0, 0
     key = request.key.encode() if request.key else b""
     headers = records.encode_headers(request.headers) if request.headers else b""
-    body, parts = records.encode_job(unit.now, request.payload, key, headers)
+    group = request.group.encode() if request.group else b""
+    body, parts = records.encode_job(unit.now, request.payload, key, headers, group)
+    if group:
+        flags |= records.HAS_GROUP
     if key:
         flags |= records.HAS_KEY
     if parts:
@@ -271,17 +291,16 @@ def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: J
     return body, flags, due_at
 
 
-def _check_size(core: Core, requests: Sequence[JobRequest]) -> None:
-    """Raise TooLarge if they do not fit one transaction."""
-    most = core.engine.traits.atomic_bytes
-    if len(requests) * (JOB_OVERHEAD + MAX_PAYLOAD) <= most:
-        return
+def _check_size(requests: Sequence[JobRequest], most: int) -> None:
+    """Raise TooLarge if they do not fit one transaction, of so many bytes."""
     size = JOB_OVERHEAD * len(requests) + sum(map(len, payloads_of(requests)))
     if size > most:
         raise TooLarge("the batch", size, most)
 
 
-def _admit(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], duplicates: dict[int, bytes]) -> None:
+def _admit(
+    unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], duplicates: Mapping[int, bytes]
+) -> None:
     """Raise QueueFull, QuotaExceeded or RateLimited if the queue or its tenant may not take these jobs."""
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tenure.model.lifecycle import Change, State
+from tenure.queueing import groups
 from tenure.queueing.removal import remove
 from tenure.queueing.unit_of_work import FlowWork, ParentEnd, UnitOfWork
 from tenure.storage import keyspace, records
@@ -114,12 +115,15 @@ def unblock(unit: UnitOfWork, child: Child, state: StateRecord) -> None:
     state = state._replace(state=int(State.WAITING), visible_at_ms=visible)
     ref = unit.event(Change.UNBLOCKED, number, job, state, at_ms=visible, previous=state.last_event)
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
-    tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
+    grouped = state.flags & records.HAS_GROUP
+    tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job, grouped), b"")
     tx.delete(keyspace.BLOCKED, keyspace.of_queue(number, job))
     unit.count(number, Counter.BLOCKED, -1)
     unit.count(number, Counter.WAITING, 1)
     queue = unit.numbered(number)
     if queue is not None:
+        if grouped:
+            groups.wait_again(unit, queue, job, state)
         unit.ready(queue, state.priority, visible)
 
 

@@ -11,10 +11,16 @@ from tenure.storage import keyspace
 from tenure.storage.engine import Reader
 
 
+def _grouped(queue: int, priority: int) -> tuple[bytes, bytes]:
+    grouped = keyspace.GROUPED
+    return keyspace.ready_prefix(queue, priority, grouped), keyspace.ready_tier_end(queue, priority, grouped)
+
+
 class Priorities:
     def __init__(self, *, known: bool) -> None:
         self._known = known
-        self._used: dict[int, set[int]] = {}
+        #: By queue: the priorities that have had a job. Missing: not learnt yet.
+        self.used: dict[int, set[int]] = {}
         self._prefixes: dict[int, tuple[bytes, ...]] = {}
 
     def of(self, reader: Reader, queue: RegisteredQueue) -> tuple[bytes, ...]:
@@ -27,21 +33,21 @@ class Priorities:
                 priority
                 for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True)
                 if reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
+                or (queue.grouped and reader.keys(keyspace.READY, *_grouped(queue.number, priority), 1))
             }
             prefixes = self._use(queue.number, found)
         return prefixes
 
     def add(self, queue: int, priority: int) -> None:
-        used = self._used.get(queue)
-        if used is not None and priority not in used:
-            self._use(queue, used | {priority})
+        """A job of this priority is being written. Requires: the queue's priorities are known."""
+        self._use(queue, self.used[queue] | {priority})
 
     def _use(self, queue: int, priorities: set[int]) -> tuple[bytes, ...]:
-        self._used[queue] = priorities
+        self.used[queue] = priorities
         prefixes = tuple(keyspace.ready_prefix(queue, priority) for priority in sorted(priorities, reverse=True))
         self._prefixes[queue] = prefixes
         return prefixes
 
     def forget(self) -> None:
         self._prefixes.clear()
-        self._used.clear()
+        self.used.clear()

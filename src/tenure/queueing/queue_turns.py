@@ -79,7 +79,7 @@ class QueueTurns:
                 self._blocked.add(queue)
 
         if self._known:
-            unit.tx.on_written.append(remember)
+            unit.tx.when_written(remember)
 
     def offer(self, unit: UnitOfWork, offers: Mapping[int, Offer]) -> None:
         """Give these queues a turn, each from a moment on, and their tenants with them."""
@@ -93,7 +93,7 @@ class QueueTurns:
             if before is None and lifted:
                 continue  # it had no place, so that nothing held it up
             after = before
-            if before is None or _sooner(before, at_ms, unit.now, lifted):
+            if before is None or turns.sooner(before, at_ms, unit.now, lifted):
                 after = _placed(unit, sub, before, at_ms, times, keyspace.queue_row(*queue.name))
             self.learn(unit, queue.number, after)
             if after is not None and after != before:
@@ -114,17 +114,10 @@ class QueueTurns:
         for row in map(keyspace.split_due, keys):
             queue = unit.numbered(row.queue)
             if queue is not None and row.reference == keyspace.QUEUE_TURN:
-                unit.offers[queue.number] = Offer(queue, unit.now)
+                unit.offer(Offer(queue, unit.now))
         # Rows of places that were moved since are left over, and go with the others.
         tx.delete_many(keyspace.DUE, keys)
         return bool(keys)
-
-
-def _sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool) -> bool:
-    """Whether a place has to be changed for its queue to have a turn from this moment on."""
-    if before.status == Status.PARKED:
-        return at_ms < before.at_ms or before.at_ms <= now
-    return before.status == Status.BLOCKED and lifted
 
 
 def _placed(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +26,7 @@ NEXT_QUEUE = b"next_queue"
 _PAGE = 1000
 
 
-class RegisteredQueue(NamedTuple):
+class RegisteredQueue(msgspec.Struct, frozen=True):
     number: int
     name: QueueName
     policy: Policy
@@ -55,10 +54,14 @@ class RegisteredQueue(NamedTuple):
     #: What the ids of its jobs have at `model.ids.MARK`.
     mark: bytes
     deleted: bool
+    #: It had jobs with a group: its groups take turns (`groups`).
+    grouped: bool
 
     def record(self, **changes: object) -> records.QueueRecord:
         """Its row, with these fields changed."""
-        record = records.QueueRecord(self.number, *self.name, self.policy, self.paused, self.meter, self.deleted)
+        record = records.QueueRecord(
+            self.number, *self.name, self.policy, self.paused, self.meter, self.deleted, self.grouped
+        )
         return msgspec.structs.replace(record, **changes)
 
 
@@ -88,6 +91,7 @@ def registered(raw: bytes) -> RegisteredQueue:
         record.meter,
         queue_mark(record.number),
         record.deleted,
+        record.grouped,
     )
 
 

@@ -25,6 +25,7 @@ from tenure.queueing.queries import (
     weight,
 )
 from tenure.queueing.registry import RegisteredQueue, registered
+from tenure.queueing.waiting_ranges import kinds
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate
 from tenure.storage.keyspace import Counter
@@ -155,25 +156,31 @@ def _earliest(
 
 def _scheduled(reader: Reader, queue: RegisteredQueue, after: tuple[int, bytes], before: int) -> Iterator[Row]:
     """A queue's rows of `ready` behind a place and before a time. One look a priority that has any, and one more."""
-    priority = 9
-    end = keyspace.queue_range(queue.number)[1]
-    while priority >= 0:
-        begin = keyspace.ready(queue.number, priority, *after) + b"\0"
-        keys = reader.keys(keyspace.READY, begin, end, 100)
-        if not keys:
-            return
-        stop = keyspace.ready_until(queue.number, priority, before - 1)
-        tier = keyspace.split_ready(keys[0]).priority
-        if tier < priority:
-            priority = tier  # the priorities between have none
-            continue
-        while keys:
-            for key in keys:
-                if key >= stop:
-                    break
-                ready = keyspace.split_ready(key)
-                yield ready.visible_at_ms, ready.job, queue
-            if keys[-1] >= stop or len(keys) < 100:
+    for grouped in kinds(queue):
+        priority = 9
+        end = keyspace.ready_tier_end(queue.number, 0, grouped)
+        while priority >= 0:
+            begin = keyspace.ready(queue.number, priority, *after, grouped) + b"\0"
+            keys = reader.keys(keyspace.READY, begin, end, 100)
+            if not keys:
                 break
-            keys = reader.keys(keyspace.READY, keys[-1] + b"\0", stop, 100)
-        priority -= 1
+            stop = keyspace.ready_until(queue.number, priority, before - 1, grouped)
+            tier = keyspace.split_ready(keys[0]).priority
+            if tier < priority:
+                priority = tier  # the priorities between have none
+                continue
+            yield from _up_to(reader, queue, keys, stop)
+            priority -= 1
+
+
+def _up_to(reader: Reader, queue: RegisteredQueue, keys: list[bytes], stop: bytes) -> Iterator[Row]:
+    """Rows of one priority, from the first page of their keys on."""
+    while keys:
+        for key in keys:
+            if key >= stop:
+                return
+            ready = keyspace.split_ready(key)
+            yield ready.visible_at_ms, ready.job, queue
+        if len(keys) < 100:
+            return
+        keys = reader.keys(keyspace.READY, keys[-1] + b"\0", stop, 100)

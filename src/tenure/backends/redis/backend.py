@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tenure.backends.redis import admin, consume, journal, produce, queries, restore
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
+from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import (
@@ -24,6 +25,7 @@ from tenure.contract.backend import (
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
@@ -132,6 +134,9 @@ class RedisBackend(NetworkServing):
 
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
+
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        raise no_groups()
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return queries.holder(self._core, name, key)

@@ -23,6 +23,7 @@ from tenure.errors import (
     Unavailable,
 )
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from tenure.model.names import DEFAULT_TENANT, QueueName
@@ -198,6 +199,9 @@ class RemoteBackend(NetworkServing, BulkVerbs):
 
     def counts(self, name: QueueName) -> Counts:
         return self._of_queue("counts", name, "/counts", None, Counts)
+
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        return self._of_queue("groups", name, "/groups" + query_of(limit=limit, cursor=cursor), None, GroupPage)
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         try:

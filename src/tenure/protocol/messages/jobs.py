@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from tenure.errors import InvalidArgument
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
+from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD, OnParentDead
 from tenure.model.lease import (
     MAX_CLAIM,
     AlikeSettles,
@@ -24,7 +24,7 @@ from tenure.model.lease import (
     proof_of,
     proofs_of,
 )
-from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, TENANT_PATTERN, QueueName, checked, short_text
 from tenure.model.request import (
     MAX_THEN,
     FlowPart,
@@ -65,6 +65,8 @@ class JobBody(Request, gc=False):
     after: list[str] | None = None
     #: What a dead one among them means: the job is removed, runs all the same, or waits for its replay.
     on_parent_dead: Literal["cancel", "run", "wait"] = "cancel"
+    #: Jobs of one queue take turns by their group.
+    group: Annotated[str, Meta(pattern=f"^{TENANT_PATTERN}$")] | None = None
 
     def checked(self) -> JobRequest:
         payload = self.payload
@@ -83,6 +85,7 @@ class JobBody(Request, gc=False):
             checked_headers(self.headers) if self.headers else None,
             self.on_conflict,
             flow_part(self.queue, self.name, self.after or (), self.on_parent_dead),
+            None if self.group is None else checked("group", self.group),
         )
 
     def _from_text(self) -> bytes:
@@ -94,14 +97,16 @@ class JobBody(Request, gc=False):
 
     @classmethod
     def of(cls, job: JobRequest) -> JobBody:
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow = job
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow, group = job
         return cls(
             payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict,
-            *(() if flow is None else _flow_fields(flow)),
+            *_flow_fields(flow), group,
         )  # fmt: skip
 
 
-def _flow_fields(flow: FlowPart) -> tuple[str | None, str | None, list[str] | None, str]:
+def _flow_fields(flow: FlowPart | None) -> tuple[str | None, str | None, list[str] | None, OnParentDead]:
+    if flow is None:
+        return None, None, None, "cancel"
     parents = [parent.hex() if isinstance(parent, bytes) else f"#{parent}" for parent in flow.after]
     return flow.queue, flow.name, parents or None, flow.on_parent_dead
 
