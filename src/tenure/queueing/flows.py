@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tenure.errors import Corrupt
 from tenure.model.lifecycle import Change, State
 from tenure.queueing import groups
 from tenure.queueing.removal import remove
@@ -165,9 +166,17 @@ def open_parents(reader: Reader, queue: int, job: bytes) -> int:
     found = 0
     for parent in parents_of(reader, queue, job):
         if reader.get(keyspace.CHILDREN, keyspace.child(*parent, queue, job)) is not None:
-            state = _read_state(reader, parent)
-            found += state is not None and state.state != State.DONE
+            found += _may_be_open(reader, parent)
     return found
+
+
+def _may_be_open(reader: Reader, parent: Child) -> bool:
+    """A job whose state cannot be read has not ended, as far as its children know."""
+    try:
+        state = _read_state(reader, parent)
+    except Corrupt:
+        return True
+    return state is not None and state.state != State.DONE
 
 
 def parents_of(reader: Reader, queue: int, job: bytes, begin: int = 0, limit: int = 1 << 32) -> list[Child]:
