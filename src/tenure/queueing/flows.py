@@ -14,7 +14,7 @@ with "wait", one that was removed cancels the child, which could never run. A re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import Change, State
@@ -30,6 +30,8 @@ from tenure.storage.records import BlockedRecord, StateRecord
 KEPT_FOR_CHILDREN_MS = 600_000
 #: How many children one look at a done job reads.
 _LOOKED_AT = 200
+#: Rows that one scan for the children of a parent reads.
+_LINKS = 1000
 _CANCEL, _RUN = map(records.ON_PARENT_DEAD.index, ("cancel", "run"))
 Child = tuple[int, bytes]
 """Queue number, job."""
@@ -37,16 +39,41 @@ Child = tuple[int, bytes]
 
 def end_parents(unit: UnitOfWork, work: FlowWork) -> None:
     """Tell the children of the jobs that ended in this transaction. Called once, when its plan has run."""
-    ending = _Ending(unit)
-    for parent in work.ends:  # which grows while children are removed
-        if parent.outcome is not None:
-            for child in _children(unit.tx, parent.queue, parent.job):
-                ending.tell(child, parent, parent.outcome)
+    ending, told = _Ending(unit), 0
+    while told < len(work.ends):
+        parents, told = work.ends[told:], len(work.ends)
+        links = _links(unit.tx, parents)
+        for parent in parents:  # while children are removed, `work.ends` grows
+            for link in links.get(keyspace.of_queue(parent.queue, parent.job), ()):
+                ending.tell(link, parent)
     ending.write()
-    gone = {parent.job: parent.queue for parent in work.ends if parent.gone}
-    for job, queue in gone.items():
-        unit.tx.delete_range(keyspace.CHILDREN, *keyspace.job_range(queue, job))
+    gone = {parent.job for parent in work.ends if parent.gone}
     unit.tx.put_many(keyspace.CHILDREN, [(link, b"") for link in work.links if link[4:20] not in gone])
+
+
+def _links(reader: Reader, parents: Sequence[ParentEnd]) -> dict[bytes, list[bytes]]:
+    """The rows of `children` of these parents, by parent.
+
+    Most parents have one child, and parents that end together were enqueued together: one scan finds their rows.
+    No scan takes a conflict. Who adds a child writes its parent's state, which the end of the parent has read.
+    """
+    found: dict[bytes, list[bytes]] = {keyspace.of_queue(parent.queue, parent.job): [] for parent in parents}
+    begin, end = min(found), max(found) + b"\xff" * 25
+    limit = 2 * len(found) + 20
+    near = reader.keys(keyspace.CHILDREN, begin, end, limit, snapshot=True) if len(found) > 1 else []
+    if len(found) > 1 and len(near) < limit:
+        for key in near:
+            if key[:20] in found:
+                found[key[:20]].append(key)
+        return found
+    for at, links in found.items():
+        first = at
+        while page := reader.keys(keyspace.CHILDREN, first, at + b"\xff" * 25, _LINKS, snapshot=True):
+            links += page
+            first = page[-1] + b"\0"
+            if len(page) < _LINKS:
+                break
+    return found
 
 
 class _Ending:
@@ -56,9 +83,17 @@ class _Ending:
         self._unit = unit
         self._removed = set(unit.ended)
         self._blocked: dict[Child, BlockedRecord] = {}
-        self._counted: list[bytes] = []
+        #: Rows of `children` that are no longer needed.
+        self._over: list[bytes] = []
 
-    def tell(self, child: Child, parent: ParentEnd, outcome: State) -> None:
+    def tell(self, link: bytes, parent: ParentEnd) -> None:
+        """What the end of the parent means for a child, which is joined with it by this row of `children`."""
+        if parent.gone:
+            self._over.append(link)
+        if parent.outcome is not None:
+            self._end(keyspace.split_child(link)[2:], link, parent.outcome)
+
+    def _end(self, child: Child, link: bytes, outcome: State) -> None:
         record = None if child[1] in self._removed else self._blocked.get(child) or _read_blocked(self._unit.tx, child)
         if record is None:
             return  # it runs, has ended, or is gone
@@ -66,22 +101,16 @@ class _Ending:
             self._blocked[child] = record._replace(open=record.open - 1)
             if outcome is State.DEAD:
                 # It counts now; done after a replay, it must not count again.
-                self._counted.append(keyspace.child(parent.queue, parent.job, *child))
+                self._over.append(link)
         elif outcome is State.GONE or record.on_parent_dead == _CANCEL:
             self._removed.add(child[1])
             _cancel(self._unit, child)
 
     def write(self) -> None:
-        self._unit.tx.delete_many(keyspace.CHILDREN, self._counted)
+        self._unit.tx.delete_many(keyspace.CHILDREN, self._over)
         for child, record in self._blocked.items():
             if child[1] not in self._removed:
                 _count_down(self._unit, child, record)
-
-
-def _children(reader: Reader, queue: int, job: bytes) -> Iterator[Child]:
-    for keys in iterate_keys(reader, keyspace.CHILDREN, *keyspace.job_range(queue, job), 1000):
-        for key in keys:
-            yield keyspace.split_child(key)[2:]
 
 
 def _read_blocked(reader: Reader, child: Child) -> BlockedRecord | None:

@@ -100,5 +100,6 @@ def _tell(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: 
     gone = state._replace(state=int(State.GONE))
     unit.event(change, queue, job, gone, lease=state.lease, previous=state.last_event)
     unit.ended.append(job)
-    if state.flags & records.HAS_CHILDREN:
+    # Of one that is retired the children have ended, and the rows that lead to them are deleted (`keep_for_children`).
+    if state.flags & records.HAS_CHILDREN and change is not Change.RETIRED:
         unit.parent_ended(queue, job, None if state.state == State.DONE else State.GONE, gone=True)
