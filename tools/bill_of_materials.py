@@ -19,7 +19,7 @@ def licence(package: Distribution) -> str:
     about = package.metadata
 
     def said(field: str) -> str:
-        return (about.get_all(field) or [""])[0].strip()
+        return str((about.get_all(field) or [""])[0]).strip()
 
     classified = [
         line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")

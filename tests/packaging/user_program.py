@@ -32,8 +32,8 @@ def produce(db: sqlite3.Connection) -> None:
     assert_type(send("ada"), list[str])
     assert_type(send.delay("ada", times=2), Handle[list[str]])
     assert_type(send.options(delay=30, priority=9).delay("ada").result(timeout=5), list[str])
-    call = fetch("https://example.org")
-    assert_type(call, Coroutine[Any, Any, bytes])
+    call = assert_type(fetch("https://example.org"), Coroutine[Any, Any, bytes])
+    call.close()
     assert_type(fetch.delay("https://example.org").result(), bytes)
     assert_type(outbox.delay(db, send, "ada", times=2), str)
     with tenure.open("memory:") as store:
