@@ -10,6 +10,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers-installed
 DOCS  := $(VENV)/.docs-installed
+RELEASE := $(VENV)/.release-installed
 ARGS  ?=
 
 # -qq: errors only. A machine's own pip configuration may name places that do not exist, and pip warns about each.
@@ -90,7 +91,10 @@ $(DOCS): requirements/docs.txt | $(STAMP)
 	@$(PIP_INSTALL) --require-hashes -r requirements/docs.txt
 	@touch $@
 
-release-check: installed ## build wheel and sdist into dist/, and use the wheel in a new environment
+$(RELEASE): requirements/release.txt | $(STAMP)
+	@$(PIP_INSTALL) --require-hashes -r requirements/release.txt && touch $@ || echo "  ... pyright could not be installed: release-check goes on without it." >&2
+
+release-check: installed $(RELEASE) ## build wheel and sdist into dist/, use the wheel with each Python that is here, check its types, list its licences
 	@$(PY) tools/release_check.py
 
 bench: setup $(PEERS) ## the benchmarks, beside other queues: a table with ratios, and bench/results/latest.md and .json
@@ -116,6 +120,7 @@ lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest 
 	@$(COMPILE) --all-extras --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --extra server --constraint requirements/dev.txt --output-file requirements/container.txt pyproject.toml requirements/container.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/release.txt requirements/release.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
 	@[ ! -e $(DJANGO) ] || CUSTOM_COMPILE_COMMAND="make lock" .venv-django/bin/python -m piptools compile $(COMPILE_OPTIONS) --output-file requirements/django.txt pyproject.toml requirements/django.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }
