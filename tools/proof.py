@@ -59,19 +59,20 @@ def _up_to(count: int) -> str:
 
 
 MODELS = {
-    "one job, three incidents": Model(budget=3, lease=2),
-    "one job, soft claims": Model(budget=3, soft=True),
-    "two jobs": Model(jobs=2, delay=0, budget=1),
-    "two jobs, one key": Model(jobs=2, keys=1, attempts=1, delay=0, budget=1),
+    "one job, two incidents": Model(budget=2),
+    "one job, soft claims": Model(budget=2, delay=0, soft=True),
+    "two jobs": Model(jobs=2, attempts=1, delay=0, budget=1),
+    "two jobs, one key": Model(jobs=2, keys=1, attempts=1, delay=0, budget=0),
     "a job after a job": Model(jobs=2, child=2, attempts=1, delay=0, budget=1),
-    "every job is served": Model(jobs=2, attempts=1, delay=1, budget=1, live=True),
+    "every job is served": Model(jobs=1, attempts=2, delay=1, budget=1, live=True),
 }
 FULL = {
-    "one job, five incidents": Model(budget=5, attempts=3, lease=2),
-    "two jobs, two incidents": Model(jobs=2, delay=1, budget=2),
-    "two jobs, soft claims": Model(jobs=2, delay=0, budget=2, soft=True),
-    "a job after a job, two incidents": Model(jobs=2, child=2, delay=0, budget=2),
-    "every job is served, two incidents": Model(jobs=2, attempts=2, budget=1, live=True),
+    "one job, four incidents": Model(budget=4, attempts=3, lease=2),
+    "two jobs, two deliveries": Model(jobs=2, delay=1, budget=1),
+    "two jobs, soft claims": Model(jobs=2, delay=0, attempts=1, budget=2, soft=True),
+    "two jobs, one key, one incident": Model(jobs=2, keys=1, attempts=1, delay=0, budget=1),
+    "a job after a job, two incidents": Model(jobs=2, child=2, attempts=1, delay=0, budget=2),
+    "two jobs are served": Model(jobs=2, attempts=1, delay=0, budget=1, live=True),
 }
 
 
