@@ -43,14 +43,14 @@ class Model(NamedTuple):
     soft: bool = False
     live: bool = False
 
-    def text(self, broken: str) -> str:
+    def text(self, broken: str, invariants: Sequence[str] = INVARIANTS) -> str:
         constants = {
             "Jobs": _up_to(self.jobs), "Keys": _up_to(self.keys), "Child": self.child, "MaxAttempts": self.attempts,
             "LeaseTime": self.lease, "Delay": self.delay, "Budget": self.budget,
             "SoftClaims": str(self.soft).upper(), "Broken": f'"{broken}"',
         }  # fmt: skip
         lines = ["SPECIFICATION Spec", "CONSTANTS", *(f"    {name} = {value}" for name, value in constants.items())]
-        lines += ["PROPERTIES", f"    {LIVENESS}"] if self.live else ["INVARIANTS", *(f"    {i}" for i in INVARIANTS)]
+        lines += ["PROPERTIES", f"    {LIVENESS}"] if self.live else ["INVARIANTS", *(f"    {i}" for i in invariants)]
         return "\n".join(lines) + "\n"
 
 
@@ -120,7 +120,12 @@ def jar() -> Path | None:
     return None if folder is None else folder / "tla2tools.jar"
 
 
-def run(model: Model, broken: str = "nothing", workers: int = 2) -> Outcome:
+def refute(variant: Variant, workers: int = 2) -> Outcome:
+    """Let TLC look for a run of the variant that breaks its promise."""
+    return run(variant.model, variant.broken, (variant.promise,), workers)
+
+
+def run(model: Model, broken: str = "nothing", invariants: Sequence[str] = INVARIANTS, workers: int = 2) -> Outcome:
     """Let TLC visit every state of the model. Raises RuntimeError if it could not."""
     tools, java = jar(), shutil.which("java")
     if tools is None or java is None:
@@ -128,7 +133,7 @@ def run(model: Model, broken: str = "nothing", workers: int = 2) -> Outcome:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tenure-proof-") as folder:
         shutil.copy(SPEC, folder)
-        Path(folder, "Tenure.cfg").write_text(model.text(broken))
+        Path(folder, "Tenure.cfg").write_text(model.text(broken, invariants))
         command = [java, "-XX:+UseParallelGC", "-Xmx2g", "-cp", str(tools), "tlc2.TLC", "-deadlock", "-workers", str(workers),
                    "-nowarning", "Tenure.tla"]  # fmt: skip
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -168,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for variant in VARIANTS:
         if given.only and variant.broken not in given.only:
             continue
-        seen = run(variant.model, variant.broken)
+        seen = refute(variant)
         total += 1
         as_meant = seen.broken == variant.promise
         refuted += as_meant

@@ -462,6 +462,7 @@ class History:
         for call in self._unanswered:
             call.answered("unknown", None, call.begin, call.from_ms)
         store = self._stores[0]
+        self._check(store)
         queues = [store.queue(name.queue) for name in _QUEUES]
         for queue in queues:
             queue.resume()
@@ -478,10 +479,13 @@ class History:
                 raise Violation(
                     f"{left.waiting} jobs of {name.queue} wait and {left.leased} are held, and none can be had"
                 )
+        self._check(store)
+        self._judge(store)
+
+    def _check(self, store: Store) -> None:
         report = store.check()
         if not report.clean:
             raise Violation(f"check found: {report.findings[:3]}")
-        self._judge(store)
 
     def _drain(self, queue: Queue) -> int:
         taken = 0
