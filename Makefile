@@ -15,6 +15,9 @@ ARGS  ?=
 PIP := $(PY) -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --root-user-action=ignore
 
+# Django 6 needs Python 3.12: its tests have an environment of their own, where such a Python is found.
+DJANGO := .venv-django/.installed
+
 CHECKED := $(wildcard src tests examples bench tools)
 
 .PHONY: help setup installed servers demo test test-crash simulate proof proof-full check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
@@ -30,9 +33,10 @@ setup: $(STAMP) ## make .venv with the pinned, hashed dependencies, find Java fo
 installed: $(STAMP)
 	@$(ensure_java)
 
-# What only tests need: a real PostgreSQL.
+# What only tests need: a real PostgreSQL, and a Python that Django 6 takes.
 servers:
 	@$(ensure_postgres)
+	@$(ensure_django)
 
 demo: installed ## see the queue work: delayed, prioritised, failing, dead and replayed jobs; then its history, audited and drawn
 	@$(PY) examples/demo.py $(ARGS)
@@ -92,19 +96,21 @@ $(PEERS): requirements/bench.txt | $(STAMP)
 
 # Pins are kept unless asked otherwise, so that a new dependency does not move all the others.
 # No option is written into the files: they hold names, versions and hashes, and no address.
-COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile --quiet --generate-hashes --allow-unsafe \
-	--strip-extras --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	$(if $(UPGRADE),--upgrade)
+COMPILE_OPTIONS := --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-options --no-emit-index-url \
+	--no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile $(COMPILE_OPTIONS)
 
 lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest versions)
 	@$(PY) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make lock: pin on Python 3.11, the oldest supported (make clean setup PYTHON=python3.11)")'
 	@$(COMPILE) --output-file requirements/base.txt pyproject.toml
 	@$(COMPILE) --all-extras --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
+	@[ ! -e $(DJANGO) ] || CUSTOM_COMPILE_COMMAND="make lock" .venv-django/bin/python -m piptools compile $(COMPILE_OPTIONS) --output-file requirements/django.txt pyproject.toml requirements/django.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }
 
 clean: ## remove .venv, caches and build output
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .venv-django build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # The first Python of 3.11 or newer; PYTHON=... decides otherwise.
@@ -173,6 +179,23 @@ define ensure_postgres
 			export DEBIAN_FRONTEND=noninteractive; \
 			apt-get -qq update >/dev/null 2>&1 || true; \
 			apt-get -qq install -y --no-install-recommends postgresql >/dev/null 2>&1 || echo "$$said It could not be installed: apt-get install postgresql says why." >&2; \
+		fi; \
+	fi
+endef
+
+# Django's tests need Django 6, which needs Python 3.12: where there is none, they are skipped.
+define ensure_django
+	if [ requirements/django.txt -nt $(DJANGO) ]; then \
+		python=; for candidate in $(DJANGO_PYTHON) python3.12 python3.13 "$$HOME"/.pyenv/versions/3.1[23]*/bin/python; do \
+			if "$$candidate" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "make test: Django 6 needs Python 3.12 or 3.13, and none was found; its tests are skipped (DJANGO_PYTHON=… names one)." >&2; \
+		else \
+			echo "Making .venv-django with $$("$$python" --version), for Django 6 ..."; \
+			rm -rf .venv-django; "$$python" -m venv .venv-django; \
+			if .venv-django/bin/python -m pip --disable-pip-version-check install -qq --root-user-action=ignore --require-hashes -r requirements/django.txt; \
+				then touch $(DJANGO); else echo "  ... not all could be installed: Django's tests are skipped." >&2; fi; \
 		fi; \
 	fi
 endef

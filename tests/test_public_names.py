@@ -9,7 +9,7 @@ PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 NAMES = {
     "open", "Store", "Queue", "Claim",
-    "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "Backoff", "Rate", "Quota", "Where", "Event",
+    "NewJob", "NotFound", "Enqueued", "Delivery", "Job", "Policy", "GroupPolicy", "Backoff", "Rate", "Quota", "Where", "Event",
     "ManualClock", "SystemClock",
     "TenureError", "InvalidArgument", "SettingsError", "LeaseLost", "AlreadySettled", "KeyConflict", "QueueFull", "QueueNotEmpty",
     "QuotaExceeded", "RateLimited", "TooLarge",

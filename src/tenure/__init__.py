@@ -57,6 +57,7 @@ from tenure.errors import (
     WaitTimeout,
 )
 from tenure.model.event import Event
+from tenure.model.group import GroupPolicy
 from tenure.model.job import Enqueued, Job, NewJob, Where
 from tenure.model.lease import Delivery
 from tenure.model.quota import Quota
@@ -81,6 +82,7 @@ __all__ = [
     "Event",
     "Forbidden",
     "FormatError",
+    "GroupPolicy",
     "InvalidArgument",
     "Job",
     "JournalTrimmed",

@@ -59,6 +59,7 @@ class Job:
     reason: str | None = None
     error: str | None = None
     result: bytes | None = None
+    group: str | None = None
     #: Its events, by type.
     told: list[str] = field(default_factory=lambda: ["enqueued"])
     #: The store's id for it, once it has said it.
@@ -88,6 +89,7 @@ class Wish:
     key: str | None = None
     max_attempts: int | None = None
     ttl: int | None = None
+    group: str | None = None
 
 
 @dataclass
@@ -200,6 +202,7 @@ class Reference:
             wish.max_attempts or queue.policy.max_attempts,
             visible,
             None if wish.ttl is None else self.now + wish.ttl,
+            group=wish.group,
         )
 
     def _hold(self, queue: Queue, job: Job) -> None:
@@ -226,7 +229,7 @@ class Reference:
         room = self._room(queue, limit)
         granted = Lease(self.now + (lease or _ms(queue.policy.lease)))
         taken: list[Delivery] = []
-        for job in sorted(queue.of("waiting"), key=lambda job: job.place):
+        for job in self.in_order(queue, room):
             if len(taken) == room:
                 break
             if job.visible > self.now:
@@ -246,6 +249,10 @@ class Reference:
             queue.claims[claim_id] = Claimed(asked, taken)
         self.deliveries += taken
         return taken
+
+    def in_order(self, queue: Queue, room: int) -> Iterable[Job]:
+        """Waiting jobs, in the order in which a claim meets them."""
+        return sorted(queue.of("waiting"), key=lambda job: job.place)
 
     def _room(self, queue: Queue, limit: int) -> int:
         """How many a claim may take: the tokens of a rate drop into its bucket as time passes, and stay until it is full."""
@@ -494,6 +501,36 @@ class ApartReference(Reference):
         """The client's machine is started anew: nothing to the server."""
         self.offset += self.steady - steady
         self.steady = steady
+
+
+class GroupReference(Reference):
+    """Queues whose jobs have groups. Of several groups, any may be next: the store says which jobs it took (`chosen`), and
+    each must be one that it may have taken. How fairly it chooses is measured elsewhere.
+    """
+
+    chosen: Sequence[str] = ()
+
+    def in_order(self, queue: Queue, room: int) -> Iterable[Job]:
+        taken = 0
+        for job_id in self.chosen:
+            could = self._could(queue)
+            job = next((job for job in could if job.id == job_id), None)
+            assert job is not None, "a claim took a job that was not to be had"
+            assert job.priority == max(other.priority for other in could), "a job of a higher priority was passed over"
+            first = min((other for other in could if other.group == job.group), key=lambda other: other.place)
+            assert job is first, "an earlier job of its group was passed over"
+            taken += 1
+            yield job
+        assert taken == room or not self._could(queue), "a claim took fewer jobs than it could have"
+
+    def _could(self, queue: Queue) -> list[Job]:
+        """Jobs that a claim may take now."""
+        ready = [job for job in queue.of("waiting") if job.visible <= self.now]
+        return [job for job in ready if job.group is None or self._has_room(queue, job.group)]
+
+    def _has_room(self, queue: Queue, group: str) -> bool:
+        limit = queue.policy.of_group(group).max_leased
+        return limit is None or sum(job.group == group for job in queue.of("leased")) < limit
 
 
 def _ms(seconds: float) -> int:

@@ -114,13 +114,23 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(first=policies, second=policies)
     def begin(self, first: Policy, second: Policy) -> None:
-        now = self.clock
+        now, first, second = self.clock, self.governed(first), self.governed(second)
         self.model = self.reference(now.wall_ms(), now.steady_ms(), {"a": first, "b": second})
         self.queue("b").configure(second)
         self.queue("a").configure(first)
 
     def queue(self, name: str) -> Queue:
         return self.store.queue(name)
+
+    def prepare(self, batch: list[Wish]) -> None:
+        """Add to what is wished for, in a machine that tests more."""
+
+    def governed(self, policy: Policy) -> Policy:
+        """The policy that a queue gets, in a machine that tests more."""
+        return policy
+
+    def real_claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
+        return self.queue(name).claim(limit, None if lease is None else lease / 1000, id=claim_id)
 
     def both(self, expected: Callable[[], Any], actual: Callable[[], Any]) -> tuple[Any, Any] | None:
         """Ask both; they raise the same, or neither does."""
@@ -137,6 +147,7 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue(self, name: str, batch: list[Wish], calendar: int | None) -> None:
         if calendar is not None:
             batch[0].at = self.model.wall + calendar * 1000
+        self.prepare(batch)
         jobs = [
             NewJob(
                 grown(wish.payload),
@@ -146,6 +157,7 @@ class QueueMachine(RuleBasedStateMachine):
                 wish.key,
                 wish.max_attempts,
                 None if wish.ttl is None else wish.ttl / 1000,
+                group=wish.group,
             )
             for wish in batch
         ]
@@ -205,7 +217,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
         answers = self.both(
             lambda: self.model.claim(name, limit, lease, claim_id),
-            lambda: self.queue(name).claim(limit, None if lease is None else lease / 1000, id=claim_id),
+            lambda: self.real_claim(name, limit, lease, claim_id),
         )
         if answers is None:
             return multiple()
@@ -390,6 +402,7 @@ class QueueMachine(RuleBasedStateMachine):
         """What people do to a queue as a whole."""
         queue, model = self.queue(name), self.model
         if isinstance(what, Policy):
+            what = self.governed(what)
             model.configure(name, what)
             queue.configure(what)
         elif what in ("pause", "resume"):
@@ -443,7 +456,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _same(self, mine: Job, job: SeenJob, state: str) -> None:
         assert (job.state, job.attempt, job.max_attempts) == (state, mine.attempt, mine.max_attempts)
         assert (job.priority, job.replays, job.key) == (mine.priority, mine.replays, mine.key)
-        assert (job.reason, job.visible_at_ms) == (mine.reason, mine.visible)
+        assert (job.reason, job.visible_at_ms, job.group) == (mine.reason, mine.visible, mine.group)
         assert (job.payload, job.result) == (grown(mine.payload), grown(mine.result))
         assert job.token == self.tokens.get(mine, 0)
         assert job.ended_at_ms == (mine.ended if state in ("done", "dead") else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -76,36 +75,46 @@ def test_the_periodic_report(tmp_path: Path):
     assert said[-1] == f"and {7 * 24 * 3} checks"
 
 
-def test_enqueueing_from_fastapi(tmp_path: Path):
-    import httpx
+def test_mails_from_fastapi(tmp_path: Path):
+    from starlette.testclient import TestClient
 
     from examples import web
 
     web.app.use(f"lmdb:{tmp_path / 'data'}")
-
-    async def story(client: httpx.AsyncClient) -> None:
-        cat = {"name": "cat.png", "width": 80}
-        answer = await client.post("/pictures", json=cat)
+    hello = {"to": "ada@example.org", "subject": "hello"}
+    with TestClient(web.web) as client:
+        answer = client.post("/mails", json=hello)
         assert answer.status_code == 202
         job = answer.json()["job"]
-        assert (await client.post("/pictures", json=cat)).json() == {"job": job, "seen_before": True}
-        assert (await client.get(f"/pictures/{job}?wait=10")).json() == {"status": "done", "result": "cat.png@80"}
-        bad = (await client.post("/pictures", json=cat | {"width": 80_000})).json()["job"]
-        found = (await client.get(f"/pictures/{bad}?wait=10")).json()
-        assert found == {"status": "dead", "error": "ValueError: that is no thumbnail"}
-        assert (await client.get(f"/pictures/{'0' * 32}")).status_code == 404
-        assert (await client.post("/pictures", json=cat | {"width": "wide"})).status_code == 422
-
-    async def main() -> None:
-        transport = httpx.ASGITransport(app=web.web)
-        async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
-            await story(client)
-
-    with web.app, web.app.worker(concurrency=1):
-        asyncio.run(main())
+        assert client.post("/mails", json=hello).json() == {"job": job, "seen_before": True}
+        assert client.get("/mails").json() == {"waiting": 1, "dead": 0}
+        with web.app.worker(concurrency=1):
+            found = client.get(f"/mails/{job}?wait=30").json()
+            assert found == {"status": "done", "result": "'hello' to ada@example.org"}
+            bad = client.post("/mails", json=hello | {"to": "x@nowhere.invalid"}).json()["job"]
+            found = client.get(f"/mails/{bad}?wait=30").json()
+            assert found == {"status": "dead", "error": "ValueError: 550 no such user"}
+        assert client.get(f"/mails/{'0' * 32}").status_code == 404
+        assert client.post("/mails", json=hello | {"subject": "x" * 201}).status_code == 422
 
 
-@pytest.mark.parametrize("name", ["mail", "thumbnails", "report", "web"])
+def test_a_trace_goes_through_the_queue(tmp_path: Path):
+    assert run("tracing", tmp_path) == [
+        "POST /orders, below nothing",
+        "task tracing.charge, below POST /orders",
+        "card, below task tracing.charge",
+        "task tracing.receipt, below card",
+        "1 trace",
+    ]
+
+
+def test_errors_reach_sentry(tmp_path: Path):
+    assert run("errors_to_sentry", tmp_path) == [
+        f"errors_to_sentry.charge attempt {attempt}: ConnectionError: order 17: the bank is away" for attempt in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("name", ["mail", "thumbnails", "report", "web", "tracing", "errors_to_sentry"])
 def test_the_commands_an_example_names_are_there(name: str):
     text = (ROOT / "examples" / f"{name}.py").read_text()
     (command,) = re.findall(r"tenure worker (\S+)(.*)$", text.split('"""')[1], re.MULTILINE)[:1]

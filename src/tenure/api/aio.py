@@ -26,8 +26,9 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -44,6 +45,9 @@ from tenure.model.job import Job
 from tenure.model.lease import ClaimRequest, any_queues
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.storage.engine import Traits
+
+if TYPE_CHECKING:
+    from tenure.bulk.table_access import Tables
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -265,6 +269,7 @@ class AsyncQueue:
     get = _awaited(Queue.get)
     list = _awaited(Queue.list)
     counts = _awaited(Queue.counts)
+    groups = _awaited(Queue.groups)
     find = _awaited(Queue.find)
     timeline = _awaited(Queue.timeline)
     explain = _awaited(Queue.explain)
@@ -312,6 +317,10 @@ class AsyncStore:
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
         """A write in several transactions, published once. It is for bulk writers, and its verbs block: call them in a thread."""
         return self._sync.staged(write_id, keep)
+
+    def tables(self, *, snapshot: str | None = None) -> AbstractContextManager[Tables]:
+        """One moment as tables. Reading a table takes the processor for long, and blocks: call it in a thread."""
+        return self._sync.tables(snapshot=snapshot)
 
     def claim(
         self,

@@ -18,6 +18,7 @@ from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.explanation import Explanation, utc
 from tenure.model.explanation import explain as explained
+from tenure.model.group import GroupPage
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS, Counts, Enqueued, Job, NewJob, Page, Replayed, Restored, Where
 from tenure.model.lease import (
@@ -40,7 +41,7 @@ from tenure.telemetry import Meter, Telemetry, wanted
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
 _ONE = ClaimRequest(1)
-_PLAIN_OPTIONS = (None, None, 0, None, None, None, None, "error")
+_PLAIN_OPTIONS = (None, None, 0, None, None, None, None, "error", None)
 _job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
 Settleable = Delivery | str
 """A delivery, or its receipt."""
@@ -77,16 +78,17 @@ class Queue:
         ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
         on_conflict: Literal["error", "keep"] = "error",
+        group: str | None = None,
     ) -> Enqueued:
-        """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time.
+        """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time; groups take turns.
 
         `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered
         with.
         """
-        if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict) != _PLAIN_OPTIONS:
+        if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
                 raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
-            payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers, on_conflict)
+            payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group=group)
         request = job_request(payload)
         began = perf_counter()
         try:
@@ -287,6 +289,11 @@ class Queue:
     def counts(self) -> Counts:
         with self._span("counts"):
             return self._backend.counts(self.name)
+
+    def groups(self, limit: int = 100, cursor: str | None = None) -> GroupPage:
+        """Groups that have jobs that wait or are leased: how many, and since when the oldest is ready; a page at a time."""
+        with self._span("groups"):
+            return self._backend.groups(self.name, whole_number("limit", limit, 1, 10_000), cursor)
 
     def find(self, key: str) -> str | None:
         """The id of the job that holds an idempotency key, also of one that has ended; None: nobody holds it."""

@@ -10,7 +10,10 @@ import builtins
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from importlib import import_module
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,6 +24,7 @@ from tenure.api.sweeper import Sweeper
 from tenure.api.trace_check import specification_findings
 from tenure.contract.backend import Backend, Progress
 from tenure.errors import InvalidArgument
+from tenure.extras import needs
 from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
 from tenure.model.event import EventPage
 from tenure.model.ids import job_id_bytes
@@ -30,10 +34,14 @@ from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
+from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy, whole_number
 from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Traits
 from tenure.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from tenure.bulk.table_access import Tables
 
 #: A change of the calendar of this size is logged as a step.
 _STEP_MS = 1000
@@ -214,8 +222,9 @@ class Store:
         before_ms = 2**62 if before is None else moment_ms("before", before)
         after_ms = 0 if after is None else moment_ms("after", after)
         whole_number("limit", limit, 1, 100_000)
+        request = UpcomingRequest(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
         with self._telemetry.span("upcoming"):
-            return self._backend.upcoming(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
+            return self._backend.upcoming(request)
 
     def sweep(self) -> Swept:
         """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""
@@ -299,6 +308,18 @@ class Store:
         """The named snapshots that are kept, oldest first."""
         with self._telemetry.span("snapshots"):
             return self._backend.snapshots()
+
+    def tables(self, *, snapshot: str | None = None) -> AbstractContextManager[Tables]:
+        """One moment of the store as tables: `with store.tables() as tables: tables.pandas("jobs", state="dead")`.
+
+        A named snapshot, or one that is taken now and dropped at the end. Raises SettingsError where pyarrow is not
+        installed.
+        """
+        with needs("analysis", "store.tables()"):
+            # By name: `bulk` is built on this class, and programs without Arrow never load it.
+            access = import_module("tenure.bulk.table_access")
+        found: AbstractContextManager[Tables] = access.tables(self, snapshot=snapshot)
+        return found
 
     def _begin_sweeping(self, sweeper: Sweeper) -> None:
         """From now on, as this process has come to own the store."""

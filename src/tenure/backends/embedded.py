@@ -23,12 +23,13 @@ from tenure.contract.backend import (
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState, owner_of
@@ -39,6 +40,7 @@ from tenure.queueing import (
     claim,
     claim_any,
     enqueue,
+    group_queries,
     journal,
     policies,
     queries,
@@ -203,6 +205,9 @@ class EmbeddedBackend:
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
 
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        return group_queries.list_groups(self._core, name, limit, cursor)
+
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return queries.holder(self._core, name, key)
 
@@ -263,16 +268,8 @@ class EmbeddedBackend:
     ) -> Page:
         return store_queries.list_all(self._core, state, limit, cursor, tenant, queues)
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
-        return store_queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        return store_queries.upcoming(self._core, request)
 
     def sweep(self) -> Swept:
         self._engine.tend()

@@ -38,12 +38,13 @@ from tenure.contract.network import NetworkServing
 from tenure.contract.verbs import REMEMBERED
 from tenure.errors import OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -234,6 +235,9 @@ class JoinedRequestView(NetworkServing):
     def counts(self, name: QueueName) -> Counts:
         return self._ask("counts", lambda to: to.counts(name))
 
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        return self._ask("groups", lambda to: to.groups(name, limit, cursor))
+
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return self._ask("holder", lambda to: to.holder(name, key))
 
@@ -251,16 +255,8 @@ class JoinedRequestView(NetworkServing):
     ) -> Page:
         return self._ask("list_all", lambda to: to.list_all(state, limit, cursor, tenant, queues))
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
-        return self._ask("upcoming", lambda to: to.upcoming(before_ms, after_ms, limit, cursor, tenant, queues))
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        return self._ask("upcoming", lambda to: to.upcoming(request))
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 

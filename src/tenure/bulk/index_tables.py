@@ -152,7 +152,9 @@ def _index_columns(space: Space, keys: Fields) -> Columns:
         "index": lambda: arrays.texts(kinds, keys["kind"] if space == keyspace.DUE else np.zeros(len(keys), np.int64)),
         "time": lambda: arrays.times(keys["time"]),
         "priority": lambda: (
-            arrays.ints(9 - keys["tier"].astype(np.int32)) if ready else pa.nulls(len(keys), pa.int32())
+            arrays.ints(9 - keys["tier"].astype(np.int32) % keyspace.GROUPED)
+            if ready
+            else pa.nulls(len(keys), pa.int32())
         ),
         "id": lambda: arrays.hex_ids(keys["id"]),
     }

@@ -5,6 +5,7 @@
     priority       0 to 9                  max_attempts   1 and more
     delay, ttl     seconds, or an interval at             a timestamp, or seconds since 1970
     key            an idempotency key      headers        a map of strings
+    group          a name
 
 A timestamp without a time zone (`TIMESTAMP_NTZ`) is in the session's.
 
@@ -41,9 +42,10 @@ STAGED = {
     "max_attempts": pa.int64(),
     "ttl_ms": pa.int64(),
     "headers": pa.map_(pa.string(), pa.string()),
+    "group": pa.large_string(),
 }
-COLUMNS = ("payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers")
-_NAMES = {"tenant": rf"^{TENANT_PATTERN}\z", "queue": rf"^{NAME_PATTERN}\z"}
+COLUMNS = ("payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers", "group")
+_NAMES = {"tenant": rf"^{TENANT_PATTERN}\z", "group": rf"^{TENANT_PATTERN}\z", "queue": rf"^{NAME_PATTERN}\z"}
 
 
 class Incoming(NamedTuple):
@@ -228,6 +230,12 @@ def _headers(column: pa.Array, rejects: _Rejects) -> pa.Array:
     return column
 
 
+def _group(column: pa.Array, rejects: _Rejects) -> pa.Array:
+    wrong = _bools(pc.invert(pc.match_substring_regex(column.cast(pa.string()), _NAMES["group"])))
+    rejects.add(wrong, lambda row: _name_reason("group", column[row].as_py()))
+    return column
+
+
 def _size(column: pa.Array) -> pa.Array:
     return pc.binary_length(column).cast(pa.int64())
 
@@ -240,6 +248,7 @@ _CONVERSIONS: tuple[tuple[str, str, Callable[[pa.Array, _Rejects], pa.Array]], .
     ("max_attempts", "max_attempts", _whole("max_attempts", 1, MAX_ATTEMPTS)),
     ("ttl", "ttl_ms", _duration("ttl", 1)),
     ("headers", "headers", _headers),
+    ("group", "group", _group),
 )
 
 
@@ -324,7 +333,10 @@ _TYPES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
         lambda kind: _is_bytes(kind) or _is_text(kind) or bool(pa.types.is_struct(kind)),
         "binary, a string, a struct or a variant",
     ),
-    **{name: (lambda kind: _is_text(kind) or _is_null(kind), "a string") for name in ("queue", "tenant", "key")},
+    **{
+        name: (lambda kind: _is_text(kind) or _is_null(kind), "a string")
+        for name in ("queue", "tenant", "key", "group")
+    },
     **{
         name: (lambda kind: bool(pa.types.is_integer(kind)) or _is_null(kind), "a whole number")
         for name in ("priority", "max_attempts")

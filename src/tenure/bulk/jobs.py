@@ -19,7 +19,7 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Snapshot, Space, Walk
 
 #: Columns that need more than the state's row.
-FROM_JOBS = ("created_at", "key", "headers", "payload")
+FROM_JOBS = ("created_at", "key", "group", "headers", "payload")
 FROM_NOTES = ("error", "result", "progress", "progress_note")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
@@ -352,7 +352,22 @@ class _Chunk:
 
     def column_key(self) -> pa.Array:
         sizes = self._heads["key_bytes"].astype(np.int64)
+        for at, group in self._groups.items():
+            sizes[at] -= len(group) + 1  # a zero byte parts it from the key
         return arrays.as_text(arrays.cut(self._jobs.data, self._jobs.starts + layouts.JOB.itemsize, sizes, sizes == 0))
+
+    @cached_property
+    def _groups(self) -> dict[int, bytes]:
+        """The groups of the rows that have one, which are of version 2."""
+        rows = self._jobs
+        grouped = np.flatnonzero(self._heads["version"] == records.V2).tolist()
+        return {at: records.decode_job(rows.value(at), rows.key(at)[4:]).group for at in grouped}
+
+    def column_group(self) -> pa.Array:
+        found = self._groups
+        if not found:
+            return pa.nulls(len(self._states), pa.string())
+        return pa.array([found[at].decode() if at in found else None for at in range(len(self._states))], pa.string())
 
     def column_headers(self) -> pa.Array:
         sizes = self._heads["headers_bytes"].astype(np.int64)

@@ -35,6 +35,7 @@ from tenure.storage.records import LoadShape
 PARTITIONS = 1 << 20
 _PART_BITS = 36  # the partition ends where the mark of the queue begins
 _VARIANT = 1 << 63
+GROUP_REASON = "a job with a group cannot be loaded in bulk: its group has to get a turn. Use the ordinary path"
 KEY_REASON = "a job with a key cannot be loaded in bulk: its key has to be looked up. Use the ordinary path"
 
 
@@ -119,6 +120,9 @@ class _QueueFiles:
         keyed = columns.get("key")
         if keyed is not None and keyed.null_count < len(keyed):
             raise InvalidArgument(KEY_REASON)
+        grouped = columns.get("group")
+        if grouped is not None and grouped.null_count < len(grouped):
+            raise InvalidArgument(GROUP_REASON)
         payloads: list[bytes] = columns["payload"].to_numpy(zero_copy_only=False).tolist()
         headers = columns.get("headers")
         flags = np.zeros(rows.num_rows, dtype=np.int64)

@@ -59,6 +59,7 @@ TABLES: dict[str, list[Column]] = {
         Column("worker", TEXT, True, "of a leased job: who claimed it, if a name was given"),
         Column("key", TEXT, True, "its idempotency key"),
         Column("headers", HEADERS, False, "its headers; an empty map if it has none"),
+        Column("group", TEXT, True, "its group"),
         Column("payload", BYTES, False, "its payload"),
         Column("error", TEXT, True, "its last error"),
         Column("result", BYTES, True, "its result"),

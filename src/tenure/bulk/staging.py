@@ -234,21 +234,22 @@ _NO = tuple(JobRequest(b""))[1:]
 _new = tuple.__new__
 
 
+#: Which field of a request each column is, the payload not counted.
+_STAGED_FIELDS = [(JobRequest._fields.index(name) - 1, name) for name in STAGED if name != "payload"]
+_HEADERS = JobRequest._fields.index("headers") - 1
+
+
 def requests(rows: pa.RecordBatch) -> list[JobRequest]:
     """A chunk as a store takes it."""
     payloads = rows.column("payload").to_pylist()
-    named = [
-        (at, rows.column(name))
-        for at, name in enumerate(("delay_ms", "at_ms", "priority", "key", "max_attempts", "ttl_ms", "headers"))
-        if rows.column(name).null_count < rows.num_rows
-    ]
+    named = [(at, rows.column(name)) for at, name in _STAGED_FIELDS if rows.column(name).null_count < rows.num_rows]
     if not named:
         return [_new(JobRequest, (payload, *_NO)) for payload in payloads]
     columns: list[list[object]] = [[default] * len(payloads) for default in _NO]
     for at, column in named:
         default = _NO[at]
         values = column.to_pylist()
-        if at == 6:
+        if at == _HEADERS:
             values = [dict(pairs) if pairs else None for pairs in values]
         elif default is not None and column.null_count:
             values = [default if value is None else value for value in values]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -22,9 +22,16 @@ from tenure.bulk import snapshot_locations
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query, StoreView
+from tenure.bulk.schemas import TABLES
 from tenure.bulk.snapshots import view_of
+from tenure.extras import needs
 from tenure.model.durations import Moment as Time
 from tenure.model.durations import moment_ms
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
 
 #: How long a snapshot outlives a reader that was killed.
 _TTL_MS = 3_600_000
@@ -35,40 +42,57 @@ class _Source(Protocol):
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]: ...
 
 
+class Rows(TypedDict, total=False):
+    """Which rows and columns of a table are read; all, if nothing is said."""
+
+    columns: Sequence[str] | None
+    tenant: str | None
+    queue: str | None
+    #: Of jobs: a state, or several.
+    state: str | Sequence[str] | None
+    #: Jobs made, events that happened, from a moment on, and before another.
+    since: Time | None
+    until: Time | None
+
+
 class Tables:
-    """The tables of one moment."""
+    """The tables of one moment, by name (`docs/tables.md`): as Arrow, pandas, polars, or for DuckDB."""
 
     def __init__(self, source: _Source) -> None:
         self._source = source
 
-    def batches(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        tenant: str | None = None,
-        queue: str | None = None,
-        state: str | Sequence[str] | None = None,
-        since: Time | None = None,
-        until: Time | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, table: str, **rows: Unpack[Rows]) -> Iterator[pa.RecordBatch]:
         """A table, or the rows and columns of it that are asked for, batch by batch."""
-        yield from self._source.batches(_query(table, columns, tenant, queue, state, since, until))
+        yield from self._source.batches(_query(table, rows))
 
-    def read(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        tenant: str | None = None,
-        queue: str | None = None,
-        state: str | Sequence[str] | None = None,
-        since: Time | None = None,
-        until: Time | None = None,
-    ) -> pa.Table:
+    def read(self, table: str, **rows: Unpack[Rows]) -> pa.Table:
         """The same, whole."""
-        query = _query(table, columns, tenant, queue, state, since, until)
+        query = _query(table, rows)
         return pa.Table.from_batches(list(self._source.batches(query)), schema=query.schema)
+
+    def pandas(self, table: str, **rows: Unpack[Rows]) -> pandas.DataFrame:
+        """The same as a DataFrame of pandas, which has to be installed."""
+        return self.read(table, **rows).to_pandas()
+
+    def polars(self, table: str, **rows: Unpack[Rows]) -> polars.DataFrame:
+        """The same as a DataFrame of polars, which has to be installed. Headers are lists of (name, value)."""
+        import polars
+
+        made = polars.from_arrow(self.read(table, **rows))
+        assert isinstance(made, polars.DataFrame)  # of a table, not of a column
+        return made
+
+    def duckdb(self, *, tenant: str | None = None, queue: str | None = None) -> duckdb.DuckDBPyConnection:
+        """A connection of DuckDB in which every table has its name: `.sql("SELECT queue, count(*) FROM jobs GROUP BY 1")`.
+
+        The tables are read now; of one tenant or queue only, if it is named. Use the connection by `with`, which closes it.
+        """
+        with needs("analysis", "store.tables().duckdb()"):
+            import duckdb
+        connection = duckdb.connect(":memory:")
+        for table in TABLES:
+            connection.register(table, self.read(table, tenant=tenant, queue=queue))
+        return connection
 
 
 class _InProcess:
@@ -115,57 +139,28 @@ def tables(source: Store | str, *, snapshot: str | None = None, token: str | Non
 
 
 def batches(
-    source: Store | str,
-    table: str,
-    *,
-    columns: Sequence[str] | None = None,
-    tenant: str | None = None,
-    queue: str | None = None,
-    state: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    snapshot: str | None = None,
-    token: str | None = None,
+    source: Store | str, table: str, *, snapshot: str | None = None, token: str | None = None, **rows: Unpack[Rows]
 ) -> Iterator[pa.RecordBatch]:
     """A table of a store, batch by batch, all of one moment; `source` is an open store or a store's address."""
     with tables(source, snapshot=snapshot, token=token) as found:
-        yield from found.batches(
-            table, columns=columns, tenant=tenant, queue=queue, state=state, since=since, until=until
-        )
+        yield from found.batches(table, **rows)
 
 
 def read(
-    source: Store | str,
-    table: str,
-    *,
-    columns: Sequence[str] | None = None,
-    tenant: str | None = None,
-    queue: str | None = None,
-    state: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    snapshot: str | None = None,
-    token: str | None = None,
+    source: Store | str, table: str, *, snapshot: str | None = None, token: str | None = None, **rows: Unpack[Rows]
 ) -> pa.Table:
     """A table of a store, whole; `source` is an open store or a store's address."""
     with tables(source, snapshot=snapshot, token=token) as found:
-        return found.read(table, columns=columns, tenant=tenant, queue=queue, state=state, since=since, until=until)
+        return found.read(table, **rows)
 
 
-def _query(
-    table: str,
-    columns: Sequence[str] | None,
-    tenant: str | None,
-    queue: str | None,
-    state: str | Sequence[str] | None,
-    since: Time | None,
-    until: Time | None,
-) -> Query:
+def _query(table: str, rows: Rows) -> Query:
+    state, since, until = rows.get("state"), rows.get("since"), rows.get("until")
     return Query(
         table,
-        tuple(columns or ()),
-        tenant,
-        queue,
+        tuple(rows.get("columns") or ()),
+        rows.get("tenant"),
+        rows.get("queue"),
         (state,) if isinstance(state, str) else tuple(state or ()),
         None if since is None else moment_ms("since", since),
         None if until is None else moment_ms("until", until),

@@ -9,6 +9,7 @@ import msgspec
 from tenure.cli.times import iso
 from tenure.model.event import Event
 from tenure.model.explanation import Explanation
+from tenure.model.group import GroupInfo
 from tenure.model.job import Counts, Enqueued, Job, QueueInfo, Replayed, Swept
 from tenure.model.lease import Delivery
 from tenure.model.names import QueueName
@@ -64,6 +65,7 @@ def job(job: Job, cursor: str | None = None, *, with_cursor: bool = False) -> Sh
         "state": job.state,
         **data("payload", job.payload),
         "headers": job.headers,
+        "group": job.group,
         "key": job.key,
         "priority": job.priority,
         "attempt": job.attempt,
@@ -82,6 +84,18 @@ def job(job: Job, cursor: str | None = None, *, with_cursor: bool = False) -> Sh
         **times("lease_until", job.lease_until_ms),
         "worker": job.worker,
         **({"cursor": cursor} if with_cursor else {}),
+    }
+
+
+def group(name: QueueName, group: GroupInfo, cursor: str | None) -> Shape:
+    return {
+        **named(name),
+        "group": group.group,
+        "waiting": group.waiting,
+        "leased": group.leased,
+        **times("oldest_at", group.oldest_at_ms),
+        "at_limit": group.at_limit,
+        "cursor": cursor,
     }
 
 

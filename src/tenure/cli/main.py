@@ -56,6 +56,7 @@ cli.add_theme(
         queries.get,
         queries.dead,
         queries.upcoming,
+        queries.groups,
         history.timeline,
         history.explain,
         history.events,

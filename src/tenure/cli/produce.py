@@ -41,6 +41,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: Sequence[str]) 
     examples=(
         ("One job, urgent, in half a minute:", 'tenure enqueue emails \'{"to": "ada"}\' --delay 30 --priority 5'),
         ("Only once, however often this runs:", "tenure enqueue emails 'invoice 17' --key invoice-17"),
+        ("For one customer among many, who take turns:", "tenure enqueue reports 'march' --group customer-17"),
         ("A file as the payload; or what a program writes:", "tenure enqueue images --file cat.png"),
         ("", "date | tenure enqueue emails -"),
         ("One job for each line:", "tenure enqueue urls --lines urls.txt"),
@@ -57,6 +58,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: Sequence[str]) 
 @click.option("--key", help="Idempotency key: a second job with it is not added.")
 @click.option("--max-attempts", type=int, help="Deliveries before it is dead (the queue's policy, if not given).")
 @click.option("--ttl", type=DURATION, help="Remove it if it was not claimed by then.")
+@click.option("--group", help="The groups of a queue take turns.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers, help="May be repeated.")
 def enqueue(
     session: Session,
@@ -70,6 +72,7 @@ def enqueue(
     key: str | None,
     max_attempts: int | None,
     ttl: float | None,
+    group: str | None,
     headers: dict[str, str],
 ) -> None:
     """Add a job to QUEUE, and create the queue if it does not exist.
@@ -82,7 +85,7 @@ def enqueue(
         raise click.UsageError("--key names one job: it does not go with --lines.")
 
     def job(content: bytes) -> NewJob:
-        return NewJob(content, delay, at, priority, key, max_attempts, ttl, headers or None)
+        return NewJob(content, delay, at, priority, key, max_attempts, ttl, headers or None, group=group)
 
     if lines is not None:
         _enqueue_lines(session, queue, lines, job)

@@ -13,7 +13,7 @@ from tenure.cli.command import command, no
 from tenure.cli.output import Cell, clean, clean_lines, faint, headline, number, preview, shortened, state, strong
 from tenure.cli.progress import ProgressCallback, progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION, moment, relative
+from tenure.cli.times import AHEAD, DURATION, moment, now_ms, relative, span
 from tenure.model.job import Counts, Job, QueueInfo
 from tenure.model.lifecycle import SHOWN
 from tenure.model.names import DEFAULT_TENANT, queue_name
@@ -253,6 +253,41 @@ def upcoming(session: Session, before: float | None, limit: int) -> None:
         )
     else:
         session.out.say("nothing is scheduled")
+
+
+@command(
+    "groups",
+    examples=(("Which customers have jobs in a queue, and how long they have waited:", "tenure groups reports"),),
+    short_help="List the groups of a queue that have jobs.",
+)
+@click.argument("queue")
+@limit_option
+@click.option("--cursor", help="Go on where a list before ended.")
+def groups(session: Session, queue: str, limit: int, cursor: str | None) -> None:
+    """List the groups of QUEUE that have jobs that wait or are leased, in no particular order."""
+    with session.queue(queue) as target:
+        page = target.groups(limit, cursor)
+    if session.json:
+        session.out.emit_all(json_shapes.group(target.name, group, page.cursor) for group in page.groups)
+        return
+    if not page.groups:
+        session.out.say("no group has jobs")
+        return
+    session.out.table(
+        ("group", ">waiting", ">leased", ">oldest", ""),
+        [
+            (
+                group.group,
+                str(group.waiting),
+                str(group.leased),
+                "" if group.oldest_at_ms is None else span(max(0.0, (now_ms() - group.oldest_at_ms) / 1000)),
+                "at its limit" if group.at_limit else "",
+            )
+            for group in page.groups
+        ],
+    )
+    if page.cursor is not None:
+        session.out.say("there are more: --cursor ", page.cursor)
 
 
 # ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────────

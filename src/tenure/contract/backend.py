@@ -20,12 +20,13 @@ from typing import Literal, Protocol, TypeVar
 
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -180,6 +181,9 @@ class Queries(Protocol):
 
     def counts(self, name: QueueName) -> Counts: ...
 
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        """Groups that have jobs that wait or are leased, a page at a time. Raises InvalidArgument without `traits.groups`."""
+
     def holder(self, name: QueueName, key: str) -> bytes | None:
         """The job that holds an idempotency key, also one that has ended or is gone; None while nobody does."""
 
@@ -199,15 +203,7 @@ class Queries(Protocol):
         Fewer than `limit` where their payloads are large: a page without a cursor is the last.
         """
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
+    def upcoming(self, request: UpcomingRequest) -> Page:
         """Scheduled jobs that become ready after one moment of the calendar and before another, earliest first.
 
         Of which tenant and queues, and how many: as `list_all`.

@@ -58,6 +58,7 @@ VERBS: dict[str, Verb] = {
         _verb("wait_for", Queries, "waits"),
         _verb("list", Queries),
         _verb("counts", Queries, "small"),
+        _verb("groups", Queries),
         _verb("holder", Queries, "small"),
         _verb("timeline", Queries),
         _verb("queues", Queries),

@@ -32,6 +32,8 @@ class NewJob(msgspec.Struct, frozen=True):
     on_conflict: Literal["error", "keep"] = "error"
     #: The queue it goes to, of the same tenant: of a job that `ack(then=…)` hands over. None: the queue that is called.
     queue: str | None = None
+    #: Jobs of one queue take turns by their group (`GroupPolicy`).
+    group: str | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +74,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None
     #: When it goes by itself: its ttl while nobody has claimed it, its retention once done.
     due_at_ms: int | None = None
+    group: str | None = None
 
     @property
     def created_at(self) -> datetime:

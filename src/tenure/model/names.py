@@ -1,9 +1,9 @@
 """Names that users choose, checked where they come in.
 
     queues, consumers, snapshots   1 to 64 of a-z 0-9 . _ -                       chosen by whoever writes the program
-    tenants                        1 to 128 of A-Z a-z 0-9 . _ - | @ : + = ~      as identity providers name them
+    tenants, groups                1 to 128 of A-Z a-z 0-9 . _ - | @ : + = ~      as identity providers name them
 
-Both start with a letter or a digit. Tenants differ by case: `ACME` and `acme` are two. No name holds `/` (which parts
+Both start with a letter or a digit. Tenants and groups differ by case: `ACME` and `acme` are two. No name holds `/` (which parts
 tenant and queue in text and in Redis keys), a brace (a Redis hash tag), a space or a sign that is not ASCII.
 """
 
@@ -20,10 +20,12 @@ _NAME = re.compile(NAME_PATTERN + r"\Z")
 _TENANT = re.compile(TENANT_PATTERN + r"\Z")
 _NAME_RULE = "a name has 1 to 64 of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit"
 _TENANT_RULE = (
-    "a tenant's name has 1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '|', '@', ':', '+', '=' and '~',"
+    "it has 1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '|', '@', ':', '+', '=' and '~',"
     " and starts with a letter or digit"
 )
 
+#: Kinds of names that follow the tenants' rule.
+_WIDE = frozenset({"tenant", "group"})
 DEFAULT_TENANT = "default"
 MAX_WORKER_BYTES = 64
 MAX_KEY_BYTES = 512
@@ -51,8 +53,8 @@ class JobName(NamedTuple):
 
 
 def checked(kind: str, name: object) -> str:
-    """The name of a tenant (`kind="tenant"`) or of something else, if it may be one. Raises InvalidArgument."""
-    pattern, rule = (_TENANT, _TENANT_RULE) if kind == "tenant" else (_NAME, _NAME_RULE)
+    """The name of a tenant or group (`kind`) or of something else, if it may be one. Raises InvalidArgument."""
+    pattern, rule = (_TENANT, _TENANT_RULE) if kind in _WIDE else (_NAME, _NAME_RULE)
     if not isinstance(name, str) or not pattern.match(name):
         raise InvalidArgument(f"{kind} {name!r}: {rule}")
     return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, overload
 
@@ -36,6 +36,7 @@ class JobRequest(NamedTuple):
     #: What a key that is held with another payload means: KeyConflict, or the job that holds it as a duplicate.
     on_conflict: Literal["error", "keep"] = "error"
     flow: FlowPart | None = None
+    group: str | None = None
 
 
 _PLAIN = tuple(JobRequest(b""))[1:]
@@ -69,6 +70,7 @@ def job_request(job: object) -> JobRequest:
         checked_headers(headers) if headers else None,
         checked_on_conflict(job.on_conflict),
         None if job.queue is None else flow_part(job),
+        None if job.group is None else checked("group", job.group),
     )
 
 
@@ -172,6 +174,18 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else float("nan")
 
 
+class UpcomingRequest(NamedTuple):
+    """Which scheduled jobs: those that become ready after one moment of the calendar and before another."""
+
+    before_ms: int
+    after_ms: int
+    limit: int
+    cursor: str | None
+    #: None: of all.
+    tenant: str | None
+    queues: Collection[str] | None
+
+
 class JobImage(NamedTuple):
     """A job as it stood in a store, to be put into another or back: everything but its leases and its events."""
 
@@ -196,6 +210,7 @@ class JobImage(NamedTuple):
     progress_note: str | None
     #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
     due_at_ms: int
+    group: str | None = None
 
 
 def job_image(job: object) -> JobImage:
@@ -235,6 +250,7 @@ def job_image(job: object) -> JobImage:
         job.progress_note,
         # A ttl counts until the first claim only.
         0 if state == "waiting" and (job.token or job.state == "leased") else job.due_at_ms or 0,
+        None if job.group is None else checked("group", job.group),
     )
 
 

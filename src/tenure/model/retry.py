@@ -10,6 +10,8 @@ import msgspec
 
 from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS, Duration, duration_ms
+from tenure.model.group import UNLIMITED, GroupPolicy
+from tenure.model.names import checked
 from tenure.model.rate import Rate
 
 Jitter = Literal["none", "equal", "full"]
@@ -93,6 +95,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: together.
     max_leased: int | None = None
     rate: Rate | str | None = None
+    #: What each group of the queue may take, and what single groups may take instead, by their name.
+    group: GroupPolicy | None = None
+    groups: dict[str, GroupPolicy] = {}
 
     def __post_init__(self) -> None:
         # Durations may be given as timedelta; they are kept as seconds.
@@ -115,12 +120,28 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not isinstance(self.rate, Rate):
                 raise InvalidArgument(f"rate={self.rate!r} is not a Rate, nor text such as 100/s")
             self.rate.checked()
+        self._check_groups()
         if not isinstance(self.backoff, Backoff):
             raise InvalidArgument(f"backoff={self.backoff!r} is not a Backoff")
         if not isinstance(self.backoff_on_expiry, bool):
             raise InvalidArgument(f"backoff_on_expiry={self.backoff_on_expiry!r} is not a bool")
         self.backoff.checked()
         return self
+
+    def _check_groups(self) -> None:
+        if not isinstance(self.groups, dict):
+            raise InvalidArgument(f"groups={self.groups!r} is not a dictionary of group policies")
+        for name in self.groups:
+            checked("group", name)
+        for policy in (self.group, *self.groups.values()):
+            if policy is not None and not isinstance(policy, GroupPolicy):
+                raise InvalidArgument(f"{policy!r} is not a GroupPolicy")
+            if policy is not None:
+                policy.checked()
+
+    def of_group(self, name: str) -> GroupPolicy:
+        """What the group of that name may take."""
+        return self.groups.get(name) or self.group or UNLIMITED
 
 
 class Verdict(msgspec.Struct, frozen=True):

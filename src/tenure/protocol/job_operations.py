@@ -11,10 +11,12 @@ from tenure.errors import Forbidden, NotFound, WaitTimeout
 from tenure.model.event import EventPage
 from tenure.model.explanation import Explanation
 from tenure.model.explanation import explain as explained
+from tenure.model.group import GroupPage
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
 from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
+from tenure.model.request import UpcomingRequest
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -173,6 +175,10 @@ def list_jobs(call: Call) -> Page:
     return call.backend.list(call.name, query.state, query.limit, query.cursor)
 
 
+def groups(call: Call) -> GroupPage:
+    return call.backend.groups(call.name, call.request.limit, call.request.cursor)
+
+
 def holder(call: Call) -> m.KeyHolder:
     found = call.backend.holder(call.name, short_text("key", call.request.key, MAX_KEY_BYTES))
     if found is None:
@@ -226,9 +232,8 @@ def list_all(call: Call) -> Page:
 
 def upcoming(call: Call) -> Page:
     query = call.request
-    return call.backend.upcoming(
-        query.before_ms, query.after_ms, query.limit, query.cursor, call.tenant, _asked_queues(call)
-    )
+    asked = query.before_ms, query.after_ms, query.limit, query.cursor
+    return call.backend.upcoming(UpcomingRequest(*asked, call.tenant, _asked_queues(call)))
 
 
 #: Events of one answer: a caller that wants more goes on with the answer's cursor.

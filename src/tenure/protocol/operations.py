@@ -19,6 +19,7 @@ from tenure.contract.verbs import VERBS
 from tenure.errors import InvalidArgument
 from tenure.model.event import EventPage
 from tenure.model.explanation import Explanation
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from tenure.model.lease import Extended
 from tenure.model.quota import Quota
@@ -64,6 +65,8 @@ _ALL = (
     _operation("get", "GET", _J, "any", m.Nothing, Job, w.get, "A job as it is now."),
     _operation("cancel", "DELETE", _J, "produce", m.Nothing, m.Done, w.cancel,
                "Remove a job that has not ended; its holder finds out."),
+    _operation("groups", "GET", _Q + "/groups", "any", m.GroupsQuery, GroupPage, w.groups,
+               "The groups of a queue that have jobs, a page at a time."),
     _operation("holder", "GET", _Q + "/key", "any", m.KeyQuery, m.KeyHolder, w.holder,
                "The job that holds an idempotency key."),
     _operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline,

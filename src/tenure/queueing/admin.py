@@ -12,7 +12,7 @@ from tenure.model.job import Replayed
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.request import ReplayRequest
-from tenure.queueing import quota_usage, quotas
+from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
 from tenure.queueing.job_notes import read_notes
@@ -21,6 +21,7 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import remove, remove_leased
 from tenure.queueing.sweep import retire_due
 from tenure.queueing.unit_of_work import UnitOfWork
+from tenure.queueing.waiting_ranges import waiting_ranges
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Space
 from tenure.storage.keyspace import Counter
@@ -166,7 +167,10 @@ def _replay(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes], tim
         )
         ref = unit.event(Change.REPLAYED, number, job, back, at_ms=visible, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(back._replace(last_event=ref)))
-        tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job), b"")
+        grouped = state.flags & records.HAS_GROUP
+        tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job, grouped), b"")
+        if grouped:
+            groups.wait_again(unit, queue, job, back)
         unit.ready(queue, state.priority, visible)
         last_visible = visible if last_visible is None else max(visible, last_visible)
     unit.count(number, Counter.DEAD, -len(jobs))
@@ -233,11 +237,7 @@ def purge(core: Core, name: QueueName, state: str, progress: Progress | None = N
         space = keyspace.DONE if state == "done" else keyspace.DEAD
         ranges = [(keyspace.ended_from(queue.number, 0), keyspace.ended_from(queue.number, now + 1))]
         return _remove_range(core, queue, space, ranges, None, progress)
-    ranges = []
-    for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True):
-        middle = keyspace.ready_until(queue.number, priority, now)
-        end = keyspace.ready_tier_end(queue.number, priority)
-        ranges.append((prefix, middle) if state == "ready" else (middle, end))
+    ranges = [(begin, end) for _, begin, end in waiting_ranges(queue, state, now)]
     return _remove_range(core, queue, keyspace.READY, ranges, None, progress, now)
 
 

@@ -17,14 +17,14 @@ from tenure.errors import Corrupt, InvalidArgument, LeaseLost
 from tenure.model.lease import ClaimRequest, Delivery, Leased
 from tenure.model.lifecycle import Change
 from tenure.model.names import ANY_QUEUE, QueueName
-from tenure.queueing import limits, sweep
+from tenure.queueing import group_selection, groups, limits, sweep
 from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
 from tenure.queueing.leases import held_jobs, whole_payload
 from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import remove
-from tenure.queueing.selection import select
+from tenure.queueing.selection import Selection, select
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
@@ -123,6 +123,9 @@ def next_job(reader: Reader, queue: RegisteredQueue) -> int | None:
         keys = reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
         if keys:
             times.append(keyspace.split_ready(keys[0]).visible_at_ms)
+    turn = groups.next_turn(reader, queue) if queue.grouped else None
+    if turn is not None:
+        times.append(turn)
     return min(times, default=None)
 
 
@@ -245,17 +248,28 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
     tiers = core.priorities.of(tx, queue)
-    if request.max_bytes is None and not queue.meter:
+    found = None
+    if queue.grouped:
+        found = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
+    if found is None and request.max_bytes is None and not queue.meter:
         shares = tx.first_together(tiers, until, request.limit)
         if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
-    found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit)
+    if found is None:
+        found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit)
     for key in found.orphans:
         tx.delete(keyspace.READY, key)
+    for key in found.group_orphans:
+        tx.delete(keyspace.GROUP_READY, key)
     for job, state in found.expired:
         remove(unit, queue.number, job, state, Change.TTL_PASSED)
-    if found.jobs:
-        return grant.rows(found)
+    return grant.rows(found) if found.jobs else _further(found, step)
+
+
+def _further(found: Selection, step: Step) -> Step | None:
+    """Where a claim goes on that found no job; None: there is none. Raises Corrupt if all it found is damaged."""
+    if found.again:
+        return step
     damaged = step.damaged or (found.damaged[0] if found.damaged else None)
     if found.stopped is not None:
         return Step(True, step.leases, found.stopped + b"\0", damaged)

@@ -12,7 +12,7 @@ from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
-from tenure.queueing import quota_usage, quotas
+from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
@@ -28,7 +28,7 @@ _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
 
-_NO_EXTRAS = (None, None, None)
+_NO_EXTRAS = (None, None, None, None)
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
 
@@ -58,6 +58,7 @@ def planned(
     _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
+    grouped = _grouped(requests, alike)
     if not alike:
         for index, request in enumerate(requests):
             if request.flow is not None:
@@ -77,6 +78,7 @@ def planned(
         duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
+        queue = groups.expect(unit, queue, grouped)
         if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
             _put_rows(unit, queue, requests, ids, moments, duplicates)
         added = len(ids) - len(duplicates)
@@ -94,6 +96,13 @@ def planned(
         ]
 
     return now, plan
+
+
+def _grouped(requests: Sequence[JobRequest], plain: bool) -> list[tuple[str, int]]:
+    """Group and priority of the jobs that have a group."""
+    if plain:
+        return []
+    return [(request.group, request.priority) for request in requests if request.group is not None]
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -149,16 +158,21 @@ def _put_rows(
             used = priority
             unit.in_use(queue.number, priority)
         ref = add_event(heads[priority] + job + tail)
-        row = prefix + job
+        row, ready_row = prefix + job, tiers[9 - priority] + since + job
         flags = due_at = 0
-        if (request.key, request.ttl_ms, request.headers) == _NO_EXTRAS and len(request.payload) <= PART_BYTES:
+        if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(
+            request.payload
+        ) <= PART_BYTES:
             body = encode_plain_job(now, request.payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
+            if request.group is not None:
+                ready_row = keyspace.ready(queue.number, priority, visible, job, keyspace.GROUPED)
+                groups.wait(unit, queue, job, priority, visible, request.group.encode())
         writes += (
             (JOBS, row, body),
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
-            (READY, tiers[9 - priority] + since + job, b""),
+            (READY, ready_row, b""),
         )  # fmt: skip
     unit.wake(queue.name, ALL if latest > now else len(ids))
     unit.has_work(queue, earliest)
@@ -169,7 +183,10 @@ def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: J
     writes, flags, due_at = unit.tx.writes, 0, 0
     key = request.key.encode() if request.key else b""
     headers = records.encode_headers(request.headers) if request.headers else b""
-    body, parts = records.encode_job(unit.now, request.payload, key, headers)
+    group = request.group.encode() if request.group else b""
+    body, parts = records.encode_job(unit.now, request.payload, key, headers, group)
+    if group:
+        flags |= records.HAS_GROUP
     if key:
         flags |= records.HAS_KEY
     if parts:

@@ -10,14 +10,14 @@ from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, DeliveryColumns, Leased
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
-from tenure.queueing import limits, quota_usage
+from tenure.queueing import groups, limits, quota_usage
 from tenure.queueing.leases import CLAIM_MEMORY_MS
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selection
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import LEASE_JOBS, LEASES, Counter, Due
-from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, V1, pack_event, seal_state
+from tenure.storage.records import EVENTS_A_ROW, HAS_GROUP, NO_TEXT, V1, pack_event, seal_state
 from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
 _LEASED = int(State.LEASED)
@@ -71,6 +71,8 @@ class Grant:
                 state.visible_at_ms, state.ended_at_ms, 0, ref, lease,
             )  # fmt: skip
             writes += ((keyspace.STATE, prefix + job, leased), (keyspace.READY, key, None))
+            if state.flags & HAS_GROUP:
+                groups.take(unit, queue.number, job, state, record.group)
             deliveries.append(
                 Delivery(
                     name, job, lease, token, record.payload, attempt, attempts, priority, record.created_at_ms,

@@ -9,6 +9,7 @@ import msgspec
 from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
+from tenure.queueing import groups
 from tenure.queueing.core import Core
 from tenure.queueing.outcomes import NOTHING
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
@@ -32,11 +33,14 @@ def put(core: Core, unit: UnitOfWork, policies: Mapping[QueueName, Policy]) -> N
     for name, policy in policies.items():
         queue = found[name]
         if queue is not None and queue.policy != policy:
-            unit.save_queue(queue.record(policy=policy))
+            saved = unit.save_queue(queue.record(policy=policy))
             unit.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
             if queue.rate is not None and queue.rate != policy.rate:
                 # Kept by another measure, what was taken of it says nothing: it starts full.
                 unit.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
+            if queue.grouped and (queue.policy.group, queue.policy.groups) != (policy.group, policy.groups):
+                groups.policy_changed(unit, saved)
+                unit.woken[name] = ALL
             if queue.limited:
                 unit.woken[name] = ALL
                 unit.lifted(queue)

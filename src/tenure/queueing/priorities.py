@@ -11,6 +11,11 @@ from tenure.storage import keyspace
 from tenure.storage.engine import Reader
 
 
+def _grouped(queue: int, priority: int) -> tuple[bytes, bytes]:
+    grouped = keyspace.GROUPED
+    return keyspace.ready_prefix(queue, priority, grouped), keyspace.ready_tier_end(queue, priority, grouped)
+
+
 class Priorities:
     def __init__(self, *, known: bool) -> None:
         self._known = known
@@ -27,6 +32,7 @@ class Priorities:
                 priority
                 for priority, prefix in zip(range(9, -1, -1), queue.tiers, strict=True)
                 if reader.keys(keyspace.READY, prefix, keyspace.ready_tier_end(queue.number, priority), 1)
+                or (queue.grouped and reader.keys(keyspace.READY, *_grouped(queue.number, priority), 1))
             }
             prefixes = self._use(queue.number, found)
         return prefixes

@@ -16,8 +16,9 @@ from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.waiters import until_ended
+from tenure.queueing.waiting_ranges import waiting_ranges, waiting_rows
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader, Space, iterate_keys
+from tenure.storage.engine import Reader, iterate_keys
 from tenure.storage.keyspace import Counter
 
 #: Payloads and results of one answer: past it, a list goes on with its cursor.
@@ -26,7 +27,6 @@ ANSWER_BYTES = 16 * 1024**2
 COUNT_SCAN = 10_000
 #: Of each kind, ready and scheduled, so many are looked at before more are.
 _FEW = 64
-PRIORITIES = range(9, -1, -1)
 #: The spaces that a job is shown from.
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
@@ -108,6 +108,7 @@ def _read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) ->
         lease_until_ms=None if lease is None else lease.expires_at_ms,
         worker=None if lease is None else lease.worker_name or None,
         due_at_ms=state.due_at_ms or None,
+        group=record.group.decode() or None,
     )
 
 
@@ -190,24 +191,15 @@ def _index_rows(
     core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """(position, job) in the order of the state's index."""
-    for space, begin, end in _index_ranges(queue, state, core.time.now_ms()):
-        if after is not None:
-            if end <= after:
-                continue
-            begin = max(begin, after + b"\0")
-        for keys in iterate_keys(reader, space, begin, end, 500):
-            for key in keys:
-                yield key, key[-16:]
-
-
-def _index_ranges(queue: RegisteredQueue, state: str, now_ms: int) -> Iterator[tuple[Space, bytes, bytes]]:
-    if state in ("done", "dead"):
-        yield (keyspace.DONE if state == "done" else keyspace.DEAD), *keyspace.queue_range(queue.number)
+    if state in ("ready", "scheduled"):
+        yield from waiting_rows(reader, queue, state, core.time.now_ms(), after)
         return
-    for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
-        middle = keyspace.ready_until(queue.number, priority, now_ms)
-        end = keyspace.ready_tier_end(queue.number, priority)
-        yield (keyspace.READY, prefix, middle) if state == "ready" else (keyspace.READY, middle, end)
+    begin, end = keyspace.queue_range(queue.number)
+    if after is not None:
+        begin = after + b"\0"
+    for keys in iterate_keys(reader, keyspace.DONE if state == "done" else keyspace.DEAD, begin, end, 500):
+        for key in keys:
+            yield key, key[-16:]
 
 
 def _leased_rows(reader: Reader, queue: RegisteredQueue, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -289,9 +281,7 @@ def _count_both(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int, 
 def _count_keys(reader: Reader, queue: RegisteredQueue, now_ms: int, bound: int, *, scheduled: bool) -> int:
     """Index keys of ready or of scheduled jobs, as far as `bound` and one more."""
     found = 0
-    for priority, prefix in zip(PRIORITIES, queue.tiers, strict=True):
-        middle = keyspace.ready_until(queue.number, priority, now_ms)
-        begin, end = (middle, keyspace.ready_tier_end(queue.number, priority)) if scheduled else (prefix, middle)
+    for _, begin, end in waiting_ranges(queue, "scheduled" if scheduled else "ready", now_ms):
         found += len(reader.keys(keyspace.READY, begin, end, bound + 1 - found))
         if found > bound:
             break
@@ -309,10 +299,10 @@ def _ready_and_scheduled(reader: Reader, queue: RegisteredQueue, now_ms: int) ->
         row = keyspace.split_ready(found[0])
         if row.visible_at_ms <= now_ms:
             oldest = row.visible_at_ms if oldest is None else min(oldest, row.visible_at_ms)
-            begin = keyspace.ready_until(queue.number, row.priority, now_ms)
+            begin = keyspace.ready_until(queue.number, row.priority, now_ms, row.grouped)
         else:
             scheduled = True
-            begin = keyspace.ready_tier_end(queue.number, row.priority)
+            begin = keyspace.ready_tier_end(queue.number, row.priority, row.grouped)
     return oldest, scheduled
 
 

@@ -12,7 +12,7 @@ from tenure.errors import QueueNotEmpty
 from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
-from tenure.queueing import admin, policies, turns
+from tenure.queueing import admin, groups, policies, turns
 from tenure.queueing.core import Core
 from tenure.queueing.outcomes import NOTHING, YES_OR_NO
 from tenure.queueing.queue_turns import queue_sub
@@ -92,13 +92,15 @@ def _delete(core: Core, unit: UnitOfWork, names: Sequence[QueueName]) -> bool:
             raise QueueNotEmpty(str(queue.name), 0, 0, 0, done)
     places = {queue.number: turns.place(tx, queue_sub(queue)) for queue in found}
     for queue in found:
-        unit.save_queue(queue.record(policy=Policy(), paused=False, deleted=True))
+        unit.save_queue(queue.record(policy=Policy(), paused=False, deleted=True, grouped=False))
         unit.event(Change.QUEUE_DELETED, queue.number)
         tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
         # What is due to be forgotten of these finds nothing, and goes.
         tx.delete_range(keyspace.DEDUP, *keyspace.queue_range(queue.number))
         tx.delete_range(keyspace.CLAIMS, *keyspace.queue_range(queue.number))
         unit.woken[queue.name] = ALL
+        if queue.grouped:
+            groups.forget(unit, queue.number)
         turns.move(tx, queue_sub(queue), places[queue.number], None)
         core.turns.learn(unit, queue.number, None)
     return bool(found)

@@ -93,7 +93,7 @@ class QueueTurns:
             if before is None and lifted:
                 continue  # it had no place, so that nothing held it up
             after = before
-            if before is None or _sooner(before, at_ms, unit.now, lifted):
+            if before is None or turns.sooner(before, at_ms, unit.now, lifted):
                 after = _placed(unit, sub, before, at_ms, times, keyspace.queue_row(*queue.name))
             self.learn(unit, queue.number, after)
             if after is not None and after != before:
@@ -118,13 +118,6 @@ class QueueTurns:
         # Rows of places that were moved since are left over, and go with the others.
         tx.delete_many(keyspace.DUE, keys)
         return bool(keys)
-
-
-def _sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool) -> bool:
-    """Whether a place has to be changed for its queue to have a turn from this moment on."""
-    if before.status == Status.PARKED:
-        return at_ms < before.at_ms or before.at_ms <= now
-    return before.status == Status.BLOCKED and lifted
 
 
 def _placed(

@@ -55,10 +55,14 @@ class RegisteredQueue(NamedTuple):
     #: What the ids of its jobs have at `model.ids.MARK`.
     mark: bytes
     deleted: bool
+    #: It had jobs with a group: its groups take turns (`groups`).
+    grouped: bool
 
     def record(self, **changes: object) -> records.QueueRecord:
         """Its row, with these fields changed."""
-        record = records.QueueRecord(self.number, *self.name, self.policy, self.paused, self.meter, self.deleted)
+        record = records.QueueRecord(
+            self.number, *self.name, self.policy, self.paused, self.meter, self.deleted, self.grouped
+        )
         return msgspec.structs.replace(record, **changes)
 
 
@@ -88,6 +92,7 @@ def registered(raw: bytes) -> RegisteredQueue:
         record.meter,
         queue_mark(record.number),
         record.deleted,
+        record.grouped,
     )
 
 

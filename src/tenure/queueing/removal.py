@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.model.lifecycle import Change, State
-from tenure.queueing import quota_usage
+from tenure.queueing import groups, quota_usage
 from tenure.queueing.leases import close_jobs, read_lease
 from tenure.queueing.locations import forget_foreign
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -41,7 +41,8 @@ def delete_extras(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
 def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] | None:
     """The one index row a job in this state has, as (space, key); leased jobs have none."""
     if state.state == State.WAITING:
-        return keyspace.READY, keyspace.ready(queue, state.priority, state.visible_at_ms, job)
+        grouped = state.flags & records.HAS_GROUP
+        return keyspace.READY, keyspace.ready(queue, state.priority, state.visible_at_ms, job, grouped)
     if state.state == State.DONE:
         return keyspace.DONE, keyspace.ended(queue, state.ended_at_ms, job)
     if state.state == State.DEAD:
@@ -60,6 +61,10 @@ def due_row(queue: int, job: bytes, state: StateRecord) -> bytes | None:
 def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
     """Remove a job that nobody holds, with its event, index rows and counters."""
     tx = unit.tx
+    if state.flags & records.HAS_GROUP and state.state == State.WAITING:
+        name = groups.name_of(unit, queue, job, state)
+        if name:
+            groups.wait_no_more(unit, queue, job, state, name)
     index = index_row(queue, job, state)
     if index is not None:
         tx.delete(*index)
@@ -74,6 +79,8 @@ def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change:
 def remove_leased(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
     """Remove a job under its holder, who is not asked: its next verb finds the job gone."""
     tx = unit.tx
+    if state.flags & records.HAS_GROUP:
+        groups.let_go_of(unit, queue, job, state)
     record = read_lease(tx, queue, state.lease)
     if record is not None:
         close_jobs(tx, queue, state.lease, record, 1, lost=job)

@@ -15,7 +15,7 @@ from tenure.model.job import Restored
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobImage
-from tenure.queueing import quota_usage, quotas
+from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import JOB_OVERHEAD, holders
 from tenure.queueing.job_notes import put_parts, write_notes
@@ -61,6 +61,8 @@ def _restore(unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage
     if queue.meter:
         waiting = sum([image.state == "waiting" for image in fresh])
         quotas.admit(unit, queue, waiting, sum(map(_weight, fresh)), by_rate=False)
+    if any(image.group for image in fresh):
+        queue = groups.make_grouped(unit, queue)
     for image in fresh:
         _put(unit, queue, image)
     for image, digest in keyed:
@@ -83,6 +85,7 @@ def _same(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, state: Stat
     return (
         record.created_at_ms == image.created_at_ms
         and records.decode_headers(record.headers, image.id) == image.headers
+        and (record.group.decode() or None) == image.group
         and whole_payload(unit.tx, queue.number, image.id, record) == image.payload
     )
 
@@ -131,12 +134,15 @@ def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage) -> None:
         image.payload,
         image.key.encode() if image.key else b"",
         records.encode_headers(image.headers),
+        image.group.encode() if image.group else b"",
     )
     tx.put(keyspace.JOBS, at, row)
     note_foreign(tx, number, (job,))
     for part, value in enumerate(parts, 1):
         tx.put(keyspace.PAYLOAD, keyspace.payload_part(number, job, part), value)
     flags = (records.HAS_PARTS if parts else 0) | (records.HAS_KEY if image.key else 0) | _note(unit, number, image)
+    if image.group:
+        flags |= records.HAS_GROUP
     state = _state(unit, queue, image, flags)
     ref = unit.event(
         Change.RESTORED, number, job, state, at_ms=state.visible_at_ms, text=(image.error or "")
@@ -152,6 +158,8 @@ def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage) -> None:
         quota_usage.moved(unit, queue.meter, int(state.state == State.WAITING), _weight(image))
     if state.state == State.WAITING:
         unit.ready(queue, state.priority, state.visible_at_ms)
+        if image.group:
+            groups.wait(unit, queue, job, state.priority, state.visible_at_ms, image.group.encode())
 
 
 def _weight(image: JobImage) -> int:

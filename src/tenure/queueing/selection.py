@@ -14,7 +14,7 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage.engine import get_each
 from tenure.storage.keyspace import JOBS, READY, READY_JOB, STATE, ready
-from tenure.storage.records import JobRecord, StateRecord, decode_jobs, decode_states, new_tuple
+from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, decode_jobs, decode_states, new_tuple
 
 _WAITING = int(State.WAITING)
 
@@ -36,7 +36,7 @@ class Selected(NamedTuple):
 class Selection:
     """Jobs that a claim takes, and what was wrong on the way."""
 
-    __slots__ = ("bytes", "damaged", "expired", "jobs", "orphans", "stopped")
+    __slots__ = ("again", "bytes", "damaged", "expired", "group_orphans", "jobs", "orphans", "stopped")
 
     def __init__(self) -> None:
         self.jobs: list[Selected] = []
@@ -48,6 +48,10 @@ class Selection:
         self.damaged: list[Corrupt] = []
         #: The last ready row that was looked at, if as many were passed over as may be.
         self.stopped: bytes | None = None
+        #: Nothing was found, and something was moved or cleared: the caller commits, and looks again (`group_selection`).
+        self.again = False
+        #: Rows of `group_ready` without a job.
+        self.group_orphans: list[bytes] = []
 
     @property
     def passed_over(self) -> int:
@@ -100,7 +104,7 @@ def _select(
             if len(keys) > wanted:
                 at = wanted * random.randrange(len(keys) // wanted)
                 keys = keys[at : at + wanted]
-            if not _read(unit, queue, request.max_bytes, keys, found, inspect):
+            if not read_rows(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
             if len(keys) < wanted:
                 break
@@ -111,7 +115,7 @@ def _select(
     return found
 
 
-def _read(
+def read_rows(
     unit: UnitOfWork, queue: RegisteredQueue, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
 ) -> bool:
     """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
@@ -126,7 +130,7 @@ def _read(
             and type(record) is JobRecord
             and state.state == _WAITING
             and not (state.due_at_ms and state.due_at_ms <= now)
-            and key == ready(number, state.priority, state.visible_at_ms, job)
+            and key == ready(number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP)
         ):
             if max_bytes is not None and found.jobs and found.bytes + record.payload_bytes > max_bytes:
                 return False
@@ -167,7 +171,9 @@ def _pass_over(
         found.damaged.append(state)
     elif isinstance(record, Corrupt):
         found.damaged.append(record)
-    elif state.state == _WAITING and key == ready(number, state.priority, state.visible_at_ms, job):
+    elif state.state == _WAITING and key == ready(
+        number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP
+    ):
         found.expired.append((job, state))
     else:
         found.orphans.append(key)

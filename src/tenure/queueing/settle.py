@@ -15,7 +15,7 @@ from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
-from tenure.queueing import quota_usage
+from tenure.queueing import groups, quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.handover import put_follow_ups
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
@@ -28,7 +28,7 @@ from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
-from tenure.storage.records import NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
+from tenure.storage.records import HAS_GROUP, NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -62,6 +62,8 @@ def _settle(
         item = items[index]
         job, lease = item.proof.job, item.proof.lease
         closed[lease] = closed.get(lease, 0) + 1
+        if state.flags & HAS_GROUP:
+            groups.let_go_of(unit, queue.number, job, state)
         if item.verb == "ack":
             if keeps or item.result is not None:
                 _keep_done(unit, queue, job, state, item.result)
@@ -234,7 +236,7 @@ def give_back(
 ) -> None:
     """From leased to waiting, visible when the state says. `lease`: what settled it, or zeros if it expired.
 
-    The caller counts LEASED down, once for all its jobs.
+    The caller counts LEASED down, once for all its jobs, and lets the groups of those go that have one.
     """
     tx, number = unit.tx, queue.number
     held_by = state.lease
@@ -252,7 +254,10 @@ def give_back(
         text=error or "",
     )
     tx.put(keyspace.STATE, keyspace.of_queue(number, job), records.encode_state(state._replace(last_event=ref)))
-    tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job), b"")
+    grouped = state.flags & HAS_GROUP
+    tx.put(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job, grouped), b"")
+    if grouped:
+        groups.wait_again(unit, queue, job, state)
     unit.count(number, Counter.WAITING, 1)
     quota_usage.back(unit, queue, (job,))
     unit.ready(queue, state.priority, state.visible_at_ms)
@@ -267,7 +272,7 @@ def kill(
     error: str | None,
     lease: bytes,
 ) -> None:
-    """From leased to dead: the one path there. The caller counts LEASED down."""
+    """From leased to dead: the one path there. The caller counts LEASED down, and lets its group go."""
     tx, now, number = unit.tx, unit.now, queue.number
     held_by = state.lease
     state = state._replace(state=int(State.DEAD), reason=int(reason), ended_at_ms=now, lease=lease)

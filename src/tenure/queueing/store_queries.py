@@ -12,6 +12,7 @@ from struct import Struct
 
 from tenure.errors import InvalidArgument
 from tenure.model.job import Job, Page
+from tenure.model.request import UpcomingRequest
 from tenure.queueing import locations
 from tenure.queueing.core import Core
 from tenure.queueing.queries import (
@@ -24,6 +25,7 @@ from tenure.queueing.queries import (
     weight,
 )
 from tenure.queueing.registry import RegisteredQueue, registered
+from tenure.queueing.waiting_ranges import kinds
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate
 from tenure.storage.keyspace import Counter
@@ -96,19 +98,12 @@ def list_all(
 # ── what is coming ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def upcoming(
-    core: Core,
-    before_ms: int,
-    after_ms: int,
-    limit: int,
-    cursor: str | None,
-    tenant: str | None,
-    queues: Collection[str] | None,
-) -> Page:
+def upcoming(core: Core, request: UpcomingRequest) -> Page:
     """Scheduled jobs that become ready after one moment and before another, earliest first.
 
     By the keys of the index alone: payloads are read of the jobs that are returned.
     """
+    before_ms, after_ms, limit, cursor, tenant, queues = request
     listed = f"upcoming/{tenant or '*'}"
     now = core.time.now_ms()
     before = core.time.from_calendar(before_ms, now) if before_ms < 2**61 else keyspace.MAX_TIME - 1
@@ -160,25 +155,31 @@ def _earliest(
 
 def _scheduled(reader: Reader, queue: RegisteredQueue, after: tuple[int, bytes], before: int) -> Iterator[Row]:
     """A queue's rows of `ready` behind a place and before a time. One look a priority that has any, and one more."""
-    priority = 9
-    end = keyspace.queue_range(queue.number)[1]
-    while priority >= 0:
-        begin = keyspace.ready(queue.number, priority, *after) + b"\0"
-        keys = reader.keys(keyspace.READY, begin, end, 100)
-        if not keys:
-            return
-        stop = keyspace.ready_until(queue.number, priority, before - 1)
-        tier = keyspace.split_ready(keys[0]).priority
-        if tier < priority:
-            priority = tier  # the priorities between have none
-            continue
-        while keys:
-            for key in keys:
-                if key >= stop:
-                    break
-                ready = keyspace.split_ready(key)
-                yield ready.visible_at_ms, ready.job, queue
-            if keys[-1] >= stop or len(keys) < 100:
+    for grouped in kinds(queue):
+        priority = 9
+        end = keyspace.ready_tier_end(queue.number, 0, grouped)
+        while priority >= 0:
+            begin = keyspace.ready(queue.number, priority, *after, grouped) + b"\0"
+            keys = reader.keys(keyspace.READY, begin, end, 100)
+            if not keys:
                 break
-            keys = reader.keys(keyspace.READY, keys[-1] + b"\0", stop, 100)
-        priority -= 1
+            stop = keyspace.ready_until(queue.number, priority, before - 1, grouped)
+            tier = keyspace.split_ready(keys[0]).priority
+            if tier < priority:
+                priority = tier  # the priorities between have none
+                continue
+            yield from _up_to(reader, queue, keys, stop)
+            priority -= 1
+
+
+def _up_to(reader: Reader, queue: RegisteredQueue, keys: list[bytes], stop: bytes) -> Iterator[Row]:
+    """Rows of one priority, from the first page of their keys on."""
+    while keys:
+        for key in keys:
+            if key >= stop:
+                return
+            ready = keyspace.split_ready(key)
+            yield ready.visible_at_ms, ready.job, queue
+        if len(keys) < 100:
+            return
+        keys = reader.keys(keyspace.READY, keys[-1] + b"\0", stop, 100)

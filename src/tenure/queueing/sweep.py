@@ -15,7 +15,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.job import Swept
 from tenure.model.lifecycle import TERMINAL, Change, Reason, State
 from tenure.model.retry import after_expiry
-from tenure.queueing import staged_writes
+from tenure.queueing import groups, staged_writes
 from tenure.queueing.core import Core
 from tenure.queueing.journal import trim
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
@@ -208,6 +208,8 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
     tx, row, queue, record = unit.tx, found.row, found.queue, found.record
     back = 0
     for job, state in found.jobs:
+        if state.flags & records.HAS_GROUP:
+            groups.let_go_of(unit, row.queue, job, state)
         roll = random.random()
         verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, unit.now, roll)
         if verdict.retry_at_ms is None:

@@ -8,7 +8,7 @@ A sub-queue's virtual time grows by what it was given, divided by its weight; th
 idle starts at the virtual time of the one that is next, so that it saves up no turns. A place has one of three states:
 
     ACTIVE   it may have work, and stands in the order of virtual time
-    PARKED   it has none before a moment: a row of `due` brings it back
+    PARKED   it has none before a moment: a row in the order of time brings it back
     BLOCKED  it is paused or at a limit: whoever lifts that brings it back
 
 A sub-queue without work keeps its place until its turn comes, and loses it in the transaction that sees it empty: an
@@ -48,6 +48,15 @@ class Sub(NamedTuple):
     name: bytes
     #: The queue's number, and the reference.
     due: tuple[int, bytes] = (0, b"")
+    #: Where its row is while it is parked, if that is not in `due`: a scope ordered by time, and its name there.
+    parked: tuple[bytes, bytes] | None = None
+
+    def parked_row(self, at_ms: int) -> tuple[int, bytes]:
+        """Space and key of the row that brings it back."""
+        if self.parked is None:
+            return DUE, keyspace.due(Due.TURN, at_ms, *self.due)
+        scope, name = self.parked
+        return TURNS, keyspace.turn(scope, at_ms, name)
 
 
 def place(reader: Reader, sub: Sub) -> TurnRecord | None:
@@ -61,11 +70,14 @@ def virtual_time(reader: Reader, scope: bytes) -> int:
     return keyspace.split_turn(first[0])[0] if first else 0
 
 
-def in_turn(reader: Reader, scope: bytes) -> Iterator[tuple[int, bytes]]:
-    """(virtual time, name) of the sub-queues that are ACTIVE, the next first."""
+def in_turn(reader: Reader, scope: bytes, *, snapshot: bool = False) -> Iterator[tuple[int, bytes]]:
+    """(virtual time, name) of the sub-queues that are ACTIVE, the next first.
+
+    `snapshot`: takes no conflict with others who move places. The caller reads the place of each that it serves.
+    """
     begin, end = keyspace.turn_range(scope)
     while True:
-        keys = reader.keys(TURNS, begin, end, _PAGE)
+        keys = reader.keys(TURNS, begin, end, _PAGE, snapshot=snapshot)
         for key in keys:
             yield keyspace.split_turn(key)
         if len(keys) < _PAGE:
@@ -76,6 +88,11 @@ def in_turn(reader: Reader, scope: bytes) -> Iterator[tuple[int, bytes]]:
 def served(record: TurnRecord, jobs: int, weight: float) -> TurnRecord:
     """Its place after it was given so many jobs."""
     return record._replace(virtual_time=record.virtual_time + round(jobs * ONE_JOB / weight))
+
+
+def arrived(now: int, weight: float, name: bytes = b"") -> TurnRecord:
+    """A place for one whose past is not kept: it comes behind what each of the others gets next, as if just served."""
+    return TurnRecord(Status.ACTIVE, 0, now + round(ONE_JOB / weight), name)
 
 
 def activated(before: TurnRecord | None, now: int, name: bytes = b"") -> TurnRecord:
@@ -93,6 +110,13 @@ def blocked(before: TurnRecord) -> TurnRecord:
     return before._replace(status=int(Status.BLOCKED), at_ms=0)
 
 
+def sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool = False) -> bool:
+    """Whether a place has to be changed for its sub-queue to have a turn from this moment on."""
+    if before.status == Status.PARKED:
+        return at_ms < before.at_ms or before.at_ms <= now
+    return before.status == Status.BLOCKED and lifted
+
+
 def move(tx: Transaction, sub: Sub, before: TurnRecord | None, after: TurnRecord | None) -> None:
     """Change a place from what was read to what is to be; None: there is none."""
     if before == after:
@@ -101,10 +125,10 @@ def move(tx: Transaction, sub: Sub, before: TurnRecord | None, after: TurnRecord
     if before is not None and before.status == Status.ACTIVE:
         writes.append((TURNS, keyspace.turn(sub.scope, before.virtual_time, sub.name), None))
     elif before is not None and before.status == Status.PARKED:
-        writes.append((DUE, keyspace.due(Due.TURN, before.at_ms, *sub.due), None))
+        writes.append((*sub.parked_row(before.at_ms), None))
     if after is not None and after.status == Status.ACTIVE:
         writes.append((TURNS, keyspace.turn(sub.scope, after.virtual_time, sub.name), b""))
     elif after is not None and after.status == Status.PARKED:
-        writes.append((DUE, keyspace.due(Due.TURN, after.at_ms, *sub.due), b""))
+        writes.append((*sub.parked_row(after.at_ms), b""))
     key = keyspace.turn_place(sub.scope, sub.name)
     writes.append((TURNS, key, None if after is None else records.encode_turn(after)))

@@ -16,6 +16,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
+from tenure.queueing.groups import GroupChanges
 from tenure.queueing.queue_turns import NEVER, Offer
 from tenure.queueing.registry import NEXT_QUEUE, RegisteredQueue, registered
 from tenure.storage import keyspace, records
@@ -40,7 +41,8 @@ class JournalEnd(NamedTuple):
 
 class UnitOfWork:
     __slots__ = (
-        "_core", "_events", "_first_ref", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes", "ended", "now", "offers",
+        "_core", "_events", "_first_ref", "_groups", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes", "ended",
+        "now", "offers",
         "tx", "woken",
     )  # fmt: skip
 
@@ -67,6 +69,7 @@ class UnitOfWork:
         self._rows: dict[tuple[int, bytes], bytes | None] | None = None
         #: Queues that get a turn by this transaction, by number.
         self.offers: dict[int, Offer] = {}
+        self._groups: GroupChanges | None = None
 
     def _read_journal_end(self, first: int) -> JournalEnd:
         raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(first - 1)) if first > 1 else None
@@ -207,6 +210,13 @@ class UnitOfWork:
             meter = self._meters[queue] = 0 if found is None else found.meter
         return meter
 
+    @property
+    def groups(self) -> GroupChanges:
+        """What happens to groups."""
+        if self._groups is None:
+            self._groups = GroupChanges(self)
+        return self._groups
+
     # ── rows that a call may change more than once ───────────────────────────────────────────────────────────────────
 
     def row(self, space: int, key: bytes) -> bytes | None:
@@ -267,6 +277,8 @@ class UnitOfWork:
 
     def finish(self) -> None:
         """Write the journal, and the turns that queues get. Called once, by `Core.write`."""
+        if self._groups is not None:
+            self._groups.finish()
         if self.offers:
             self._core.turns.offer(self, self.offers)
         events, journal = self._events, self.tx.journal

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, Example] = {
     "table_parts": Example(query={"rows": 100000}),
     "read_table": Example(query={"state": "dead", "columns": "id,error"}),
     "journal_slice": Example(query={"max_bytes": 65536}),
+    "groups": Example(query={"limit": 10}),
     "list_all": Example(query={"state": "dead", "limit": 10}),
     "upcoming": Example(query={"limit": 10}),
     "events": Example(query={"limit": 100, "wait_ms": 1000}),

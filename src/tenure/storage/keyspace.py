@@ -9,7 +9,8 @@
     payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
     state        queue u32, job 16                               what changes, fixed-width
     notes        queue u32, job 16                               last error, progress, result
-    ready        queue u32, 9-priority u8, visible_at u64, job   – (an index row has no value)
+    ready        queue u32, 9-priority u8, visible_at u64, job   – (an index row has no value); jobs that have a group
+                 queue u32, 25-priority u8, visible_at u64, job  – lie apart, so that a claim of the others passes none
     leases       queue u32, lease 16                             expiry, worker, open, lost: fixed-width
     lease_jobs   queue u32, lease 16                             the jobs it was given, written once
                  queue u32, lease 16, job 16                     – : one of them that was cancelled under its holder
@@ -27,6 +28,8 @@
     job_queues   job 16                                          queue u32: of jobs whose id does not name their queue
     turns        0 u8, scope 8, virtual time u64, sub-queue      – : sub-queues that have work, in the order of their turns
                  1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again
+    group_ready  queue u32, group 16, 9-priority u8, visible_at u64, job   – : waiting jobs that have a group, by group
+    groups       queue u32, group 16                             counts, what its limits need, its name
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -64,12 +67,14 @@ SEGMENT_STATE: Space = 19
 SEGMENT_READY: Space = 20
 JOB_QUEUES: Space = 21
 TURNS: Space = 22
+GROUP_READY: Space = 23
+GROUPS: Space = 24
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
-    "segments", "segment_state", "segment_ready", "job_queues", "turns",
+    "segments", "segment_state", "segment_ready", "job_queues", "turns", "group_ready", "groups",
 )  # fmt: skip
 
 #: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
@@ -79,10 +84,10 @@ EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
-FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9}
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9, GROUP_READY: 21}
 
 FORMAT = 2
-LAST = b"\xff" * 40  # after every key of every space: the longest that may begin so has 36 bytes
+LAST = b"\xff" * 48  # after every key of every space: the longest that may begin so has 45 bytes
 
 
 class Due(IntEnum):
@@ -197,8 +202,13 @@ def payload_range(queue: int, job: bytes, first: int, count: int) -> tuple[bytes
     return payload_part(queue, job, first), payload_part(queue, job, first + count)
 
 
-def ready(queue: int, priority: int, visible_at_ms: int, job: bytes) -> bytes:
-    return _READY.pack(queue, 9 - priority, visible_at_ms, job)
+#: What is added to the tier of a job that has a group: the flag of its state that says so (`records.HAS_GROUP`).
+GROUPED = 16
+
+
+def ready(queue: int, priority: int, visible_at_ms: int, job: bytes, grouped: int = 0) -> bytes:
+    """`grouped`: 0, or `GROUPED` for a job that has a group."""
+    return _READY.pack(queue, 9 - priority + grouped, visible_at_ms, job)
 
 
 def ready_from(queue: int, priority: int, visible_at_ms: int) -> bytes:
@@ -211,27 +221,29 @@ class ReadyKey(NamedTuple):
     priority: int
     visible_at_ms: int
     job: bytes
+    #: 0, or `GROUPED`.
+    grouped: int = 0
 
 
 def split_ready(key: bytes) -> ReadyKey:
     queue, tier, visible_at_ms, job = _READY.unpack(key)
-    return ReadyKey(queue, 9 - tier, visible_at_ms, job)
+    return ReadyKey(queue, 9 - tier % GROUPED, visible_at_ms, job, tier - tier % GROUPED)
 
 
 READY_JOB = slice(13, 29)  # where a ready key holds the job
 
 
-def ready_prefix(queue: int, priority: int) -> bytes:
-    return _COUNTER.pack(queue, 9 - priority)
+def ready_prefix(queue: int, priority: int, grouped: int = 0) -> bytes:
+    return _COUNTER.pack(queue, 9 - priority + grouped)
 
 
-def ready_until(queue: int, priority: int, time_ms: int) -> bytes:
+def ready_until(queue: int, priority: int, time_ms: int, grouped: int = 0) -> bytes:
     """After every row of this tier visible at `time_ms` or before."""
-    return _READY_TIME.pack(queue, 9 - priority, time_ms + 1)
+    return _READY_TIME.pack(queue, 9 - priority + grouped, time_ms + 1)
 
 
-def ready_tier_end(queue: int, priority: int) -> bytes:
-    return _COUNTER.pack(queue, 10 - priority)
+def ready_tier_end(queue: int, priority: int, grouped: int = 0) -> bytes:
+    return _COUNTER.pack(queue, 10 - priority + grouped)
 
 
 #: Kind, time, queue number, reference.
@@ -371,6 +383,66 @@ def turn_range(scope: bytes) -> tuple[bytes, bytes]:
 
 def turn_place(scope: bytes, sub: bytes) -> bytes:
     return b"\1" + scope + sub
+
+
+def turn_places(scope: bytes) -> tuple[bytes, bytes]:
+    """All places of a scope."""
+    begin = b"\1" + scope
+    return begin, begin + b"\xff" * 25
+
+
+# ── groups: those of one priority of a queue take turns ──────────────────────────────────────────────────────────────
+
+_GROUP_TIER = Struct(">I16sB")
+_GROUP_READY = Struct(">I16sBQ16s")
+_GROUP_SCOPE = Struct(">BIBH")
+_GROUP_TURNS, _PARKED_GROUPS = 2, 3
+
+#: Queue number, digest of the group's name, 9 − priority, visible_at, job.
+group_ready = _GROUP_READY.pack
+#: Where the rows of a group that have one priority begin: queue number, digest of the group's name, 9 − priority.
+group_tier = _GROUP_TIER.pack
+
+
+def split_group_ready(key: bytes) -> tuple[int, bytes, int, int, bytes]:
+    """Queue number, group, tier, visible_at, job."""
+    return _GROUP_READY.unpack(key)
+
+
+def group_tier_end(queue: int, group: bytes, tier: int) -> bytes:
+    return _GROUP_TIER.pack(queue, group, tier + 1)
+
+
+def group_range(queue: int, group: bytes) -> tuple[bytes, bytes]:
+    """All waiting jobs of a group."""
+    return _GROUP_TIER.pack(queue, group, 0), _GROUP_TIER.pack(queue, group, 255)
+
+
+def group_turns(queue: int, tier: int) -> bytes:
+    """The scope whose sub-queues are the groups of one priority of a queue."""
+    return _GROUP_SCOPE.pack(_GROUP_TURNS, queue, tier, 0)
+
+
+def split_group_turns(scope: bytes) -> tuple[int, int] | None:
+    """Queue number and tier of such a scope; None: it is another."""
+    kind, queue, tier, _ = _GROUP_SCOPE.unpack(scope)
+    return (queue, tier) if kind == _GROUP_TURNS else None
+
+
+def parked_groups(queue: int) -> bytes:
+    """The scope of a queue's groups that have no job before a moment, ordered by it. A sub-queue: its tier, its group."""
+    return _GROUP_SCOPE.pack(_PARKED_GROUPS, queue, 0, 0)
+
+
+def split_parked_groups(scope: bytes) -> int | None:
+    """The queue number of such a scope; None: it is another."""
+    kind, queue, _, _ = _GROUP_SCOPE.unpack(scope)
+    return queue if kind == _PARKED_GROUPS else None
+
+
+def turn_until(scope: bytes, value: int) -> bytes:
+    """After every row of the scope whose number is at most `value`."""
+    return _TURN.pack(0, scope, value + 1)
 
 
 #: Kind, and the number of a queue or meter.

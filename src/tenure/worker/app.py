@@ -144,6 +144,7 @@ class App:
         timeout: Duration | None = None,
         priority: int = 0,
         ttl: Duration | None = None,
+        group: str | Callable[..., str] | None = None,
         retry_on: type[BaseException] | tuple[type[BaseException], ...] | None = None,
         dead_on: type[BaseException] | tuple[type[BaseException], ...] = (),
         backoff: Backoff | None = None,
@@ -155,7 +156,8 @@ class App:
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a task.
 
-        `max_attempts`, `priority` and `ttl` are its jobs'; `timeout` ends a handler that takes longer. Failures:
+        `max_attempts`, `priority`, `ttl` and `group` are its jobs' (`group` may be a function of the call's arguments, such
+        as `lambda customer, month: customer`: the groups of a queue take turns); `timeout` ends a handler that takes longer. Failures:
         `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest
         come back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of
         calls for which the function returns the same string. `rate` ("10/s", "100/m") holds over all workers, and
@@ -179,7 +181,7 @@ class App:
             raise InvalidArgument(f"task {name}: rate= is kept by the task's queue: give it a queue= of its own")
         if rest.get("queue") is not None:
             queue_name(rest["queue"], self.tenant)
-        unknown = set(rest) - {"queue", "max_attempts", "priority", "ttl"}
+        unknown = set(rest) - {"queue", "max_attempts", "priority", "ttl", "group"}
         if unknown:
             raise TypeError(f"task() got an unexpected argument {sorted(unknown)[0]!r}")
         task: AnyTask = Task(

@@ -21,7 +21,7 @@ from tenure.model.job import Enqueued, NewJob
 from tenure.model.rate import Rate
 from tenure.protocol.tracing import tracing
 from tenure.worker import app_loader
-from tenure.worker.codec import Codec, Encoding
+from tenure.worker.codec import Codec, Encoding, is_json, open_envelope
 from tenure.worker.context import CurrentJob, CurrentJobScope, running_job
 from tenure.worker.handles import AsyncHandle, Handle, InlineHandle
 from tenure.worker.outcomes import FailureRules
@@ -50,6 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
+    #: A group's name, or a function of the call's arguments that returns one.
+    group: str | Callable[..., str] | None = None
 
 
 _OPTION_NAMES = frozenset(Options.__struct_fields__)
@@ -134,6 +136,7 @@ class Task(Generic[P, C, R]):
         max_attempts: int | None = None,
         ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | Callable[..., str] | None = None,
     ) -> Task[P, C, R]:
         """The same task, enqueued otherwise: `send.options(delay=30, priority=9).delay(...)`."""
         given = {name: value for name, value in locals().items() if name in _OPTION_NAMES and value is not None}
@@ -200,7 +203,12 @@ class Task(Generic[P, C, R]):
     ) -> Handle[R]:
         """Enqueue a call that is encoded already: for the command line and the schedule."""
         o = self._options
-        job = NewJob(payload, o.delay, o.at, o.priority, key or o.key, o.max_attempts, o.ttl, headers or o.headers)
+        group = None
+        if o.group is not None:
+            group = self._group(*self.codec.decode_call(open_envelope(payload).args, is_json(payload)))
+        job = NewJob(
+            payload, o.delay, o.at, o.priority, key or o.key, o.max_attempts, o.ttl, headers or o.headers, group=group
+        )
         queue = self._queue()
         added = queue.enqueue(job)
         return Handle(self, queue, added.id, added.duplicate)
@@ -246,9 +254,15 @@ class Task(Generic[P, C, R]):
             headers = inject(headers)
         if key is None and self._unique:
             key = self._unique_key(payload, args, kwargs)
-        if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers) == _NOTHING:
+        group = self._group(args, kwargs)
+        if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, group) == _NOTHING:
             return payload
-        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers)
+        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, group=group)
+
+    def _group(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """The group of a call's job. What a function returns that is no name is refused with the enqueue."""
+        group = self._options.group
+        return group(*args, **kwargs) if callable(group) else group
 
     def _unique_key(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if callable(self._unique):
@@ -260,7 +274,7 @@ class Task(Generic[P, C, R]):
         return f"{self.name}:{part}"
 
 
-_NOTHING = (None, None, 0, None, None, None, None)
+_NOTHING = (None, None, 0, None, None, None, None, None)
 
 
 class AsyncTask(Generic[P, R]):

@@ -10,6 +10,7 @@ import msgspec
 from tenure.backends.redis import queries
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.filters import RotatingFilter
+from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.produce import FIRST_RULES, created_text
 from tenure.backends.redis.queries import surely_gone
 from tenure.backends.redis.records import (
@@ -291,6 +292,8 @@ def sweep(core: Core) -> Swept:
 
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
     """Give queues their policies; each shard of each in one step of its own."""
+    if any(policy.group is not None or policy.groups for policy in policies.values()):
+        raise no_groups()
     for name, policy in policies.items():
         queue = core.shards.find_or_register(name)
         for shard in queue.shards:

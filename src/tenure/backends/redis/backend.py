@@ -8,18 +8,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tenure.backends.redis import admin, consume, journal, produce, queries, restore
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
+from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import Events, JobIds, Progress, QueueInfos, QuotaInfos, SnapshotInfos, Topic, Watch
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -123,6 +125,9 @@ class RedisBackend(NetworkServing):
     def counts(self, name: QueueName) -> Counts:
         return queries.counts(self._core, name)
 
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        raise no_groups()
+
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return queries.holder(self._core, name, key)
 
@@ -186,16 +191,8 @@ class RedisBackend(NetworkServing):
     ) -> Page:
         return queries.list_all(self._core, state, limit, cursor, tenant, queues)
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
-        return queries.upcoming(self._core, before_ms, after_ms, limit, cursor, tenant, queues)
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        return queries.upcoming(self._core, request)
 
     def sweep(self) -> Swept:
         return admin.sweep(self._core)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.backends.redis.core import Core, RememberingCore
+from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.records import (
     CONFLICT,
@@ -125,9 +126,10 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
         return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
     packed: dict[int, _Packed] = {}
-    for index, (payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict, _) in enumerate(
-        requests
-    ):
+    for index, request in enumerate(requests):
+        payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict, _, group = request
+        if group is not None:
+            raise no_groups()
         if at_ms is not None:
             delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
         raw_key = key.encode() if key is not None else b""

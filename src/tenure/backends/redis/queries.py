@@ -24,6 +24,7 @@ from tenure.model import lifecycle
 from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
 from tenure.model.lifecycle import Reason, shown
 from tenure.model.names import QueueName
+from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
@@ -240,15 +241,8 @@ def list_all(
     return Page(jobs, None)
 
 
-def upcoming(
-    core: Core,
-    before_ms: int,
-    after_ms: int,
-    limit: int,
-    cursor: str | None,
-    tenant: str | None,
-    queues: Collection[str] | None,
-) -> Page:
+def upcoming(core: Core, request: UpcomingRequest) -> Page:
+    before_ms, after_ms, limit, cursor, tenant, queues = request
     before = 2**53 if before_ms >= 2**61 else core.server_time_of(before_ms)
     after = b"" if not after_ms else PLACE.pack(core.server_time_of(after_ms) or 0, b"\xff" * 16)
     if cursor is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure.backends.redis.core import Core
+from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.produce import ATOMIC_BYTES, FIRST_RULES, created_text
 from tenure.backends.redis.records import HAS_KEY, State, encode_body, encode_progress, encode_result, encode_state
@@ -53,6 +54,8 @@ def _ids(joined: bytes) -> list[str]:
 
 
 def _packed(image: JobImage) -> list[Arg]:
+    if image.group is not None:
+        raise no_groups()
     key = image.key.encode() if image.key else b""
     state = lifecycle.State[image.state.upper()]
     row = State(

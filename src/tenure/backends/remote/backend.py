@@ -23,12 +23,13 @@ from tenure.errors import (
     Unavailable,
 )
 from tenure.model.event import EventPage
+from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobRequest, ReplayRequest
+from tenure.model.request import JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.protocol import messages as m
 from tenure.protocol.operations import OPERATIONS
@@ -199,6 +200,9 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def counts(self, name: QueueName) -> Counts:
         return self._of_queue("counts", name, "/counts", None, Counts)
 
+    def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+        return self._of_queue("groups", name, "/groups" + query_of(limit=limit, cursor=cursor), None, GroupPage)
+
     def holder(self, name: QueueName, key: str) -> bytes | None:
         try:
             found = self._of_queue("holder", name, "/key" + query_of(key=key), None, m.KeyHolder)
@@ -241,15 +245,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         path = "/v1/jobs" + query_of(state=state, limit=limit, cursor=cursor, queues=_listed(queues))
         return self._ask(OPERATIONS["list_all"], path, tenant, None, Page)
 
-    def upcoming(
-        self,
-        before_ms: int,
-        after_ms: int,
-        limit: int,
-        cursor: str | None,
-        tenant: str | None,
-        queues: Collection[str] | None,
-    ) -> Page:
+    def upcoming(self, request: UpcomingRequest) -> Page:
+        before_ms, after_ms, limit, cursor, tenant, queues = request
         path = "/v1/upcoming" + query_of(
             before_ms=before_ms, after_ms=after_ms, limit=limit, cursor=cursor, queues=_listed(queues)
         )

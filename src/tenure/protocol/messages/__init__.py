@@ -15,6 +15,7 @@ from tenure.protocol.messages.administration import (
     KeyHolder as KeyHolder,
     KeyQuery as KeyQuery,
     ListAllQuery as ListAllQuery,
+    GroupsQuery as GroupsQuery,
     ListQuery as ListQuery,
     NewestQuery as NewestQuery,
     PurgeBody as PurgeBody,

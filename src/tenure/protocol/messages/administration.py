@@ -39,6 +39,11 @@ class ListAllQuery(ListQuery):
     queues: str | None = None
 
 
+class GroupsQuery(Request):
+    limit: Limit = 100
+    cursor: str | None = None
+
+
 class DeleteQuery(Request):
     #: Drop jobs that wait or are dead.
     force: bool = False

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from tenure.errors import InvalidArgument
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import MAX_ERROR_CHARS
-from tenure.model.names import MAX_KEY_BYTES, short_text
+from tenure.model.names import MAX_KEY_BYTES, checked, short_text
 from tenure.model.request import JobImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
@@ -40,6 +40,7 @@ class ImageBody(Request, kw_only=True):
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
     progress_note: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
     due_at_ms: Number = 0
+    group: str | None = None
 
     def checked(self) -> JobImage:
         if self.state == "dead" and self.reason is None:
@@ -51,6 +52,8 @@ class ImageBody(Request, kw_only=True):
         checked_bytes("payload", self.payload)
         if self.headers:
             checked_headers(self.headers)
+        if self.group is not None:
+            checked("group", self.group)
         if self.key is not None:
             short_text("key", self.key, MAX_KEY_BYTES)
         return JobImage(job_id_bytes(self.id), *[getattr(self, name) for name in JobImage._fields[1:]])

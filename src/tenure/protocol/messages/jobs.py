@@ -24,7 +24,7 @@ from tenure.model.lease import (
     proof_of,
     proofs_of,
 )
-from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, checked, short_text
+from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, TENANT_PATTERN, QueueName, checked, short_text
 from tenure.model.request import (
     MAX_THEN,
     FlowPart,
@@ -58,6 +58,8 @@ class JobBody(Request, gc=False):
     on_conflict: Literal["error", "keep"] = "error"
     #: Of a job in `then`: the queue it goes to, if not the one that the request names.
     queue: str | None = None
+    #: Jobs of one queue take turns by their group.
+    group: Annotated[str, Meta(pattern=f"^{TENANT_PATTERN}$")] | None = None
 
     def checked(self) -> JobRequest:
         payload = self.payload
@@ -76,6 +78,7 @@ class JobBody(Request, gc=False):
             checked_headers(self.headers) if self.headers else None,
             self.on_conflict,
             None if self.queue is None else FlowPart(checked("queue", self.queue)),
+            None if self.group is None else checked("group", self.group),
         )
 
     def _from_text(self) -> bytes:
@@ -87,10 +90,10 @@ class JobBody(Request, gc=False):
 
     @classmethod
     def of(cls, job: JobRequest) -> JobBody:
-        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow = job
+        payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow, group = job
         return cls(
             payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict,
-            None if flow is None else flow.queue,
+            None if flow is None else flow.queue, group,
         )  # fmt: skip
 
 

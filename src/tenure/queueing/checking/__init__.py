@@ -10,6 +10,7 @@
 8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
 9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `quota_usage`
 10. A queue that has waiting jobs has a place among those that take turns.                        `turns`
+12. A group that has jobs has its row, its counts, and a turn for each priority of them.          `groups`
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from tenure.model.report import Finding, Report
 from tenure.queueing.checking import (
     counters,
+    groups,
     jobs,
     journal,
     leases,
@@ -34,6 +36,8 @@ from tenure.queueing.core import Core
 
 #: Repairing one fault may show another (a rebuilt state needs its index row): the check runs this many times at most.
 _PASSES = 4
+#: What is set right by counting, once the rows hold together.
+_RECOUNTED = (*counters.RULES, groups.RULE)
 
 
 def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
@@ -79,6 +83,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         quota_usage.check(survey)
         limits.check(survey, core.time.now_ms())
         turns.check(survey)
+        groups.check(survey)
         settings_rows.check(survey)
         journal.check(survey)
         settings_rows.check_entries(survey)
@@ -89,13 +94,13 @@ def _repair(core: Core, survey: Survey, outcome: dict[Fault, str | None]) -> Non
     """Rows first, until they hold together; then the numbers, counted anew."""
     for _ in range(_PASSES):
         # A damaged counter is set right at once, for others to count on; whether it fits is seen at the end.
-        todo = [f for f in survey.faults if f.mend and (f.rule not in counters.RULES or f.mend == "set_counter")]
+        todo = [f for f in survey.faults if f.mend and (f.rule not in _RECOUNTED or f.mend == "set_counter")]
         if not todo:
             break
         outcome.update(mend(core, todo))
         survey = look(core)
-    recounted = mend(core, [fault for fault in survey.faults if fault.rule in counters.RULES])
+    recounted = mend(core, [fault for fault in survey.faults if fault.rule in _RECOUNTED])
     for fault in outcome:
-        if fault.rule in counters.RULES and outcome[fault] is None:
+        if fault.rule in _RECOUNTED and outcome[fault] is None:
             outcome[fault] = recounted.get(fault, "came right with the rest")
     outcome.update({fault: done for fault, done in recounted.items() if fault in outcome or len(outcome) < 1000})

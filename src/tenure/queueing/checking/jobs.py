@@ -6,6 +6,7 @@ from tenure.errors import Corrupt
 from tenure.model.lifecycle import TERMINAL, State
 from tenure.queueing import locations
 from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.groups import group_id
 from tenure.queueing.removal import due_row, index_row
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Space, get_each
@@ -45,6 +46,7 @@ def check(survey: Survey) -> None:
 def _check_bodies(survey: Survey, found: list[Found]) -> None:
     keys = [keyspace.of_queue(queue, job) for queue, job, _ in found]
     keyed: list[tuple[int, bytes, JobRecord]] = []
+    grouped: list[tuple[int, bytes, bytes]] = []
     for (queue, job, state), key, value in zip(found, keys, get_each(survey.reader, keyspace.JOBS, keys), strict=True):
         try:
             if value is None:
@@ -61,6 +63,8 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
                 survey.expected[keyspace.PAYLOAD] += record.parts
             survey.expected[keyspace.JOBS] += 1
             survey.weight[queue] += record.payload_bytes
+            if state.flags & records.HAS_GROUP:
+                grouped += _group_rows(survey, queue, job, state, record)
             # A replayed job may have found its key taken by another.
             if record.key and state.state not in TERMINAL and not state.replays:
                 keyed.append((queue, job, record))
@@ -69,6 +73,19 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
             survey.expected[keyspace.JOBS] += value is not None
             survey.add(Fault("damaged", exc.detail, "remove_job", queue, job, keyspace.JOBS, key))
     _check_keys(survey, keyed)
+    _check_rows(survey, keyspace.GROUP_READY, grouped)
+
+
+def _group_rows(
+    survey: Survey, queue: int, job: bytes, state: StateRecord, record: JobRecord
+) -> list[tuple[int, bytes, bytes]]:
+    """The row by group that a waiting job must have; a leased one is counted for its group."""
+    group = group_id(record.group)
+    if state.state == State.LEASED:
+        survey.group_leased[keyspace.of_queue(queue, group)] += 1
+    if state.state != State.WAITING:
+        return []
+    return [(queue, job, keyspace.group_ready(queue, group, 9 - state.priority, state.visible_at_ms, job))]
 
 
 def _check_locations(survey: Survey, found: list[Found]) -> None:
@@ -135,11 +152,16 @@ def _check_indexes(survey: Survey, found: list[Found]) -> None:
         if due is not None:
             wanted.setdefault(keyspace.DUE, []).append((queue, job, due))
     for space, rows in wanted.items():
-        values = get_each(survey.reader, space, [key for _, _, key in rows])
-        for (queue, job, key), value in zip(rows, values, strict=True):
-            if isinstance(value, bytes):
-                survey.expected[space] += 1
-                continue
-            detail = f"it has no row in {keyspace.NAMES[space]}" if value is None else value.detail
-            rule = "damaged" if value is not None else "due" if space == keyspace.DUE else "index"
-            survey.add(Fault(rule, detail, "put_row", queue, job, space, key))
+        _check_rows(survey, space, rows)
+
+
+def _check_rows(survey: Survey, space: Space, rows: list[tuple[int, bytes, bytes]]) -> None:
+    """Rows of an index that must be there: queue, job, key."""
+    values = get_each(survey.reader, space, [key for _, _, key in rows])
+    for (queue, job, key), value in zip(rows, values, strict=True):
+        if isinstance(value, bytes):
+            survey.expected[space] += 1
+            continue
+        detail = f"it has no row in {keyspace.NAMES[space]}" if value is None else value.detail
+        rule = "damaged" if value is not None else "due" if space == keyspace.DUE else "index"
+        survey.add(Fault(rule, detail, "put_row", queue, job, space, key))

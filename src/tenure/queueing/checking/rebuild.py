@@ -7,13 +7,14 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
+from tenure.queueing.groups import group_id
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import delete_extras, delete_rows, due_row, index_row
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader, iterate, iterate_keys
+from tenure.storage.engine import Reader, Transaction, iterate, iterate_keys
 from tenure.storage.keyspace import Due
 from tenure.storage.records import V1, EventRecord, StateRecord
 
@@ -92,6 +93,7 @@ def _flags(reader: Reader, queue: int, job: bytes) -> int | None:
         | (records.HAS_KEY if body.key else 0)
         | (records.HAS_NOTES if noted else 0)
         | (records.HAS_RESULT_PARTS if results else 0)
+        | (records.HAS_GROUP if body.group else 0)
     )
 
 
@@ -168,9 +170,28 @@ def _write(unit: UnitOfWork, queue: int, job: bytes, at: bytes, state: StateReco
         previous=previous,
     )  # fmt: skip
     unit.tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
-    index = index_row(queue, job, state)
-    if index is not None:
-        unit.tx.put(*index, b"")
+    put_index(unit.tx, queue, job, state)
     due = due_row(queue, job, state)
     if due is not None:
         unit.tx.put(keyspace.DUE, due, b"")
+
+
+def group_row(reader: Reader, queue: int, job: bytes, state: StateRecord) -> bytes | None:
+    """The row of `group_ready` that a job in this state has; None: none, or its group cannot be read."""
+    if not state.flags & records.HAS_GROUP or state.state != State.WAITING:
+        return None
+    try:
+        raw = reader.get(keyspace.JOBS, keyspace.of_queue(queue, job))
+        group = b"" if raw is None else records.decode_job(raw, job).group
+    except Corrupt:
+        return None
+    return keyspace.group_ready(queue, group_id(group), 9 - state.priority, state.visible_at_ms, job) if group else None
+
+
+def put_index(tx: Transaction, queue: int, job: bytes, state: StateRecord) -> None:
+    """Write the index rows of a job in this state. Its group is counted by the check that follows."""
+    index, by_group = index_row(queue, job, state), group_row(tx, queue, job, state)
+    if index is not None:
+        tx.put(*index, b"")
+    if by_group is not None:
+        tx.put(keyspace.GROUP_READY, by_group, b"")

@@ -17,7 +17,8 @@ from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 from tenure.queueing import quotas, turns
-from tenure.queueing.checking.rebuild import LastEvents, last_events, read_state, rebuild_state
+from tenure.queueing.checking import groups
+from tenure.queueing.checking.rebuild import LastEvents, group_row, last_events, put_index, read_state, rebuild_state
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import free_keys, hold_keys
@@ -63,7 +64,9 @@ def _put_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> 
     tx = unit.tx
     if fault.job:
         state = read_state(tx, fault.queue, fault.job)
-        if state is None or fault.key not in (due_row(fault.queue, fault.job, state), _index_key(fault, state)):
+        if state is None or fault.key not in (
+            due_row(fault.queue, fault.job, state), _index_key(fault, state), group_row(tx, fault.queue, fault.job, state),
+        ):  # fmt: skip
             return "nothing to do any more: the job has moved on"
     elif fault.space == keyspace.DUE and fault.key[0] == Due.REQUEST:
         row = keyspace.split_due(fault.key)
@@ -269,7 +272,7 @@ def _give_back(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -
         back = state._replace(state=int(State.WAITING), visible_at_ms=unit.now, lease=NO_ID)
         ref = unit.event(Change.REPAIRED, queue, job, back, lease=lease, at_ms=unit.now, previous=state.last_event)
         tx.put(keyspace.STATE, keyspace.of_queue(queue, job), records.encode_state(back._replace(last_event=ref)))
-        tx.put(keyspace.READY, keyspace.ready(queue, back.priority, unit.now, job), b"")
+        put_index(tx, queue, job, back)
         if registered is not None:
             unit.ready(registered, back.priority, unit.now)
     unit.count(queue, Counter.LEASED, -len(jobs))
@@ -300,6 +303,10 @@ def _set_counter(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents)
     return f"set the counter to {max(0, fault.number)}, by a recount"
 
 
+def _set_group(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
+    return groups.set_group(unit, fault)
+
+
 Mender = Callable[[Core, UnitOfWork, Fault, LastEvents], str]
 MENDERS: dict[str, Mender] = {
     "set_counter": _set_counter,
@@ -322,5 +329,6 @@ MENDERS: dict[str, Mender] = {
     "lease_lost": _lease_lost,
     "gone": _gone,
     "add_counter": _add_counter,
+    "set_group": _set_group,
 }
 _ORDER = list(MENDERS)

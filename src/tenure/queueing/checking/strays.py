@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tenure.errors import Corrupt
+from tenure.model.lifecycle import State
 from tenure.queueing.checking import requests
 from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.groups import group_id
 from tenure.queueing.locations import is_foreign
 from tenure.queueing.removal import due_row, index_row
 from tenure.storage import keyspace, records
@@ -25,6 +27,7 @@ def check(survey: Survey) -> None:
         keyspace.LEASE_JOBS,
         keyspace.DUE,
         keyspace.JOB_QUEUES,
+        keyspace.GROUP_READY,
     ):
         count = 0
         for rows in survey.rows(space, 5000):
@@ -51,6 +54,27 @@ def _check_index(survey: Survey, space: Space, key: bytes) -> None:
     state = _state(survey, queue, job)
     if not survey.excused(queue, job) and (state is None or index_row(queue, job, state) != (space, key)):
         _stray(survey, "index", space, key, queue, job, "the job is not in that state")
+
+
+def _check_group_row(survey: Survey, space: Space, key: bytes) -> None:
+    queue, group, tier, visible_at_ms, job = keyspace.split_group_ready(key)
+    state = _state(survey, queue, job)
+    fits = (
+        state is not None
+        and state.state == State.WAITING
+        and (9 - state.priority, state.visible_at_ms) == (tier, visible_at_ms)
+        and _group_of(survey, queue, job) == group
+    )
+    if not survey.excused(queue, job) and not fits:
+        _stray(survey, "index", space, key, queue, job, "no job of that group waits so")
+
+
+def _group_of(survey: Survey, queue: int, job: bytes) -> bytes:
+    raw = get_each(survey.reader, keyspace.JOBS, [keyspace.of_queue(queue, job)])[0]
+    try:
+        return group_id(records.decode_job(raw, job).group) if isinstance(raw, bytes) else b""
+    except Corrupt:
+        return b""
 
 
 def _check_body(survey: Survey, space: Space, key: bytes) -> None:
@@ -135,6 +159,7 @@ _CHECKS = {
     keyspace.LEASE_JOBS: _check_lease_jobs,
     keyspace.DUE: _check_due,
     keyspace.JOB_QUEUES: _check_location,
+    keyspace.GROUP_READY: _check_group_row,
     **dict.fromkeys(_INDEXES, _check_index),
 }
 

@@ -49,6 +49,8 @@ class Survey:
         self.expected: Tally[Space] = Tally()
         #: Jobs that name each (queue, lease).
         self.held: Tally[tuple[int, bytes]] = Tally()
+        #: Leased jobs of each group, by the key of its row.
+        self.group_leased: Tally[bytes] = Tally()
         #: Jobs whose state cannot be read, so that what they count as is not known; and those with other damage.
         self.unknown: set[tuple[int, bytes]] = set()
         self.damaged: set[tuple[int, bytes]] = set()
@@ -116,4 +118,5 @@ _JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD)
 _EXPENDABLE = (
     keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
     keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS, keyspace.REQUESTS, keyspace.LIMITS, keyspace.JOB_QUEUES, keyspace.TURNS,
+    keyspace.GROUP_READY, keyspace.GROUPS,
 )  # fmt: skip

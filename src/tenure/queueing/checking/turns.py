@@ -5,11 +5,12 @@ from __future__ import annotations
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.groups import FORGET, group_sub
 from tenure.queueing.queue_turns import queue_sub, tenant_sub
-from tenure.queueing.turns import Status
+from tenure.queueing.turns import Status, Sub
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
-from tenure.storage.keyspace import DUE, TURNS, Due
+from tenure.storage.keyspace import TURNS
 
 #: How a row of the order begins; the others are places.
 _ORDER = 0
@@ -29,7 +30,14 @@ def check(survey: Survey) -> None:
             _check_queue(survey, number)
 
 
-def _check_order(survey: Survey, key: bytes, scope: bytes, sub: bytes, virtual_time: int) -> None:
+def _check_order(survey: Survey, key: bytes, scope: bytes, sub: bytes, number: int) -> None:
+    """A row of the order says the same as the place that it serves: of virtual time, or of time for parked groups."""
+    queue = keyspace.split_parked_groups(scope)
+    parked = queue is not None
+    if queue is not None:
+        if sub[0] == FORGET:
+            return  # the row of an idle group, which goes when its time comes
+        scope, sub = keyspace.group_turns(queue, sub[0]), sub[1:]
     raw = get_each(survey.reader, TURNS, [keyspace.turn_place(scope, sub)])[0]
     if isinstance(raw, Corrupt):
         return  # noted with its own row
@@ -37,7 +45,8 @@ def _check_order(survey: Survey, key: bytes, scope: bytes, sub: bytes, virtual_t
         place = None if raw is None else records.decode_turn(raw)
     except Corrupt:
         return
-    if place is None or place.status != Status.ACTIVE or place.virtual_time != virtual_time:
+    wanted = (Status.PARKED, number) if parked else (Status.ACTIVE, number)
+    if place is None or (place.status, place.at_ms if parked else place.virtual_time) != wanted:
         survey.add(Fault("index", "a stray row in turns: its place is another", "delete_row", space=TURNS, key=key))
 
 
@@ -51,12 +60,19 @@ def _check_place(survey: Survey, key: bytes, value: bytes) -> None:
     if place.status == Status.ACTIVE:
         there = survey.reader.get(TURNS, keyspace.turn(scope, place.virtual_time, sub)) is not None
     elif place.status == Status.PARKED:
-        number = keyspace.queue_of(sub)
-        there = survey.reader.get(DUE, keyspace.due(Due.TURN, place.at_ms, number, keyspace.QUEUE_TURN)) is not None
+        there = survey.reader.get(*_named(scope, sub).parked_row(place.at_ms)) is not None
     else:
         there = True
     if not there:
         survey.add(Fault("index", "a place in turns has no row that serves it", "delete_row", space=TURNS, key=key))
+
+
+def _named(scope: bytes, name: bytes) -> Sub:
+    """The queue, or the group, that a place is of."""
+    group = keyspace.split_group_turns(scope)
+    if group is not None:
+        return group_sub(*group, name)
+    return Sub(scope, name, (keyspace.queue_of(name), keyspace.QUEUE_TURN))
 
 
 def _check_queue(survey: Survey, number: int) -> None:

@@ -296,6 +296,7 @@ def _job(item: Any) -> dict[str, object]:
         "max_attempts": item.maxAttempts,
         "ttl_ms": item.ttlMillis,
         "headers": {header.name: header.value for header in item.headers},
+        "group": item.group,
         "queue": item.queue,
     }
     return job | {name: value for name, value in more.items() if value}

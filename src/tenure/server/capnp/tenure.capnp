@@ -60,6 +60,7 @@ struct Item {
   ttlMillis @6 :UInt64;   # 0: none
   headers @7 :List(Header);
   queue @8 :Text;      # of an item in `then`: the queue it goes to; empty: the one that is called
+  group @9 :Text;      # items of one queue take turns by their group
 }
 
 struct Header {

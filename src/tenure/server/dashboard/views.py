@@ -32,6 +32,7 @@ from tenure.model.explanation import Explanation, explain, headline, utc
 from tenure.model.ids import created_ms, job_id_bytes
 from tenure.model.job import Job, QueueInfo
 from tenure.model.names import QueueName
+from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.protocol.identity import Identity
 from tenure.protocol.messages.base import State
@@ -625,7 +626,7 @@ def upcoming(viewer: Viewer, query: NoQuery) -> UpcomingView:
     scheduled = any(info.counts.scheduled for info in viewer.infos())
     if not scheduled:
         return UpcomingView([])
-    found = viewer.backend.upcoming(2**62, 0, ROWS, None, viewer.tenant(""), viewer.identity.queues)
+    found = viewer.backend.upcoming(UpcomingRequest(2**62, 0, ROWS, None, viewer.tenant(""), viewer.identity.queues))
     return UpcomingView([brief(job) for job in found])
 
 

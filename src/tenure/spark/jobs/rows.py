@@ -49,6 +49,7 @@ def job_of(row: dict[str, Any]) -> Job:
         lease_until_ms=None,
         worker=None,
         due_at_ms=_ms(row["due_at"]),
+        group=row.get("group"),
     )
 
 

@@ -11,7 +11,7 @@ from tenure.errors import InvalidArgument
 
 #: What a job may be given, beside `headers.NAME`.
 FIELDS = (
-    "payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers",
+    "payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers", "group",
 )  # fmt: skip
 BAD = "_bad_record"
 

@@ -27,6 +27,7 @@ from tenure.storage.records.framing import (
     PART_BYTES,
     V1,
     V1_BYTE,
+    V2,
     damaged,
     encode_msgpack,
     new_tuple,
@@ -35,6 +36,7 @@ from tenure.storage.records.framing import (
     unpack_crc,
     unseal,
 )
+from tenure.storage.records.groups import GroupRecord, decode_group, encode_group
 from tenure.storage.records.jobs import (
     JOB_BYTES,
     JobFields,
@@ -102,6 +104,7 @@ from tenure.storage.records.segments import (
     segment_state_rows,
 )
 from tenure.storage.records.states import (
+    HAS_GROUP,
     HAS_KEY,
     HAS_NOTES,
     HAS_PARTS,
@@ -145,6 +148,7 @@ __all__ = [
     "COUNT_MASK",
     "EVENTS_A_ROW",
     "EVENT_BYTES",
+    "HAS_GROUP",
     "HAS_KEY",
     "HAS_NOTES",
     "HAS_PARTS",
@@ -159,11 +163,13 @@ __all__ = [
     "STATE_BYTES",
     "V1",
     "V1_BYTE",
+    "V2",
     "ClaimRecord",
     "ClockRecord",
     "ConsumerRecord",
     "DedupRecord",
     "EventRecord",
+    "GroupRecord",
     "JobFields",
     "JobRecord",
     "JournalHeader",
@@ -193,6 +199,7 @@ __all__ = [
     "decode_claim",
     "decode_count",
     "decode_dedup",
+    "decode_group",
     "decode_headers",
     "decode_job",
     "decode_jobs",
@@ -213,6 +220,7 @@ __all__ = [
     "encode_claim",
     "encode_count",
     "encode_dedup",
+    "encode_group",
     "encode_headers",
     "encode_job",
     "encode_journal",

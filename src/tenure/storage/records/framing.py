@@ -14,6 +14,7 @@ pack_crc = Struct(">I").pack
 
 V1 = 1
 V1_BYTE = b"\x01"
+V2 = 2
 
 #: A value is at most this large (one engine takes 100,000 bytes), so larger payloads and results are split.
 PART_BYTES = 64 * 1024

@@ -18,6 +18,7 @@ from tenure.storage.records.framing import (
     PART_BYTES,
     V1,
     V1_BYTE,
+    V2,
     encode_msgpack,
     new_tuple,
     pack_crc,
@@ -39,6 +40,7 @@ class JobRecord(NamedTuple):
     headers: bytes
     payload_bytes: int
     payload: bytes
+    group: bytes
 
 
 def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
@@ -62,18 +64,26 @@ def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[byt
     ]
 
 
-def encode_job(created_at_ms: int, payload: bytes, key: bytes, headers: bytes) -> tuple[bytes, list[bytes]]:
-    """The job's row, and the sealed further parts of a large payload."""
+def encode_job(
+    created_at_ms: int, payload: bytes, key: bytes, headers: bytes, group: bytes = b""
+) -> tuple[bytes, list[bytes]]:
+    """The job's row, and the sealed further parts of a large payload.
+
+    Version 2 has a group: it stands behind the key, parted from it by a zero byte, and counts among the key's bytes.
+    """
     size = len(payload)
     parts: list[bytes] = []
     first = payload
     if size > PART_BYTES:
         first = payload[:PART_BYTES]
         parts = split_parts(payload, PART_BYTES)
-    body = _JOB.pack(V1, created_at_ms, len(parts), len(key), len(headers), size) + key + headers + first
+    named = key + _BEFORE_GROUP + group if group else key
+    version = V2 if group else V1
+    body = _JOB.pack(version, created_at_ms, len(parts), len(named), len(headers), size) + named + headers + first
     return body + crc32_held(body).to_bytes(4, "big"), parts
 
 
+_BEFORE_GROUP = b"\0"
 JOB_BYTES = _JOB_BYTES = _JOB.size
 _unpack_job = _JOB.unpack_from
 
@@ -88,14 +98,17 @@ def job_fields(value: bytes, job: bytes) -> JobFields:
     if len(body) < _JOB_BYTES or crc32_held(body) != unpack_crc(value, len(body))[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
-    if version != V1:
+    if version not in (V1, V2):
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     if not key_bytes and not headers_bytes:
-        return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:]
+        return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:], b""
     at_headers = _JOB_BYTES + key_bytes
     at_payload = at_headers + headers_bytes
     key, headers = body[_JOB_BYTES:at_headers], body[at_headers:at_payload]
-    return created_at_ms, parts, key, headers, payload_bytes, body[at_payload:]
+    group = b""
+    if version == V2:
+        key, _, group = key.rpartition(_BEFORE_GROUP)
+    return created_at_ms, parts, key, headers, payload_bytes, body[at_payload:], group
 
 
 def decode_job(value: bytes, job: bytes) -> JobRecord:
@@ -119,7 +132,7 @@ def job_rows(values: Sequence[Any]) -> list[JobFields] | None:
     versions, created, parts, keys, headers, sizes, payloads = zip(*rows, strict=True)
     if any(keys) or any(headers) or versions.count(V1) != len(rows):
         return None
-    return list(zip(created, parts, _NONE, _NONE, sizes, payloads, strict=False))
+    return list(zip(created, parts, _NONE, _NONE, sizes, payloads, _NONE, strict=False))
 
 
 _NONE = repeat(b"")

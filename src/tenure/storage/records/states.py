@@ -19,7 +19,7 @@ _STATE = Struct(">BBBBBIIIQQQQQ16s")
 STATE_BYTES = _STATE.size + 4
 
 #: Flags of a state: what else there is of the job, so that removing it reads nothing.
-HAS_PARTS, HAS_NOTES, HAS_KEY, HAS_RESULT_PARTS = 1, 2, 4, 8
+HAS_PARTS, HAS_NOTES, HAS_KEY, HAS_RESULT_PARTS, HAS_GROUP = 1, 2, 4, 8, 16
 
 
 class StateRecord(NamedTuple):

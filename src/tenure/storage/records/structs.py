@@ -34,6 +34,8 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     meter: int = 0
     #: Its jobs, policy and place in lists are gone; the row keeps name and number together, for the journal.
     deleted: bool = False
+    #: Jobs with a group were put into it: claims let its groups take turns.
+    grouped: bool = False
 
 
 class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
 
     enqueue order ttl dedup staging          what goes in
     quotas                                   what a tenant may put in
-    claim any_queue waiting limits           what comes out, and when
+    claim any_queue groups waiting limits    what comes out, and when
     settle extend retries                    what becomes of it
     handover                                 what follows it
     requests                                 what is asked for again
@@ -37,7 +37,8 @@ from importlib import import_module
 import pytest
 
 THEMES = (
-    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "handover", "limits", "look",
+    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "groups", "handover",
+    "limits", "look",
     "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
     "snapshots", "staging", "store_wide", "sweeping", "ttl", "waiting",
 )  # fmt: skip
@@ -46,6 +47,7 @@ FIXTURES = (
     "broken",
     "clock",
     "foldered",
+    "grouped",
     "holding",
     "live",
     "ordered",

@@ -1,0 +1,11 @@
+"""The installed app, `tenure.integrations.django`: brings the outbox's table and `manage.py tenure_worker`."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class TenureConfig(AppConfig):
+    name = "tenure.integrations.django"
+    label = "tenure"
+    verbose_name = "Tenure"

@@ -1,0 +1,77 @@
+"""Groups inside a queue: what a job's group may be called, and what the queue's policy grants each group."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import InvalidArgument
+from tenure.model.rate import Rate
+
+#: The least and the greatest share that one group may have of another's.
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1000.0
+
+
+class GroupPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one group of a queue may take. The limits do not hold for jobs without a group."""
+
+    #: Claims hand out no more than this many jobs of a group at a time, and no more than so many a second.
+    max_leased: int | None = None
+    rate: Rate | str | None = None
+    #: Its share of the claims while several groups have work: one of weight 2 gets twice as much as one of weight 1.
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, str):
+            msgspec.structs.force_setattr(self, "rate", Rate.parse(self.rate))
+
+    def checked(self) -> GroupPolicy:
+        """Itself. Raises InvalidArgument if a field is none that it may be."""
+        limit: object = self.max_leased
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 2**53):
+            raise InvalidArgument(f"max_leased={limit!r} of a group must be a whole number from 1 to {2**53}")
+        if self.rate is not None:
+            if not isinstance(self.rate, Rate):
+                raise InvalidArgument(f"rate={self.rate!r} of a group is not a Rate, nor text such as 100/s")
+            self.rate.checked()
+        weight: object = self.weight
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, (int, float))
+            or not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT
+        ):
+            raise InvalidArgument(f"weight={weight!r} of a group must be from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:g}")
+        return self
+
+    @property
+    def limited(self) -> bool:
+        return self.max_leased is not None or self.rate is not None
+
+
+#: For the groups of a queue whose policy says nothing of groups.
+UNLIMITED = GroupPolicy()
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of a queue, as `queue.groups()` shows it: those that have a job that waits or is leased."""
+
+    group: str
+    #: Ready and scheduled jobs together.
+    waiting: int
+    leased: int
+    #: Since when its oldest ready job has been ready; None: none is ready.
+    oldest_at_ms: int | None = None
+    #: At its limit of leased jobs: no claim looks at it until one of them is settled.
+    at_limit: bool = False
+
+
+class GroupPage(msgspec.Struct, frozen=True):
+    """Some groups, and where to go on: pass `cursor` to the next call; None means this was the last page."""
+
+    groups: list[GroupInfo]
+    cursor: str | None
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # an iterator of GroupInfo; msgspec refuses the generic here
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)

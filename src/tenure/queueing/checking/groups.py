@@ -1,0 +1,129 @@
+"""Groups: each that has jobs has its row with the right counts, and a turn for every priority that it has jobs of."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tenure.errors import Corrupt
+from tenure.queueing import turns
+from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.groups import group_id, group_sub
+from tenure.queueing.unit_of_work import UnitOfWork
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader, iterate_keys
+from tenure.storage.keyspace import GROUP_READY, GROUPS
+from tenure.storage.records import GroupRecord
+
+RULE = "groups"
+_GROUP_ROW = 20
+
+
+class _Waiting(NamedTuple):
+    """What the rows of `group_ready` tell of a group: by the key of its row in `groups`."""
+
+    key: bytes
+    #: Jobs by tier.
+    tiers: Tally[int]
+
+
+def check(survey: Survey) -> None:
+    """Requires: the jobs were looked at, and rows of `group_ready` that nothing points at are noted."""
+    if survey.unreadable & {keyspace.STATE, GROUP_READY, GROUPS} or survey.unknown or survey.damaged:
+        for _ in survey.rows(GROUPS):
+            pass  # read for the engine's count of rows; recounted once the jobs themselves are in order
+        return
+    rows = ((key, value) for page in survey.rows(GROUPS) for key, value in page)
+    waiting = _waiting(survey)
+    held = iter(sorted(survey.group_leased))
+    group, jobs, leased = next(rows, None), next(waiting, None), next(held, None)
+    while group is not None or jobs is not None or leased is not None:
+        key = min(each for each in (group and group[0], jobs and jobs.key, leased) if each is not None)
+        value = group[1] if group is not None and group[0] == key else None
+        tiers = jobs.tiers if jobs is not None and jobs.key == key else Tally()
+        _check_group(survey, key, value, tiers, survey.group_leased[key])
+        if value is not None:
+            group = next(rows, None)
+        if jobs is not None and jobs.key == key:
+            jobs = next(waiting, None)
+        if leased == key:
+            leased = next(held, None)
+
+
+def _waiting(survey: Survey) -> Iterator[_Waiting]:
+    current = _Waiting(b"", Tally())
+    for page in survey.rows(GROUP_READY, 5000):
+        for key, _ in page:
+            if key[:_GROUP_ROW] != current.key:
+                if current.key:
+                    yield current
+                current = _Waiting(key[:_GROUP_ROW], Tally())
+            current.tiers[key[_GROUP_ROW]] += 1
+    if current.key:
+        yield current
+
+
+def _check_group(survey: Survey, key: bytes, value: bytes | None, tiers: Tally[int], leased: int) -> None:
+    queue, group = keyspace.split_of_queue(key)
+    try:
+        record = None if value is None else records.decode_group(value)
+    except Corrupt as exc:
+        survey.add(Fault("damaged", exc.detail, "set_group", queue, space=GROUPS, key=key, number=leased))
+        return
+    waiting = tiers.total()
+    counted = (0, 0) if record is None else (record.waiting, record.leased)
+    if counted != (waiting, leased):
+        name = "" if record is None else f" {record.name.decode('utf-8', 'replace')}"
+        detail = (
+            f"group{name} has {waiting} jobs waiting and {leased} leased, and {counted[0]} and {counted[1]} are counted"
+        )
+        survey.add(Fault(RULE, detail, "set_group", queue, space=GROUPS, key=key, number=leased))
+        return
+    lost = record.at_limit if record is not None else 0
+    for tier in tiers:
+        place = survey.reader.get(keyspace.TURNS, keyspace.turn_place(keyspace.group_turns(queue, tier), group))
+        if place is None and not lost >> tier & 1:
+            detail = f"a group has jobs of priority {9 - tier}, and no turn"
+            survey.add(Fault(RULE, detail, "set_group", queue, space=GROUPS, key=key, number=leased))
+            return
+
+
+def set_group(unit: UnitOfWork, fault: Fault) -> str:
+    """Count a group anew, and give it the turns that it lacks. `number` is how many of its jobs are leased."""
+    tx, (queue, group) = unit.tx, keyspace.split_of_queue(fault.key)
+    found = unit.numbered(queue)
+    tiers: Tally[int] = Tally()
+    some_job = b""
+    for keys in iterate_keys(tx, GROUP_READY, *keyspace.group_range(queue, group)):
+        tiers.update(key[_GROUP_ROW] for key in keys)
+        some_job = keys[0][-16:]
+    name = _name(tx, queue, group, some_job)
+    if found is None or not name or not (tiers or fault.number):
+        tx.delete(GROUPS, fault.key)
+        return "deleted the row of a group that has no jobs"
+    weight = found.policy.of_group(name.decode()).weight
+    subs = [group_sub(queue, tier, group) for tier in tiers]
+    missing = [sub for sub in subs if turns.place(tx, sub) is None]
+    times = {sub.scope: turns.virtual_time(tx, sub.scope) for sub in missing}
+    for sub in missing:
+        turns.move(tx, sub, None, turns.arrived(times[sub.scope], weight, name))
+    tx.put(GROUPS, fault.key, records.encode_group(GroupRecord(0, tiers.total(), fault.number, 0, name)))
+    unit.has_work(found, unit.now)
+    return "counted the group's jobs anew, and saw to its turns"
+
+
+def _name(reader: Reader, queue: int, group: bytes, job: bytes) -> bytes:
+    """The group's name, by its row, or by one of its jobs; empty if neither tells."""
+    try:
+        raw = reader.get(GROUPS, keyspace.of_queue(queue, group))
+        if raw is not None:
+            return records.decode_group(raw).name
+    except Corrupt:
+        pass
+    try:
+        raw = reader.get(keyspace.JOBS, keyspace.of_queue(queue, job)) if job else None
+        name = b"" if raw is None else records.decode_job(raw, job).group
+    except Corrupt:
+        return b""
+    return name if group_id(name) == group else b""

@@ -1,0 +1,280 @@
+"""What a claim takes of a queue that has groups: by priority, then by turns between the groups, then by time.
+
+    tier 9 ─▶ groups in turn ─▶ each gives its first ready job, and stands in line again behind what it was given
+       ⋮       jobs without a group stand in line as one more
+    tier 0
+
+A claim reads the places from the front, and of each group as many jobs as its turns come to. On the way it settles the
+places for good: a group that has nothing more loses its place, one whose next job comes later waits for that moment, one
+at its limit waits for room. None of them is looked at again before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from tenure.model.group import UNLIMITED, GroupPolicy
+from tenure.model.lease import ClaimRequest
+from tenure.model.rate import Rate
+from tenure.queueing import groups, turns
+from tenure.queueing.registry import RegisteredQueue
+from tenure.queueing.selection import Selected, Selection, read_rows
+from tenure.queueing.turns import Sub
+from tenure.queueing.unit_of_work import UnitOfWork
+from tenure.storage import keyspace, records
+from tenure.storage.keyspace import GROUP_READY, GROUPS, READY
+from tenure.storage.records import GroupRecord, TurnRecord
+
+#: Places that one transaction may move in vain.
+_IN_VAIN = 500
+#: Jobs of one group that are read at once, at most.
+_MOST = 256
+#: Where those stand that a claim has served, in the order of their last job.
+_SERVED = 1 << 40
+_TIER = 4  # where a ready key holds its tier
+_VISIBLE = slice(21, 29)  # where a group_ready key holds the time
+_JOB = slice(29, 45)
+
+
+def select(
+    unit: UnitOfWork, queue: RegisteredQueue, tiers: Sequence[bytes], until: bytes, request: ClaimRequest, inspect: int
+) -> Selection | None:
+    """The jobs that a claim takes, by turns. None: no group has a turn, and the queue is as one without groups.
+
+    `again` is set on the answer if it found nothing, but has moved places or cleared rows: the caller commits, and asks again.
+    """
+    if groups.bring_back(unit, queue):
+        found = Selection()
+        found.again = True
+        return found
+    scopes = [(tier, keyspace.group_turns(queue.number, tier[_TIER])) for tier in tiers]
+    if not any(name for _, scope in scopes for name in _first_names(unit, scope)):
+        return None
+    selecting = _Selecting(unit, queue, until, request, inspect)
+    for tier, scope in scopes:
+        if not selecting.serve(tier, scope):
+            break
+    selecting.settle()
+    return selecting.found
+
+
+def _first_names(unit: UnitOfWork, scope: bytes) -> list[bytes]:
+    keys = unit.tx.keys(keyspace.TURNS, *keyspace.turn_range(scope), 2, snapshot=True)
+    return [keyspace.split_turn(key)[1] for key in keys]
+
+
+class _Limits:
+    """What a group may still take, in this claim, of all priorities together."""
+
+    __slots__ = ("_full_at", "_now", "_rate", "_slots", "record", "taken")
+
+    def __init__(self, policy: GroupPolicy, record: GroupRecord | None, now_ms: int) -> None:
+        self.record = record
+        self.taken = 0
+        self._now = now_ms
+        self._slots = None if policy.max_leased is None else policy.max_leased - (record.leased if record else 0)
+        self._rate = policy.rate if isinstance(policy.rate, Rate) else None
+        self._full_at = record.full_at_ns if record is not None else 0
+
+    @property
+    def full(self) -> bool:
+        """It has as many leased jobs as it may have."""
+        return self._slots is not None and self.taken >= self._slots
+
+    @property
+    def room(self) -> bool:
+        return not self.full and (self._rate is None or self.taken < self._rate.free(self._full_at, self._now))
+
+    def full_at_ns(self) -> int | None:
+        """When its bucket is full again, after what was taken; None: nothing was taken by a rate."""
+        if self._rate is None or not self.taken:
+            return None
+        return self._rate.take(self._full_at, self._now, self.taken)
+
+    def opens_at_ms(self) -> int:
+        full_at = self.full_at_ns()
+        at = self._full_at if full_at is None else full_at
+        return self._now if self._rate is None else max(self._now + 1, self._rate.free_at_ms(at))
+
+
+class _Member:
+    """A group, or the jobs that have none, in the order of one priority."""
+
+    __slots__ = (
+        "_begin", "_claim", "_end", "_start", "_step", "before", "jobs", "limits", "name", "next_at", "policy", "sub",
+        "taken", "tier",
+    )  # fmt: skip
+
+    def __init__(self, claim: _Selecting, tier: bytes, sub: Sub, before: TurnRecord | None, start: TurnRecord) -> None:
+        """`before`: its place as stored, None if it has none; `start`: the place that it is served from."""
+        self._claim, self.tier, self.sub, self.before, self._start = claim, tier, sub, before, start
+        number = claim.queue.number
+        if sub.name:
+            self._begin = keyspace.group_tier(number, sub.name, tier[_TIER])
+            self._end = keyspace.group_tier_end(number, sub.name, tier[_TIER])
+        else:
+            self._begin, self._end = tier, tier + claim.until
+        self._step = 1
+        self.name = start.name
+        self.policy = claim.queue.policy.of_group(self.name.decode()) if self.name else UNLIMITED
+        self.limits = claim.limits_of(self) if self.name and self.policy.limited else None
+        #: Jobs that were read, the next last; and when the one behind them is ready (None: there is none).
+        self.jobs: list[Selected] = []
+        self.next_at: int | None = 0
+        self.taken = 0
+
+    def next(self) -> Selected | None:
+        """Its next ready job."""
+        while not self.jobs and self.next_at is not None and self.next_at <= self._claim.now:
+            if self._claim.found.passed_over >= self._claim.inspect:
+                return None
+            self._read_on()
+        return self.jobs.pop() if self.jobs else None
+
+    def _read_on(self) -> None:
+        """Read as many jobs as it was given so far, and one key more, which tells what is left."""
+        claim, count = self._claim, self._step
+        self._step = min(2 * count, _MOST)
+        rows = claim.unit.tx.keys(GROUP_READY if self.name else READY, self._begin, self._end, count + 1)
+        keys = [key for key in rows[:count] if self._time(key) <= claim.now]
+        self.next_at = self._time(rows[len(keys)]) if len(keys) < len(rows) else None
+        if not keys:
+            return
+        self._begin = keys[-1] + b"\0"
+        self.jobs = claim.read(self, keys)[::-1]
+
+    def _time(self, key: bytes) -> int:
+        return int.from_bytes(key[_VISIBLE] if self.name else key[5:13], "big")
+
+    def ready_key(self, key: bytes) -> bytes:
+        """The row of `ready` that goes with one of `group_ready`."""
+        tier = self.tier[:_TIER] + bytes((self.tier[_TIER] + keyspace.GROUPED,))
+        return tier + key[_VISIBLE] + key[_JOB]
+
+    def place(self) -> TurnRecord | None:
+        """Its place once the claim is done."""
+        left = self._claim.now if self.jobs else self.next_at
+        if left is None:
+            return None
+        if self.limits is not None and not self.limits.room:
+            return None if self.limits.full else turns.parked(self._start, max(left, self.limits.opens_at_ms()))
+        if left > self._claim.now:
+            return turns.parked(self._start, left)
+        return turns.served(self._start, self.taken, self.policy.weight)
+
+
+class _Found(NamedTuple):
+    """A member in the heap: by its virtual time, then by its place among those of one time, which is its own."""
+
+    virtual_time: int
+    place: int
+    member: _Member
+
+
+class _Selecting:
+    """One claim."""
+
+    def __init__(
+        self, unit: UnitOfWork, queue: RegisteredQueue, until: bytes, request: ClaimRequest, inspect: int
+    ) -> None:
+        self.unit, self.queue, self.now, self.until, self.inspect = unit, queue, unit.now, until, inspect
+        self.found = Selection()
+        self._request = request
+        self._members: list[_Member] = []
+        self._limits: dict[bytes, _Limits] = {}
+        self._in_vain = 0
+
+    def limits_of(self, member: _Member) -> _Limits:
+        group = member.sub.name
+        limits = self._limits.get(group)
+        if limits is None:
+            raw = self.unit.tx.get(GROUPS, keyspace.of_queue(self.queue.number, group))
+            record = None if raw is None else records.decode_group(raw)
+            limits = self._limits[group] = _Limits(member.policy, record, self.now)
+        return limits
+
+    def read(self, member: _Member, keys: list[bytes]) -> list[Selected]:
+        """The jobs of these rows that are good; the others are noted as passed over."""
+        found = Selection()
+        named = {member.ready_key(key): key for key in keys} if member.name else {}
+        read_rows(self.unit, self.queue, None, list(named) or keys, found, 1 << 30)
+        self.found.expired += found.expired
+        self.found.orphans += found.orphans
+        self.found.damaged += found.damaged
+        self.found.group_orphans += [named[key] for key in found.orphans if key in named]
+        return found.jobs
+
+    def serve(self, tier: bytes, scope: bytes) -> bool:
+        """Take the jobs of one priority. False: the claim has what it may have, or has looked at as much as it may."""
+        order = self._order(tier, scope)
+        coming = next(order, None)
+        heap = self._newcomer(tier, 0 if coming is None else coming.virtual_time)
+        jobs, limit = self.found.jobs, self._request.limit
+        while len(jobs) < limit:
+            while coming is not None and (not heap or coming < heap[0]):
+                heappush(heap, coming)
+                coming = next(order, None)
+            if not heap:
+                return True
+            at, _, member = heappop(heap)
+            taken = member.next() if member.limits is None or member.limits.room else None
+            if taken is None:
+                self._in_vain += 1
+                if self._in_vain > _IN_VAIN or self.found.passed_over >= self.inspect:
+                    self.found.again = True
+                    return False
+                continue
+            if self._too_large(taken):
+                member.jobs.append(taken)
+                return False
+            jobs.append(taken)
+            self.found.bytes += taken.record.payload_bytes
+            member.taken += 1
+            if member.limits is not None:
+                member.limits.taken += 1
+            # At the same virtual time, those that this claim has not served yet come first.
+            heappush(heap, _Found(at + round(turns.ONE_JOB / member.policy.weight), _SERVED + len(jobs), member))
+        return False
+
+    def _too_large(self, job: Selected) -> bool:
+        most = self._request.max_bytes
+        return most is not None and bool(self.found.jobs) and self.found.bytes + job.record.payload_bytes > most
+
+    def _order(self, tier: bytes, scope: bytes) -> Iterator[_Found]:
+        """Those who have a place, in the order of their virtual times."""
+        for count, (virtual_time, name) in enumerate(turns.in_turn(self.unit.tx, scope, snapshot=True)):
+            sub = groups.group_sub(self.queue.number, tier[_TIER], name)
+            place = turns.place(self.unit.tx, sub)
+            if place is not None:  # or else another host moved it
+                yield _Found(virtual_time, count, self._joined(tier, sub, place, place))
+
+    def _newcomer(self, tier: bytes, virtual_time: int) -> list[_Found]:
+        """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""
+        tx, sub = self.unit.tx, groups.group_sub(self.queue.number, tier[_TIER], b"")
+        if not tx.keys(READY, tier, tier + self.until, 1, snapshot=True) or turns.place(tx, sub) is not None:
+            return []
+        start = turns.arrived(virtual_time, 1)
+        return [_Found(start.virtual_time, -1, self._joined(tier, sub, None, start))]
+
+    def _joined(self, tier: bytes, sub: Sub, before: TurnRecord | None, start: TurnRecord) -> _Member:
+        member = _Member(self, tier, sub, before, start)
+        self._members.append(member)
+        return member
+
+    def settle(self) -> None:
+        """Write what becomes of the places."""
+        unit, number = self.unit, self.queue.number
+        for member in self._members:
+            after = member.place()
+            turns.move(unit.tx, member.sub, member.before, after)
+            limits = member.limits
+            if limits is not None and limits.full and after is None and (member.jobs or member.next_at is not None):
+                change = unit.groups.of(number, member.sub.name, member.name)
+                change.lost_turns |= 1 << member.tier[_TIER]
+        for group, limits in self._limits.items():
+            full_at = limits.full_at_ns()
+            if full_at is not None and limits.record is not None:
+                unit.groups.of(number, group, limits.record.name).full_at_ns = full_at
+        self.found.again = self.found.again and not self.found.jobs

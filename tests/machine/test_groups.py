@@ -1,0 +1,91 @@
+"""The state machine with groups: any verbs in any order, on queues whose jobs have groups with limits of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis.stateful import invariant, run_state_machine_as_test
+
+from tenure.errors import TenureError
+from tenure.model.group import GroupInfo, GroupPolicy
+from tenure.model.retry import Policy
+from tests.machine.places import DiskPlace, MemoryPlace, Place
+from tests.machine.profiles import PATIENCE, looking
+from tests.machine.reference import GroupReference, Wish
+from tests.machine.rerun import StaleEngine, TwiceEngine
+from tests.machine.test_machine import POLICIES, QueueMachine, outcome, parent
+
+__all__ = ["parent"]  # a fixture
+
+GROUPS = (None, "x", "y", "x", "z", "y", None, "x")
+LIMITS: list[dict[str, Any]] = [
+    {},
+    {"group": GroupPolicy(max_leased=1)},
+    {"group": GroupPolicy(max_leased=2), "groups": {"x": GroupPolicy(max_leased=1, weight=3)}},
+    {"groups": {"y": GroupPolicy(weight=0.5)}},
+]
+
+
+class GroupMachine(QueueMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+        self.given: Any = None
+
+    def prepare(self, batch: list[Wish]) -> None:
+        for wish in batch:
+            wish.group, wish.ttl = GROUPS[self.made % len(GROUPS)], None
+            self.made += 1
+
+    def governed(self, policy: Policy) -> Policy:
+        return msgspec.structs.replace(policy, **LIMITS[(POLICIES.index(policy) + self.made) % len(LIMITS)])
+
+    def real_claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
+        if isinstance(self.given, TenureError):
+            raise self.given
+        return self.given
+
+    def _claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
+        """The store first: the model is told which jobs it took."""
+        self.given = outcome(lambda: super(GroupMachine, self).real_claim(name, limit, lease, claim_id))
+        taken = [] if isinstance(self.given, TenureError) else [delivery.id for delivery in self.given]
+        assert isinstance(self.model, GroupReference)
+        self.model.chosen = taken
+        return super()._claim(name, limit, lease, claim_id)
+
+    @invariant()
+    def same_groups(self) -> None:
+        for name, queue in self.model.queues.items():
+            waiting = Counter(job.group for job in queue.of("waiting") if job.group)
+            leased = Counter(job.group for job in queue.of("leased") if job.group)
+            seen = {group.group: (group.waiting, group.leased) for group in self._groups(name)}
+            assert seen == {group: (waiting[group], leased[group]) for group in waiting | leased}
+
+    def _groups(self, name: str) -> Iterator[GroupInfo]:
+        page = self.queue(name).groups(limit=2)
+        yield from page
+        while page.cursor is not None:
+            page = self.queue(name).groups(limit=2, cursor=page.cursor)
+            yield from page
+
+
+def machine(place: Callable[[], Place]) -> type[GroupMachine]:
+    return type("Machine", (GroupMachine,), {"place": staticmethod(place), "reference": GroupReference})
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize("engine", [None, TwiceEngine, StaleEngine])
+def test_memory(engine: Any) -> None:
+    made = machine(MemoryPlace if engine is None else lambda: MemoryPlace(engine))
+    run_state_machine_as_test(made, settings=looking(15 if engine is None else 6))
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_on_disk(parent: Path, engine: str) -> None:
+    run_state_machine_as_test(machine(lambda: DiskPlace(engine, parent)), settings=looking(4))
