@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.planted.bugs import BUGS, Bug
+from tests.planted.bugs import BUGS, ROOT, Bug
 
-ROOT = Path(__file__).parents[2]
 #: Seconds within which a bug must be found.
 PATIENCE = 60.0
 
@@ -33,14 +32,11 @@ class Catch(NamedTuple):
 
 
 def planted(bug: Bug, folder: Path) -> Path:
-    """A copy of the sources with the bug in it. Raises ValueError if the text that it replaces is not there."""
+    """A copy of the sources with the bug in it. Requires: it fits."""
     source = folder / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "static"))
     file = source / "tenure" / bug.file
-    text = file.read_text()
-    if text.count(bug.right) != 1:
-        raise ValueError(f"{bug.name!r} no longer fits {bug.file}: {text.count(bug.right)} places for it")
-    file.write_text(text.replace(bug.right, bug.wrong))
+    file.write_text(file.read_text().replace(bug.right, bug.wrong))
     return source
 
 
@@ -81,6 +77,9 @@ def main(names: Sequence[str]) -> int:
     missed = 0
     for bug in BUGS:
         if names and bug.name not in names:
+            continue
+        if not bug.fits():
+            print(f"{bug.name:55} no longer fits {bug.file}")
             continue
         catch = hunt(bug)
         missed += not catch.how
