@@ -261,7 +261,7 @@ class History:
         except LeaseLost:
             answer = "lost"
         except (Unavailable, Corrupt) as error:
-            answer = "no"
+            answer = "unknown" if verb == "repeat" else "no"  # the first time it may have been done
             result = error
         except CommitUnknown:
             if call.request and self._dice.below(3):
@@ -274,6 +274,7 @@ class History:
             call.answered("unknown", None, call.begin, call.from_ms)
             raise
         self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
+        result = None if answer == "unknown" else result
         call.answered(answer, result, call.begin, call.from_ms)
 
     def _record(self, job: bytes, verb: str, begin: int, from_ms: int, answer: object, held: Held | None = None,
@@ -303,7 +304,7 @@ class History:
         jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 8))
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
-            if not isinstance(result, list):
+            if answer != "ok" or not isinstance(result, list):
                 return  # nobody knows their ids; if they are there, a claim will tell
             for added in result:
                 if key is not None and self._keys.setdefault((name.queue, key), added.id) != added.id:
