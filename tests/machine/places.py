@@ -69,9 +69,11 @@ class ClusterPlace:
 
     def reopen(self, store: Store, clock: ManualClock) -> Store:
         store.close()
-        return self.open(clock)
+        return self.crash(store, clock)
 
     def crash(self, store: Store, clock: ManualClock) -> Store:
+        # Another process makes ids of its own: those of one millisecond are in no order with the ones before.
+        clock.advance(0.001)
         return self.open(clock)
 
     def destroy(self, store: Store) -> None:

@@ -204,9 +204,9 @@ class History:
         lost = self._engine.lose_what_is_not_durable()
         self.power_cuts += 1
         how = self._dice.below(4)
-        if how == 1:
+        if how < 2:
             self._clock.reboot()
-        elif how == 2:
+        if how > 0:
             self._clock.step(self._dice.pick((-3600, -7, 9, 3600)))
         self._open()
         self._calm = False
@@ -301,7 +301,10 @@ class History:
         job = NewJob(
             b"x", delay=dice.pick((0, 0, 0, 1, 20)), priority=dice.pick((0, 0, 5)), key=key, ttl=ttl, group=group
         )
-        jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 8))
+        jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 3))
+        if not dice.below(8):  # plain ones, that are stored together
+            key = ttl = None
+            jobs = [NewJob(b"x")] * 9
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
             if answer != "ok" or not isinstance(result, list):
