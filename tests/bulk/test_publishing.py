@@ -22,6 +22,7 @@ from tenure.bulk.staging import Manifest, Part, PartWriter, RejectsWriter
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, Unavailable
 from tenure.model.names import QueueName
 from tenure.storage.staged_parts import KEPT, expire, folder_of
+from tenure.testing.harness import engine_of
 
 WORK = QueueName("default", "work")
 
@@ -101,6 +102,20 @@ def test_a_commit_that_is_cut_short_is_finished_by_the_next(store: Store, root: 
     assert commit(store, "w", Manifest(root, again), Terms()).repeated
     assert store.queue("work").counts().enqueued == 4500
     assert not folder_of(root, "w").exists()
+
+
+def test_chunks_share_the_sync_of_the_writes_end(tmp_path: Path) -> None:
+    root = str(tmp_path / "data" / "staging")
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False, durability="disk") as store:
+        store.queue("work").pause()
+        part = stage(root, "w", "p0-a", numbered(0, 10_000))
+        assert part.chunks == 10
+        group_commit = engine_of(store).group_commit
+        assert group_commit is not None
+        before = group_commit.syncs
+        assert commit(store, "w", Manifest(root, [part]), Terms()).jobs == 10_000
+        assert group_commit.syncs - before == 2, "one as it begins, one as it ends"
+        assert engine_of(store).durable() == store.backend.journal_slice(None, None, 0).newest
 
 
 def test_rows_of_several_queues_fill_their_own_chunks(store: Store, root: str) -> None:

@@ -10,10 +10,23 @@ import sys
 from pyspark.sql import SparkSession
 
 import tenure.spark
+from tenure.spark.session import SHORT_LIVED_JAVA
+
+#: For a server that answers a handful of queries over few rows: compiling what it runs would take most of its time.
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 def main(url: str, folder: str) -> None:
-    spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.remote("local[1]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     tenure.spark.register(spark)
     with tenure.spark.snapshot(url) as snap:
         jobs = spark.read.format("tenure").options(url=url, table="jobs", snapshot=snap.id).load()

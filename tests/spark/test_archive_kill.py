@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,15 +40,17 @@ class Driver:
         scratch = folder / "scratch"
         scratch.mkdir(exist_ok=True)
         command = [sys.executable, archive_driver.__file__, url, str(folder / "archive"), str(scratch)]
-        self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            start_new_session=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._errors = folder / f"driver-{time.monotonic_ns()}.stderr"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self._said = said
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -56,6 +59,10 @@ class Driver:
         with self.process.stdout as lines:
             for line in lines:
                 self._said.put(Said(self, line))
+
+    def errors(self) -> str:
+        """The end of what it and its Java wrote to their standard error."""
+        return self._errors.read_text(errors="replace")[-6000:]
 
     def kill(self) -> None:
         """The driver and its Java, at one blow."""
@@ -92,14 +99,11 @@ def test_each_job_once_though_runs_are_killed(tmp_path: Path) -> None:
                 print(f"killed at {heard.step.strip()!r}", flush=True)
             for driver in drivers:
                 driver.kill()
-            for _ in range(3):  # on a busy machine Spark gives up a Python that starts slowly, and the run with it
-                drivers.append(last := Driver(tmp_path, url, said))
-                assert last.process.stdin is not None
-                last.process.stdin.close()
-                if last.process.wait(600) == 0:
-                    break
-            else:
-                pytest.fail("no run came to an end")
+            drivers.append(last := Driver(tmp_path, url, said))
+            assert last.process.stdin is not None
+            last.process.stdin.close()
+            ended = last.process.wait(600)
+            assert ended == 0, f"the last run ended with {ended}:\n{last.errors()}"
         finally:
             for driver in drivers:
                 driver.kill()

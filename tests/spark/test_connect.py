@@ -16,7 +16,6 @@ from tests.bulk.filling import fill
 
 @pytest.mark.crash  # it kills nothing, but takes two Javas: `make test-crash` has the time
 @pytest.mark.skipif("CRASH_ROUNDS" not in os.environ, reason="in make test-crash")
-@pytest.mark.timeout(1200)
 def test_a_client_reads_and_streams(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, sweep=False) as store:

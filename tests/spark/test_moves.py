@@ -75,7 +75,7 @@ def test_migrate_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
-    url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "archive")
+    url, root = f"rocksdb:{tmp_path / 'a'}", str(tmp_path / "an archive, 100%")
     first = filled(url)
     with tenure.open(url, sweep=False) as store:
         ended = sum(info.counts.done + info.counts.dead for info in store.queues())
@@ -92,6 +92,11 @@ def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:
         assert sum(info.counts.done + info.counts.dead for info in store.queues()) == 0
         assert store.check().clean
     assert len(list((Path(root) / "jobs").glob("run=*/*"))) == 1, "what stopped runs left is gone"
+    dead = Archive(root).find(spark, "state = 'dead'")
+    assert dead is not None
+    read = dead._jdf.queryExecution().executedPlan().toString()
+    assert "state" in read
+    assert "payload" not in read, "Spark chooses, and its Java holds no payload: 300 of 7.5 MiB never came to an end"
     back = restore(spark, url, root, "state = 'dead'")
     assert 0 < back.written < ended
     rest = restore(spark, url, root)

@@ -29,6 +29,12 @@ class Disk:
             raise self.fails
 
 
+def applied(commits, version):
+    """As an engine that has written a commit; returns what to wait for."""
+    commits.applied_to = version
+    return version
+
+
 def committer(commits, version, told):
     def run():
         try:
@@ -37,7 +43,7 @@ def committer(commits, version, told):
         except BaseException as exc:
             told.append((version, type(exc)))
 
-    commits.applied(version)
+    applied(commits, version)
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
@@ -82,7 +88,7 @@ def test_a_failed_sync_is_told_to_all_and_for_ever():
         thread.join(10)
     assert sorted(told) == [(1, Unavailable), (2, Unavailable), (3, Unavailable)]
     with pytest.raises(Unavailable, match="the disk is gone"):
-        commits.wait(commits.applied(4))
+        commits.wait(applied(commits, 4))
 
 
 def test_a_leader_that_is_interrupted_promises_nothing_and_leaves_nobody_waiting():
@@ -121,16 +127,16 @@ def test_a_waiter_that_is_interrupted_keeps_nobody_from_being_served():
     assert told[0] == 1
     assert sorted(told[1:], key=str) == [(2, KeyboardInterrupt), (3, KeyboardInterrupt), 4]
     disk.may_end.release()
-    commits.wait(commits.applied(5))
+    commits.wait(applied(commits, 5))
 
 
 def test_after_a_crowd_the_next_sync_waits_for_it_and_not_for_long():
     commits = GroupCommit(lambda: time.sleep(0.001), grouped=True, interval=0)
     for version in range(1, 4):
-        commits.wait(commits.applied(version))
+        commits.wait(applied(commits, version))
     commits._crowd, commits._took = 10, 60.0
     began = time.monotonic()
-    commits.wait(commits.applied(4))  # nobody else comes
+    commits.wait(applied(commits, 4))  # nobody else comes
     assert time.monotonic() - began < 30
     assert commits._crowd == 1, "and so nobody is waited for the next time"
 
@@ -140,7 +146,7 @@ def test_what_is_deferred_is_told_of_once_it_is_durable():
     commits = GroupCommit(disk.sync, grouped=True, interval=1)
 
     def verb(version):
-        commits.applied(version)
+        applied(commits, version)
         commits.wait(version)  # as an engine does
         return f"answer {version}"
 
@@ -172,7 +178,7 @@ def test_what_is_deferred_and_fails_is_told_of_too():
     disk = Disk()
     disk.fails = Unavailable("full")
     commits = GroupCommit(disk.sync, grouped=True, interval=1)
-    commits.applied(1)
+    applied(commits, 1)
     assert commits.deferring(lambda: commits.wait(1)) == (None, 1)
     told = threading.Event()
     commits.call_when_durable(1, told.set)
@@ -195,7 +201,7 @@ def test_the_background_sync_outlives_errors_that_may_pass():
         syncs.release()
 
     commits = GroupCommit(sync, grouped=False, interval=0.001)
-    commits.applied(1)
+    applied(commits, 1)
     assert syncs.acquire(timeout=10), "its thread has ended"
     commits.stop()
 
@@ -207,7 +213,7 @@ def test_one_who_fails_when_told_keeps_nobody_else_from_being_told():
     def fail() -> None:
         raise OSError(24, "Too many open files")
 
-    commits.call_when_durable(commits.applied(1), fail)
-    commits.call_when_durable(commits.applied(2), told.set)
+    commits.call_when_durable(applied(commits, 1), fail)
+    commits.call_when_durable(applied(commits, 2), told.set)
     assert told.wait(10)
     commits.stop()

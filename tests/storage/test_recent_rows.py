@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import tenure
 from tenure.errors import TenureError
 from tenure.storage import keyspace
+from tenure.storage.engines.rocksdb import RocksEngine, memory
 from tenure.testing.harness import engine_of
 
 SPACES = [keyspace.JOBS, keyspace.STATE, keyspace.NOTES]
@@ -56,7 +58,7 @@ def test_a_look_up_finds_what_was_written_last(engine: Any, space: int, story: l
     everything = [keyspace.of_queue(1, bytes(15) + bytes((n,))) for n in range(10)]
     engine.transact(lambda tx: tx.delete_many(space, everything))
     for number, (what, some, other) in enumerate(story):
-        value = b"value %d" % number * (1 if number % 3 else 200)  # every third is too large to be kept in memory
+        value = b"value %d" % number * (1 if number % 3 else 200)
         if what == "get":
             look = engine.transact if other else engine.read
             expected = [rows.get(key) for key in some]
@@ -78,3 +80,23 @@ def test_a_look_up_finds_what_was_written_last(engine: Any, space: int, story: l
     with engine.snapshot((space,)) as snapshot:
         assert snapshot.get_many(space, everything) == [rows.get(key) for key in everything]
         assert snapshot.scan(space, *keyspace.queue_range(1), 100) == sorted(rows.items())
+
+
+def test_recent_rows_are_bounded_by_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older ones go first; they are read from the database then."""
+    monkeypatch.setattr(memory, "RECENT_BYTES", 80_000)
+    engine = RocksEngine(str(tmp_path / "data"), durability="os")
+    engine._tidy_at = 10_000
+    recent = engine._memory.recent[keyspace.STATE]
+    assert recent is not None
+    keys = [keyspace.of_queue(1, number.to_bytes(16, "big")) for number in range(1000)]
+    for key in keys:
+        engine.transact(lambda tx, key=key: tx.put(keyspace.STATE, key, key * 10))
+        assert sum(map(len, recent.values())) < 2 * 80_000 + 10_000
+    assert keys[0] not in recent
+    assert keys[-1] in recent
+    assert engine.read(lambda reader: reader.get_many(keyspace.STATE, keys)) == [key * 10 for key in keys]
+    engine.transact(lambda tx: tx.put(keyspace.STATE, keys[0], bytes(100_000)))  # too large to be kept
+    assert not recent
+    assert engine.read(lambda reader: reader.get(keyspace.STATE, keys[0])) == bytes(100_000)
+    engine.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,12 +171,12 @@ def test_a_long_front_is_read_ahead_in_growing_steps(engine: Any) -> None:
 @given(st.lists(st.tuples(st.booleans(), ready_keys), max_size=40))
 def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) -> None:
     """Scan heads alone: rows are put, and scans move the head to the first row there is."""
-    heads = ScanHeads()
+    heads = ScanHeads(keyspace.READY)
     rows: list[bytes] = []
     for scanned, key in story:
         prefix = key[:5]
         if scanned:
-            front = heads.front(keyspace.READY, prefix)
+            front = heads.front(prefix)
             assert front is not None
             here = [row for row in rows if row.startswith(prefix)]
             assert all(front.head <= row for row in here)
@@ -184,17 +185,32 @@ def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) ->
         else:
             if key not in rows:
                 rows.insert(bisect_left(rows, key), key)
-            heads.put(keyspace.READY, key)
-        for front in heads.fronts[keyspace.READY].values():
+            heads.learn(key, b"")
+        for front in heads.fronts.values():
             assert front.prefix <= front.head <= front.end
             assert all(front.head <= row for row in rows if row.startswith(front.prefix))
 
 
 def test_only_a_whole_prefix_is_remembered() -> None:
-    heads = ScanHeads()
-    assert heads.front(keyspace.READY, b"\0\0\0\1") is None
-    assert heads.front(keyspace.STATE, b"\0\0\0\1\0") is None
-    assert heads.front(keyspace.READY, b"\0\0\0\1\0") is heads.front(keyspace.READY, b"\0\0\0\1\0")
-    journal = heads.front(keyspace.JOURNAL, b"")
+    heads = ScanHeads(keyspace.READY)
+    assert heads.front(b"\0\0\0\1") is None
+    assert heads.front(b"\0\0\0\1\0") is heads.front(b"\0\0\0\1\0")
+    journal = ScanHeads(keyspace.JOURNAL).front(b"")
     assert journal is not None
     assert journal.end == keyspace.LAST
+
+
+def test_the_journal_is_found_after_it_was_empty(tmp_path: Path) -> None:
+    """Its rows come untold, whoever looked before there were any."""
+    engine = RocksEngine(str(tmp_path / "data"), durability="os")
+
+    def look(reader: Any) -> Any:
+        space, end = keyspace.JOURNAL, keyspace.LAST
+        return reader.keys(space, b"", end, 1), reader.keys(space, b"", end, 9), reader.scan(space, b"", end, 9)
+
+    assert engine.read(look) == ([], [], [])
+    for number in (1, 2):
+        engine.transact(lambda tx: tx.append(keyspace.JOURNAL, b"event"))
+        keys = [keyspace.commit(at) for at in range(1, number + 1)]
+        assert engine.read(look) == (keys[:1], keys, [(key, b"event") for key in keys])
+    engine.close()

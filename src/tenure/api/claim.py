@@ -44,7 +44,7 @@ class Claim:
         return None if self._leased is None else as_datetime(self._leased.until_ms)
 
     def __iter__(self) -> Iterator[Delivery]:
-        return iter(self.deliveries)
+        return iter(() if self._leased is None else self._leased.deliveries)
 
     def __len__(self) -> int:
         return 0 if self._leased is None else len(self._leased.deliveries)

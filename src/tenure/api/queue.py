@@ -451,10 +451,10 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
 def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
     """What a backend answered, counted and in the user's hands."""
     queue = queues[0]
-    if leased is None or not leased.deliveries:  # nothing there, or a repeated claim whose jobs are all settled
-        queue._claims.did(began, 0)
+    count = 0 if leased is None else len(leased.deliveries)
+    queue._claims.did(began, count)
+    if leased is None or not count:  # nothing there, or a repeated claim whose jobs are all settled
         return Claim(queue, None)
-    queue._claims.did(began, len(leased.deliveries))
     if leased.name is not queue.name and leased.name != queue.name:
         queue = next(q for q in queues if q.name == leased.name)
     if wanted(DEBUG):

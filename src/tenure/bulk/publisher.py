@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, f
     """Publish the chunks from number `published` on, and set aside the rows of all chunks that are not valid or
     refused.
     """
-    publisher = _Publisher(staged, terms)
+    publisher = _Publisher(store, staged, terms)
     refused = RejectsWriter(files.folder, f"refused-{uuid.uuid4().hex}")
     # Of the chunks that an earlier commit published, only the refusals are of interest.
     first = published if terms.quarantine is None else 0
@@ -171,22 +172,25 @@ def _chunks(files: _Files, parts: list[Part], first: int) -> Iterator[tuple[int,
 
 
 class _Publisher:
-    def __init__(self, staged: Staged, terms: Terms) -> None:
-        self._staged, self._terms = staged, terms
+    def __init__(self, store: Store, staged: Staged, terms: Terms) -> None:
+        self._store, self._staged, self._terms = store, staged, terms
         self._room: dict[Queue, int] = {}
 
-    def publish(self, number: int, queue: Queue, jobs: list[JobRequest]) -> Published:
-        """Add a chunk's jobs.
+    def publish(self, number: int, queue: Queue, jobs: Sequence[JobRequest]) -> Published:
+        """Add a chunk's jobs, without waiting until they are durable: the write's `finish` waits for all of them.
 
-        With a quarantine, those whose key belongs to another payload are left out and recorded.
+        A power cut before that takes the last chunks together with their markers, and the next commit publishes them
+        again. With a quarantine, jobs whose key belongs to another payload are left out and recorded.
         """
         deadline = time.monotonic() + self._terms.patience
         pause = _LOOK[0]
         self._hold_back(queue, len(jobs), deadline)
         refused: list[Refusal] = []
+        publish = partial(self._staged.publish_checked, number, queue, jobs, refused)
         while True:
             try:
-                return self._staged.publish_checked(number, queue, jobs, refused)
+                published, _ = self._store.backend.deferring(publish)
+                return published
             except QueueFull:
                 # The queue's own limit: with `maxWaiting` the writer waits there too, else the write fails.
                 if self._terms.max_waiting is None or time.monotonic() > deadline:

@@ -28,7 +28,7 @@ from tenure.bulk.arrays import Ints
 from tenure.bulk.input_rows import STAGED
 from tenure.errors import InvalidArgument, Unavailable
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest
+from tenure.model.request import JobRequest, PlainRequests
 from tenure.model.write import CHUNK
 from tenure.settings import Settings
 from tenure.storage.folder import expand
@@ -239,12 +239,12 @@ _STAGED_FIELDS = [(JobRequest._fields.index(name) - 1, name) for name in STAGED 
 _HEADERS = JobRequest._fields.index("headers") - 1
 
 
-def requests(rows: pa.RecordBatch) -> list[JobRequest]:
+def requests(rows: pa.RecordBatch) -> Sequence[JobRequest]:
     """A chunk as a store takes it."""
-    payloads = rows.column("payload").to_pylist()
+    payloads: list[bytes] = rows.column("payload").to_numpy(zero_copy_only=False).tolist()
     named = [(at, rows.column(name)) for at, name in _STAGED_FIELDS if rows.column(name).null_count < rows.num_rows]
     if not named:
-        return [_new(JobRequest, (payload, *_NO)) for payload in payloads]
+        return PlainRequests(payloads)
     columns: list[list[object]] = [[default] * len(payloads) for default in _NO]
     for at, column in named:
         default = _NO[at]

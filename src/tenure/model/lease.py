@@ -155,33 +155,23 @@ class DeliveryColumns(NamedTuple):
     keys: Sequence[str | None] | None = None
 
 
-class Leased:
+class Leased(msgspec.Struct, eq=False):
     """What a store hands out for a claim: one lease, and the deliveries under it. Empty: no lease was made.
 
     A batch may be given as `columns`: deliveries are made of them when they are asked for, which a server never does.
     """
 
-    __slots__ = ("_deliveries", "columns", "lease", "name", "until_ms")
-
-    def __init__(
-        self,
-        name: QueueName,
-        lease: bytes,
-        until_ms: int,
-        deliveries: list[Delivery] | None = None,
-        columns: DeliveryColumns | None = None,
-    ) -> None:
-        self.name = name
-        self.lease = lease
-        self.until_ms = until_ms
-        self._deliveries = deliveries
-        self.columns = columns
+    name: QueueName
+    lease: bytes
+    until_ms: int
+    given: list[Delivery] | None = None
+    columns: DeliveryColumns | None = None
 
     @property
     def deliveries(self) -> list[Delivery]:
-        found = self._deliveries
+        found = self.given
         if found is None:
-            found = self._deliveries = [] if self.columns is None else self._made(self.columns)
+            found = self.given = [] if self.columns is None else self._made(self.columns)
         return found
 
     def __eq__(self, other: object) -> bool:

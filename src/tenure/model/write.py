@@ -98,6 +98,8 @@ def accepted_indexes(jobs: int, refused: Sequence[Refusal]) -> list[int]:
 
     Raises InvalidArgument for a refusal of no job of the chunk.
     """
+    if not refused:
+        return list(range(jobs))
     left_out = {refusal.index for refusal in refused}
     if any(len(refusal.existing) > 64 for refusal in refused):
         raise InvalidArgument("a refusal names the job that holds the key, in at most 64 characters")

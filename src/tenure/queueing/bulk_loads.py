@@ -25,7 +25,7 @@ from tenure.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, Lo
 from tenure.queueing import staged_writes
 from tenure.queueing.core import JOURNAL_LINE, Core
 from tenure.queueing.registry import RegisteredQueue
-from tenure.queueing.unit_of_work import ALL, JournalEnd, UnitOfWork
+from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Loader, Row, Table, Transaction
@@ -146,12 +146,12 @@ class _Load:
                 unit.in_use(number, priority)
             # Jobs that come later may be among them: a claim that finds none yet says from when on there are some.
             unit.has_work(self.queues[number], self._now)
-        self._core.turns.offer(unit, unit.offers)
+        self._core.turns.offer(unit, unit.offers or {})
         last = self._commit
         for row in self._journal:
             last = tx.append(keyspace.JOURNAL, row)
         if self._journal:
-            self._core.journal_end = JournalEnd(last, self._number, self._now)
+            self._core.journal_end = last, self._number, self._now
         tx.delete(keyspace.META, self._key)
         total = sum(self._counts.values())
         return staged_writes.put_new(unit, self._record.id, self._record.manifest, self._record.keep_ms, loaded=total)

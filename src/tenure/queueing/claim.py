@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -35,20 +36,20 @@ def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
     """A lease over jobs of the first of these queues that has any, waiting for one if asked to."""
-    return waited(core, names, request.wait_ms, lambda: _try_all(core, names, request), cancel)
+    leased = _try_all(core, names, request)
+    if leased is not None or not request.wait_ms:
+        return leased
+    return wait_in_line(core, names, request.wait_ms, partial(_try_all, core, names, request), cancel)
 
 
-def waited(
+def wait_in_line(
     core: Core,
     lines: Sequence[QueueName],
     wait_ms: int,
     attempt: Callable[[], Leased | None],
     cancel: threading.Event | None,
 ) -> Leased | None:
-    """Try once; then, if asked to wait, stand in line until there is something or the time is up."""
-    leased = attempt()
-    if leased is not None or not wait_ms:
-        return leased
+    """Stand in line until there is something or the time is up."""
     deadline = core.time.now_ms() + wait_ms
     waiter = core.waiters.join(lines)
     try:
@@ -79,11 +80,11 @@ def _wait(
         due = core.read(lambda reader: next_due(core, reader, leading))
         if due is not None and due < wake_at:
             wake_at = due
-            if core.engine.traits.scope == "cluster" and due <= core.time.now_ms():
+            if core.traits.scope == "cluster" and due <= core.time.now_ms():
                 # It was not taken: its lease lasts by another measure than this clock. Look again in a while.
-                core.clock.wait(signal, remaining_ms / 1000, core.engine.traits.poll)
+                core.clock.wait(signal, remaining_ms / 1000, core.traits.poll)
     # A cancelled caller is noticed soon, though nothing in the store tells of it.
-    slices = [s for s in (core.engine.traits.poll if leading else None, 0.05 if cancel is not None else None) if s]
+    slices = [s for s in (core.traits.poll if leading else None, 0.05 if cancel is not None else None) if s]
     poll = min(slices) if slices else None
     while True:
         left = wake_at - core.time.now_ms()
@@ -112,7 +113,7 @@ def next_due(core: Core, reader: Reader, names: Sequence[object]) -> int | None:
             times.append(max(first, opens))
     leases = reader.keys(keyspace.DUE, keyspace.due_prefix(Due.LEASE), keyspace.due_end(Due.LEASE), 1)
     if leases:
-        times.append(keyspace.split_due(leases[0]).time_ms + core.engine.traits.grace_ms)
+        times.append(keyspace.split_due(leases[0]).time_ms + core.traits.grace_ms)
     return min(times) if times else None
 
 
@@ -154,14 +155,17 @@ def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]
 
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
-    shared = core.engine.traits.scope == "host"
-    if shared and request.id is None and not core.read(lambda reader: _worth_it(core, reader, name)):
+    if (
+        core.traits.scope == "host"
+        and request.id is None
+        and not core.read(lambda reader: _worth_it(core, reader, name))
+    ):
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
     step = FIRST
     while True:
-        outcome = core.write(lambda unit: _claim(core, unit, name, request, lease, names, step), now)  # noqa: B023 (called before `step` is set again)
+        outcome = core.write(partial(_claim, core, name, request, lease, names, step), now)
         if not isinstance(outcome, Step):
             return outcome
         step = outcome
@@ -195,12 +199,12 @@ def _worth_it(core: Core, reader: Reader, name: QueueName) -> bool:
 
 def _claim(
     core: Core,
-    unit: UnitOfWork,
     name: QueueName,
     request: ClaimRequest,
     lease: bytes,
     names: Sequence[QueueName],
     step: Step,
+    unit: UnitOfWork,
 ) -> Leased | Step | None:
     tx = unit.tx
     identity = None
@@ -233,8 +237,8 @@ def _claim(
 
 def take_over(core: Core, unit: UnitOfWork, step: Step) -> Step:
     """Take over leases that have run out: a claim's share of the sweep."""
-    until = keyspace.commit(max(0, unit.now + 1 - core.engine.traits.grace_ms))
-    if not unit.tx.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
+    until = keyspace.commit(max(0, unit.now + 1 - core.traits.grace_ms))
+    if not unit.tx.reader.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
         return _NO_LEASES if step is FIRST else step._replace(leases=None)
     page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
     return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)
@@ -256,7 +260,12 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
         if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
     if found is None:
-        found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit)
+        # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
+        spread = 1 if step.ready else tx.spread
+        found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, spread)
+        if spread > 1 and not found.jobs:
+            # What was chosen could not be taken, and there may be others before and behind it.
+            found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, 1)
     for key in found.orphans:
         tx.delete(keyspace.READY, key)
     for key in found.group_orphans:

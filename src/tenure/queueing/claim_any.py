@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,7 +42,10 @@ def claim_any(
     core: Core, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
 ) -> Leased | None:
     """A lease over jobs of the queue whose turn it is, waiting for one if asked to."""
-    return claim.waited(core, (ANY_QUEUE,), request.wait_ms, lambda: _try(core, request, among), cancel)
+    leased = _try(core, request, among)
+    if leased is not None or not request.wait_ms:
+        return leased
+    return claim.wait_in_line(core, (ANY_QUEUE,), request.wait_ms, partial(_try, core, request, among), cancel)
 
 
 def _try(core: Core, request: ClaimRequest, among: AnyQueues) -> Leased | None:

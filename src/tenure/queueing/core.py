@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Where readers of the journal wait.
 JOURNAL_LINE = "journal"
-_UNKNOWN = JournalEnd(-1, 0, 0)
+_UNKNOWN: JournalEnd = (-1, 0, 0)
 
 
 #: How long the journal is kept where no setting says otherwise.
@@ -35,6 +35,7 @@ INSPECT_LIMIT = 200
 class Core:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
+        self.traits = engine.traits
         self.clock = clock
         self.time = StoreTime(engine, clock)
         self.ids = IdSource()
@@ -42,7 +43,7 @@ class Core:
         self.journal_kept_ms = JOURNAL_KEPT_MS
         self.inspect_limit = INSPECT_LIMIT
         #: This process is the only writer: what it did not do did not happen.
-        self.only_writer = engine.traits.scope == "process"
+        self.only_writer = self.traits.scope == "process"
         self.registry = Registry(cached=self.only_writer)
         self.waiters = Waiters()
         self.priorities = Priorities(known=self.only_writer)
@@ -51,8 +52,7 @@ class Core:
         self.journal_end = _UNKNOWN
         #: Due rows that the last sweep could not read, by kind: each change is logged once.
         self.unreadable_due: dict[int, int] = {}
-        #: The engine's generation that the memory above belongs to.
-        self._generation = engine.generation
+        engine.forgetters.append(self._forget)
         renewed_after_fork(self, Layer.QUEUEING)
 
     @property
@@ -81,8 +81,6 @@ class Core:
 
         def run(tx: Transaction) -> T:
             nonlocal unit
-            if self.engine.generation != self._generation:
-                self._forget()
             unit = UnitOfWork(tx, self, now)
             result = plan(unit)
             unit.finish()
@@ -102,7 +100,6 @@ class Core:
         self.priorities.forget()
         self.turns.forget()
         self.journal_end = _UNKNOWN
-        self._generation = self.engine.generation
 
     def _announce(self, unit: UnitOfWork) -> None:
         wake = self.waiters.wake

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -21,12 +22,13 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
-from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due
-from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event_middle, seal_state
+from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, commit
+from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event, seal_state
 
 _WAITING = int(State.WAITING)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
+_LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 
 _NO_EXTRAS = (None, None, None, None)
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
@@ -53,12 +55,12 @@ def planned(
 ) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
     """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
     now = core.time.now_ms()
-    drawn = core.ids.take(now, len(requests))
+    if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes:
+        _check_size(requests, core.traits.atomic_bytes)
     alike = len(requests) > 1 and all_plain(requests)
-    _check_size(core, requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
-    grouped = _grouped(requests, alike)
+    grouped: list[tuple[str, int]] = []
     if not alike:
         for index, request in enumerate(requests):
             if request.flow is not None:
@@ -70,39 +72,49 @@ def planned(
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
             if request.at_ms is not None:
                 moments[index] = core.time.from_calendar(request.at_ms, now)
+            if request.group is not None:
+                grouped.append((request.group, request.priority))
+    return now, partial(_plan, core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
 
-    def plan(unit: UnitOfWork) -> list[Enqueued]:
-        queue = unit.queue(name)
-        mark = queue.mark
-        ids = [job[:6] + mark + job[9:] for job in drawn]
-        duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
-        if queue.bounded:
-            _admit(unit, queue, payloads_of(requests), duplicates)
+
+def _plan(
+    core: Core,
+    name: QueueName,
+    requests: Sequence[JobRequest],
+    alike: bool,
+    drawn: Sequence[bytes],
+    keyed: Sequence[Keyed],
+    moments: Mapping[int, int],
+    grouped: Sequence[tuple[str, int]],
+    unit: UnitOfWork,
+) -> list[Enqueued]:
+    """`drawn` are ids that the jobs get, once their queue is marked in them; `moments`, when the later ones are ready.
+
+    `alike`: they are nothing but their payloads. `grouped`: group and priority of those that have a group.
+    """
+    queue = core.registry.find(unit.tx, name) or unit.queue(name)
+    mark = queue.mark
+    ids = [job[:6] + mark + job[9:] for job in drawn]
+    duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
+    if queue.bounded:
+        _admit(unit, queue, payloads_of(requests), duplicates)
+    if grouped:
         queue = groups.expect(unit, queue, grouped)
-        if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
-            _put_rows(unit, queue, requests, ids, moments, duplicates)
-        added = len(ids) - len(duplicates)
-        if added:
-            counters, add = queue.counters, unit.tx.add
-            add(counters[_WAITING_COUNT], added)
-            add(counters[_ENQUEUED_COUNT], added)
-        if keyed:
-            hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
-        if not duplicates:
-            return [Enqueued(job.hex()) for job in ids]
-        return [
-            Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
-            for index, job in enumerate(ids)
-        ]
-
-    return now, plan
-
-
-def _grouped(requests: Sequence[JobRequest], plain: bool) -> list[tuple[str, int]]:
-    """Group and priority of the jobs that have a group."""
-    if plain:
-        return []
-    return [(request.group, request.priority) for request in requests if request.group is not None]
+    if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
+        _put_rows(unit, queue, requests, ids, moments, duplicates)
+    added = len(ids) - len(duplicates)
+    if added:
+        counters, add = queue.counters, unit.tx.add
+        add(counters[_WAITING_COUNT], added)
+        add(counters[_ENQUEUED_COUNT], added)
+    if keyed:
+        hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
+    if not duplicates:
+        return list(map(Enqueued, map(bytes.hex, ids)))
+    return [
+        Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
+        for index, job in enumerate(ids)
+    ]
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -134,36 +146,30 @@ def _put_rows(
     queue: RegisteredQueue,
     requests: Sequence[JobRequest],
     ids: Sequence[bytes],
-    moments: dict[int, int],
-    duplicates: dict[int, bytes],
+    moments: Mapping[int, int],
+    duplicates: Mapping[int, bytes],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
     now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
     heads, default_attempts, tiers = queue.enqueued, queue.policy.max_attempts, queue.tiers
-    latest, earliest, used, shape, tail, since = now, NEVER, -1, None, b"", b""
+    latest, earliest, used = now, NEVER, -1
     for index, (request, job) in enumerate(zip(requests, ids, strict=True)):
         if index in duplicates:
             continue
-        priority, attempts = request.priority, request.max_attempts or default_attempts
+        payload, priority, attempts = request.payload, request.priority, request.max_attempts or default_attempts
         visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
-        if shape != (visible, attempts):
-            shape = (visible, attempts)
-            tail = NO_ID + pack_event_middle(0, 0, attempts, visible, 0) + NO_TEXT
-            since = keyspace.commit(visible)
-            if visible > latest:
-                latest = visible
-            if visible < earliest:
-                earliest = visible
+        if visible > latest:
+            latest = visible
+        if visible < earliest:
+            earliest = visible
         if priority != used:
             used = priority
             unit.in_use(queue.number, priority)
-        ref = add_event(heads[priority] + job + tail)
-        row, ready_row = prefix + job, tiers[9 - priority] + since + job
+        ref = add_event(pack_event(heads[priority], job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
+        row, ready_row = prefix + job, tiers[9 - priority] + commit(visible) + job
         flags = due_at = 0
-        if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(
-            request.payload
-        ) <= PART_BYTES:
-            body = encode_plain_job(now, request.payload)
+        if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(payload) <= PART_BYTES:
+            body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
             if request.group is not None:
@@ -199,17 +205,16 @@ def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: J
     return body, flags, due_at
 
 
-def _check_size(core: Core, requests: Sequence[JobRequest]) -> None:
-    """Raise TooLarge if they do not fit one transaction."""
-    most = core.engine.traits.atomic_bytes
-    if len(requests) * (JOB_OVERHEAD + MAX_PAYLOAD) <= most:
-        return
+def _check_size(requests: Sequence[JobRequest], most: int) -> None:
+    """Raise TooLarge if they do not fit one transaction, of so many bytes."""
     size = JOB_OVERHEAD * len(requests) + sum(map(len, payloads_of(requests)))
     if size > most:
         raise TooLarge("the batch", size, most)
 
 
-def _admit(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], duplicates: dict[int, bytes]) -> None:
+def _admit(
+    unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], duplicates: Mapping[int, bytes]
+) -> None:
     """Raise QueueFull, QuotaExceeded or RateLimited if the queue or its tenant may not take these jobs."""
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)

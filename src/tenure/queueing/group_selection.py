@@ -230,7 +230,7 @@ class _Selecting:
                 member.jobs.append(taken)
                 return False
             jobs.append(taken)
-            self.found.bytes += taken.record.payload_bytes
+            self.found.payload_bytes += taken.record.payload_bytes
             member.taken += 1
             if member.limits is not None:
                 member.limits.taken += 1
@@ -240,7 +240,7 @@ class _Selecting:
 
     def _too_large(self, job: Selected) -> bool:
         most = self._request.max_bytes
-        return most is not None and bool(self.found.jobs) and self.found.bytes + job.record.payload_bytes > most
+        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job.record.payload_bytes > most
 
     def _order(self, tier: bytes, scope: bytes) -> Iterator[_Found]:
         """Those who have a place, in the order of their virtual times."""

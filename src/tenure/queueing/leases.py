@@ -12,17 +12,18 @@ from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction, get_each
-from tenure.storage.keyspace import Due
-from tenure.storage.records import JobRecord, LeaseRecord, StateRecord
+from tenure.storage.keyspace import DUE, LEASE_JOBS, LEASES, Due, due, of_queue
+from tenure.storage.records import JobRecord, LeaseRecord, StateRecord, decode_lease
 
 _LEASED = int(State.LEASED)
+_LEASE_DUE = int(Due.LEASE)
 #: How long a claim made with an id is remembered after its lease ends.
 CLAIM_MEMORY_MS = 86_400_000
 
 
 def read_lease(reader: Reader, queue: int, lease: bytes) -> LeaseRecord | None:
-    raw = reader.get(keyspace.LEASES, keyspace.of_queue(queue, lease))
-    return None if raw is None else records.decode_lease(raw, lease)
+    raw = reader.get(LEASES, of_queue(queue, lease))
+    return None if raw is None else decode_lease(raw, lease)
 
 
 class Held(NamedTuple):
@@ -78,13 +79,13 @@ def close_jobs(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord, c
 
 
 def end_lease(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord) -> None:
-    at = keyspace.of_queue(queue, lease)
+    at = of_queue(queue, lease)
     if record.lost:
-        tx.delete_range(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease))
+        tx.delete_range(LEASE_JOBS, *keyspace.lost_range(queue, lease))
     tx.writes += (
-        (keyspace.LEASES, at, None),
-        (keyspace.LEASE_JOBS, at, None),
-        (keyspace.DUE, keyspace.due(Due.LEASE, record.expires_at_ms, queue, lease), None),
+        (LEASES, at, None),
+        (LEASE_JOBS, at, None),
+        (DUE, due(_LEASE_DUE, record.expires_at_ms, queue, lease), None),
     )
 
 

@@ -116,7 +116,7 @@ class RememberingCore(Core):
         self.registry, self.waiters, self.priorities, self.only_writer = (
             core.registry, core.waiters, core.priorities, core.only_writer,
         )  # fmt: skip
-        self.turns = core.turns
+        self.turns, self.traits = core.turns, core.traits
         self._core, self._request, self._arguments = core, request, arguments
 
     @property

@@ -19,7 +19,8 @@ def _grouped(queue: int, priority: int) -> tuple[bytes, bytes]:
 class Priorities:
     def __init__(self, *, known: bool) -> None:
         self._known = known
-        self._used: dict[int, set[int]] = {}
+        #: By queue: the priorities that have had a job. Missing: not learnt yet.
+        self.used: dict[int, set[int]] = {}
         self._prefixes: dict[int, tuple[bytes, ...]] = {}
 
     def of(self, reader: Reader, queue: RegisteredQueue) -> tuple[bytes, ...]:
@@ -38,16 +39,15 @@ class Priorities:
         return prefixes
 
     def add(self, queue: int, priority: int) -> None:
-        used = self._used.get(queue)
-        if used is not None and priority not in used:
-            self._use(queue, used | {priority})
+        """A job of this priority is being written. Requires: the queue's priorities are known."""
+        self._use(queue, self.used[queue] | {priority})
 
     def _use(self, queue: int, priorities: set[int]) -> tuple[bytes, ...]:
-        self._used[queue] = priorities
+        self.used[queue] = priorities
         prefixes = tuple(keyspace.ready_prefix(queue, priority) for priority in sorted(priorities, reverse=True))
         self._prefixes[queue] = prefixes
         return prefixes
 
     def forget(self) -> None:
         self._prefixes.clear()
-        self._used.clear()
+        self.used.clear()

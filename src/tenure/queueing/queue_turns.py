@@ -79,7 +79,7 @@ class QueueTurns:
                 self._blocked.add(queue)
 
         if self._known:
-            unit.tx.on_written.append(remember)
+            unit.tx.when_written(remember)
 
     def offer(self, unit: UnitOfWork, offers: Mapping[int, Offer]) -> None:
         """Give these queues a turn, each from a moment on, and their tenants with them."""
@@ -114,7 +114,7 @@ class QueueTurns:
         for row in map(keyspace.split_due, keys):
             queue = unit.numbered(row.queue)
             if queue is not None and row.reference == keyspace.QUEUE_TURN:
-                unit.offers[queue.number] = Offer(queue, unit.now)
+                unit.offer(Offer(queue, unit.now))
         # Rows of places that were moved since are left over, and go with the others.
         tx.delete_many(keyspace.DUE, keys)
         return bool(keys)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +26,7 @@ NEXT_QUEUE = b"next_queue"
 _PAGE = 1000
 
 
-class RegisteredQueue(NamedTuple):
+class RegisteredQueue(msgspec.Struct, frozen=True):
     number: int
     name: QueueName
     policy: Policy

@@ -6,15 +6,17 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.errors import Corrupt
 from tenure.model.lease import ClaimRequest
 from tenure.model.lifecycle import State
+from tenure.queueing.job_rows import read_bodies, read_states
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
-from tenure.storage.engine import get_each
-from tenure.storage.keyspace import JOBS, READY, READY_JOB, STATE, ready
-from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, decode_jobs, decode_states, new_tuple
+from tenure.storage.keyspace import READY, READY_JOB, ready
+from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, new_tuple
 
 _WAITING = int(State.WAITING)
 
@@ -33,25 +35,21 @@ class Selected(NamedTuple):
     record: JobRecord
 
 
-class Selection:
+class Selection(msgspec.Struct):
     """Jobs that a claim takes, and what was wrong on the way."""
 
-    __slots__ = ("again", "bytes", "damaged", "expired", "group_orphans", "jobs", "orphans", "stopped")
-
-    def __init__(self) -> None:
-        self.jobs: list[Selected] = []
-        #: Of their payloads.
-        self.bytes = 0
-        #: Jobs past their ttl; ready rows without a job; damage.
-        self.expired: list[tuple[bytes, StateRecord]] = []
-        self.orphans: list[bytes] = []
-        self.damaged: list[Corrupt] = []
-        #: The last ready row that was looked at, if as many were passed over as may be.
-        self.stopped: bytes | None = None
-        #: Nothing was found, and something was moved or cleared: the caller commits, and looks again (`group_selection`).
-        self.again = False
-        #: Rows of `group_ready` without a job.
-        self.group_orphans: list[bytes] = []
+    jobs: list[Selected] = []
+    payload_bytes: int = 0
+    #: Jobs past their ttl; ready rows without a job; damage.
+    expired: list[tuple[bytes, StateRecord]] = []
+    orphans: list[bytes] = []
+    damaged: list[Corrupt] = []
+    #: The last ready row that was looked at, if as many were passed over as may be.
+    stopped: bytes | None = None
+    #: Nothing was found, and something was moved or cleared: the caller commits, and looks again (`group_selection`).
+    again: bool = False
+    #: Rows of `group_ready` without a job.
+    group_orphans: list[bytes] = []
 
     @property
     def passed_over(self) -> int:
@@ -66,52 +64,35 @@ def select(
     request: ClaimRequest,
     after: bytes,
     inspect: int,
+    spread: int,
 ) -> Selection:
     """Read ready rows behind `after`, from the highest priority down, until `request.limit` jobs are found.
 
     Ends early, with `stopped` set, when `inspect` rows were passed over: they have expired, lack their job, or are damaged.
-    Where the transaction says so (`spread`), the rows are chosen at random among the first ones, side by side.
+    Of `spread` times as many rows as are wanted, those are chosen that lie side by side at random.
     """
-    spread = 1 if after else unit.tx.spread
-    if spread > 1:
-        found = _select(unit, queue, tiers, until, request, after, inspect, spread)
-        if found.jobs:
-            return found
-        # What was chosen could not be taken, and there may be others before and behind it.
-    return _select(unit, queue, tiers, until, request, after, inspect, 1)
-
-
-def _select(
-    unit: UnitOfWork,
-    queue: RegisteredQueue,
-    tiers: Sequence[bytes],
-    until: bytes,
-    request: ClaimRequest,
-    after: bytes,
-    inspect: int,
-    spread: int,
-) -> Selection:
-    found = Selection()
-    jobs, limit = found.jobs, request.limit
+    found, reader = Selection(), unit.tx.reader
+    wanted = request.limit
     for tier in tiers:
-        begin, end = max(tier, after), tier + until
-        wanted = limit - len(jobs)
-        while wanted > 0 and begin < end:
+        begin, end = after if after > tier else tier, tier + until
+        while begin < end:
             # Without conflict: the jobs' own rows are read, and those conflict with whoever else takes them.
-            keys = unit.tx.keys(READY, begin, end, min(wanted * spread, max(wanted, _CHOICE)), snapshot=True)
+            most = wanted if spread == 1 else max(wanted, min(wanted * spread, _CHOICE))
+            keys = reader.keys(READY, begin, end, most, snapshot=True)
             if not keys:
                 break
             if len(keys) > wanted:
                 at = wanted * random.randrange(len(keys) // wanted)
                 keys = keys[at : at + wanted]
+            whole = len(keys) == wanted
             if not read_rows(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
-            if len(keys) < wanted:
+            wanted = request.limit - len(found.jobs)
+            if not wanted:
+                return found
+            if not whole:
                 break
-            wanted = limit - len(jobs)
             begin = keys[-1] + b"\0"
-        if len(jobs) >= limit:
-            break
     return found
 
 
@@ -119,11 +100,10 @@ def read_rows(
     unit: UnitOfWork, queue: RegisteredQueue, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
 ) -> bool:
     """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
-    tx, number, prefix, now = unit.tx, queue.number, queue.prefix, unit.now
+    reader, number, now = unit.tx.reader, queue.number, unit.now
     jobs = [key[READY_JOB] for key in keys]
-    rows = [prefix + job for job in jobs]
-    states = decode_states(get_each(tx, STATE, rows), jobs)
-    bodies = decode_jobs(get_each(tx, JOBS, rows), jobs)
+    states = read_states(reader, queue.prefix, jobs)
+    bodies = read_bodies(reader, queue.prefix, jobs)
     for key, job, state, record in zip(keys, jobs, states, bodies, strict=True):
         if (
             type(state) is StateRecord
@@ -132,11 +112,11 @@ def read_rows(
             and not (state.due_at_ms and state.due_at_ms <= now)
             and key == ready(number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP)
         ):
-            if max_bytes is not None and found.jobs and found.bytes + record.payload_bytes > max_bytes:
+            if max_bytes is not None and found.jobs and found.payload_bytes + record.payload_bytes > max_bytes:
                 return False
             whole = record if not record.parts else _joined(unit, number, job, record, found)
             if whole is not None:
-                found.bytes += whole.payload_bytes
+                found.payload_bytes += whole.payload_bytes
                 found.jobs.append(new_tuple(Selected, (key, job, state, whole)))
                 continue
         else:

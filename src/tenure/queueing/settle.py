@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
 from tenure.model.ids import MARK, NO_ID
-from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
+from tenure.model.lease import Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
@@ -19,6 +21,7 @@ from tenure.queueing import groups, quota_usage
 from tenure.queueing.core import Core
 from tenure.queueing.handover import put_follow_ups
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
+from tenure.queueing.job_rows import read_states
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, lost_jobs, read_lease
 from tenure.queueing.locations import forget_foreign
 from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
@@ -26,57 +29,53 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import delete_extras
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.engine import get_each
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
-from tenure.storage.records import HAS_GROUP, NO_TEXT, LeaseRecord, Notes, StateRecord, pack_event
+from tenure.storage.records import HAS_GROUP, NO_TEXT, LeaseRecord, Notes, StateRecord, new_tuple, pack_event
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
 _LEASED_COUNT, _REMOVED_COUNT = int(Counter.LEASED), int(Counter.REMOVED)
 _EXTENDED = Answer[Extended](Extended)
+#: Between the rolls of two jobs of a call (the golden section): they lie far apart, however many there are.
+_ROLL_STEP = 0.6180339887498949
 
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
     # Jitter is drawn outside the transaction, which may run again.
-    rolls: Sequence[float] = ()
-    if type(items) is not AlikeSettles or items.verb == "nack":
-        rolls = [random.random() if item.verb == "nack" else 0.0 for item in items]
-    return core.write(lambda unit: _settle(core, unit, name, items, rolls), answer=OUTCOMES)
+    return core.write(partial(_settle, core, name, items, random.random()), answer=OUTCOMES)
 
 
 def _settle(
-    core: Core, unit: UnitOfWork, name: QueueName, items: Sequence[Settle], rolls: Sequence[float]
+    core: Core, name: QueueName, items: Sequence[Settle], roll: float, unit: UnitOfWork
 ) -> list[TenureError | None]:
-    queue = core.registry.find(unit.tx, name)
+    """`roll`, from 0 to 1, decides about the jitter of retries."""
+    tx = unit.tx
+    queue = core.registry.find(tx, name)
     if queue is None:
         return [LeaseLost(item.proof.job.hex(), item.proof.token, "there is no such job") for item in items]
-    keeps = bool(queue.retention_ms)
-    if len(items) > 1 and not keeps and _remove_together(unit, queue, items):
+    if len(items) > 1 and not queue.retention_ms and _remove_together(unit, queue, items):
         return [None] * len(items)
     outcomes, held, leases = _judge(unit, queue, items)
-    closed: dict[bytes, int] = {}
-    if type(items) is not AlikeSettles:
-        # First, since it reads counters that settling changes.
-        put_follow_ups(core, unit, name, [items[index] for index, _ in held])
-    for index, state in held:
-        item = items[index]
-        job, lease = item.proof.job, item.proof.lease
-        closed[lease] = closed.get(lease, 0) + 1
+    handing_over = [item for item, _ in held if item.then is not None]
+    if handing_over:
+        put_follow_ups(core, unit, name, handing_over)  # first, since it reads counters that settling changes
+    for item, state in held:
         if state.flags & HAS_GROUP:
-            groups.let_go_of(unit, queue.number, job, state)
+            groups.let_go_of(unit, queue.number, item.proof.job, state)
         if item.verb == "ack":
-            if keeps or item.result is not None:
-                _keep_done(unit, queue, job, state, item.result)
+            if queue.retention_ms or item.result is not None:
+                _keep_done(unit, queue, item.proof.job, state, item.result)
             else:
-                _remove_done(unit, queue, job, state)
+                _remove_done(unit, queue, item.proof.job, state)
         elif item.verb == "release":
-            _release(unit, queue, job, state, item.delay_ms)
+            _release(unit, queue, item.proof.job, state, item.delay_ms)
         else:
-            _failed(unit, queue, item, state, rolls[index] if rolls else 0.0)
-    for lease, count in closed.items():
-        close_jobs(unit.tx, queue.number, lease, leases[lease], count)
+            roll = (roll + _ROLL_STEP) % 1
+            _failed(unit, queue, item, state, roll)
+    for lease, (record, settled) in leases.items():
+        close_jobs(tx, queue.number, lease, record, len(settled))
     if held:
-        unit.tx.add(queue.counters[_LEASED_COUNT], -len(held))
+        tx.add(queue.counters[_LEASED_COUNT], -len(held))
         if queue.limited:
             unit.freed(queue, len(held))
     return outcomes
@@ -114,41 +113,45 @@ def _remove_together(unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[S
     return True
 
 
+class OpenLease(NamedTuple):
+    """A live lease of the call, and the jobs that the call settles under it."""
+
+    record: LeaseRecord
+    settled: set[bytes]
+
+
 def _judge(
     unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[Settle]
-) -> tuple[list[TenureError | None], list[tuple[int, StateRecord]], dict[bytes, LeaseRecord]]:
-    """Which of the items hold their job: the outcomes so far, (index, state) of those that do, and their leases."""
-    tx, now, prefix = unit.tx, unit.now, queue.prefix
-    jobs = [item.proof.job for item in items]
-    states = records.decode_states(get_each(tx, keyspace.STATE, [prefix + job for job in jobs]), jobs)
-    outcomes: list[TenureError | None] = [None] * len(items)
-    held: list[tuple[int, StateRecord]] = []
-    leases: dict[bytes, LeaseRecord] = {}
-    dead: set[bytes] = set()
-    seen: set[bytes] = set()
-    for index, state in enumerate(states):
-        job, lease, token = items[index].proof
+) -> tuple[list[TenureError | None], list[tuple[Settle, StateRecord]], dict[bytes, OpenLease]]:
+    """Which of the items hold their job: the outcomes so far, those that do with their states, and their leases."""
+    reader = unit.tx.reader
+    outcomes: list[TenureError | None] = []
+    held: list[tuple[Settle, StateRecord]] = []
+    leases: dict[bytes, OpenLease] = {}
+    for item, state in zip(items, read_states(reader, queue.prefix, [i.proof.job for i in items]), strict=True):
+        job, lease, token = item.proof
         if type(state) is not StateRecord:
             gone = LeaseLost(job.hex(), token, "it is no longer there")
-            outcomes[index] = state if isinstance(state, Corrupt) else gone
-        elif state.state != _LEASED or state.lease != lease or state.token != token:
-            outcomes[index] = _not_held(state, job, lease, token)
-        elif job in seen:
-            outcomes[index] = AlreadySettled(job.hex(), token)
-        else:
-            if lease not in leases and lease not in dead:
-                record = read_lease(tx, queue.number, lease)
-                if record is None:
-                    raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
-                if record.expires_at_ms > now:
-                    leases[lease] = record
-                else:
-                    dead.add(lease)
-            if lease in dead:
-                outcomes[index] = LeaseLost(job.hex(), token, "its lease has expired")
-            else:
-                seen.add(job)
-                held.append((index, state))
+            outcomes.append(state if isinstance(state, Corrupt) else gone)
+            continue
+        if state.lease != lease or state.token != token or state.state != _LEASED:
+            outcomes.append(_not_held(state, job, lease, token))
+            continue
+        found = leases.get(lease)
+        if found is None:
+            record = read_lease(reader, queue.number, lease)
+            if record is None:
+                raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+            if record.expires_at_ms <= unit.now:
+                outcomes.append(LeaseLost(job.hex(), token, "its lease has expired"))
+                continue
+            found = leases[lease] = new_tuple(OpenLease, (record, set()))
+        if job in found.settled:
+            outcomes.append(AlreadySettled(job.hex(), token))
+            continue
+        found.settled.add(job)
+        held.append((item, state))
+        outcomes.append(None)
     return outcomes, held, leases
 
 
@@ -165,7 +168,8 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
-    quota_usage.removed_done(unit, queue, (job,))
+    if queue.meter:
+        quota_usage.removed_done(unit, queue, (job,))
     if state.flags:
         delete_extras(tx, queue.number, job, state.flags)
     unit.add_event(
@@ -175,7 +179,8 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
         )
     )  # fmt: skip
     tx.writes += ((JOBS, row, None), (STATE, row, None))
-    tx.add(queue.counters[_REMOVED_COUNT], 1)
+    removed, adds = queue.counters[_REMOVED_COUNT], tx.adds
+    adds[removed] = adds.get(removed, 0) + 1
     if job[MARK] != queue.mark:
         forget_foreign(tx, queue.number, (job,))
     unit.ended.append(job)

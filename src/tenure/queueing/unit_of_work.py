@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,62 +21,57 @@ from tenure.queueing.queue_turns import NEVER, Offer
 from tenure.queueing.registry import NEXT_QUEUE, RegisteredQueue, registered
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
-from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, REF_BITS, StateRecord, new_tuple
+from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, REF_BITS, StateRecord
 
 if TYPE_CHECKING:
     from tenure.queueing.core import Core
 
 _pack_queue_event = msgspec.msgpack.Encoder().encode
+#: Of a queue whose priorities are not known, none is new.
+ALL_PRIORITIES = frozenset(range(10))
 #: Wakes every waiter of a queue, so that each plans anew.
 ALL = 1 << 30
 
 
-class JournalEnd(NamedTuple):
-    """Where the journal ends."""
-
-    commit: int
-    next_number: int
-    time_ms: int
+JournalEnd = tuple[int, int, int]
+"""Where the journal ends: its last commit, the number of the next event, the time of the last row."""
 
 
 class UnitOfWork:
-    __slots__ = (
-        "_core", "_events", "_first_ref", "_groups", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes", "ended",
-        "now", "offers",
-        "tx", "woken",
-    )  # fmt: skip
+    # What few transactions have is made when it is needed.
+    #: Texts of the events in the journal row that is being filled, and their bytes.
+    _texts: list[bytes] | None = None
+    _texts_bytes = 0
+    _meters: dict[int, int] | None = None
+    _made: dict[QueueName, RegisteredQueue] | None = None
+    _rows: dict[tuple[int, bytes], bytes | None] | None = None
+    _groups: GroupChanges | None = None
+    #: Queues that get a turn by this transaction, by number.
+    offers: dict[int, Offer] | None = None
 
     def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
         self.tx, self._core = tx, core
         first = tx.next_commit
-        end = core.journal_end
+        commit, number, time_ms = core.journal_end
         # What this process wrote last is the end of the journal only where it alone writes, and no commit was interrupted.
-        if end.commit != first - 1 or not core.only_writer:
-            end = self._read_journal_end(first)
-        self._number = end.next_number
+        if commit != first - 1 or not core.only_writer:
+            _, number, time_ms = self._read_journal_end(first)
+        self._number = number
         #: The transaction's time: never before one that was stored.
-        self.now = now_ms if now_ms > end.time_ms else end.time_ms
+        self.now = now_ms if now_ms > time_ms else time_ms
         #: Of the journal row that is being filled: its events, and the reference of the first of them.
         self._events: list[bytes] = []
         self._first_ref = first << REF_BITS
-        self._texts: list[bytes] = []
-        self._texts_bytes = 0
         #: Whom to wake: how many waiters, by queue, and those who wait for a job that ended.
         self.woken: dict[QueueName, int] = {}
         self.ended: list[bytes] = []
-        self._meters: dict[int, int] | None = None
-        self._made: dict[QueueName, RegisteredQueue] | None = None
-        self._rows: dict[tuple[int, bytes], bytes | None] | None = None
-        #: Queues that get a turn by this transaction, by number.
-        self.offers: dict[int, Offer] = {}
-        self._groups: GroupChanges | None = None
 
     def _read_journal_end(self, first: int) -> JournalEnd:
         raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(first - 1)) if first > 1 else None
         if raw is None:
-            return JournalEnd(first - 1, 1, 0)
+            return first - 1, 1, 0
         header = records.decode_journal_header(raw)
-        return JournalEnd(first - 1, header.first_number + header.events, header.time_ms)
+        return first - 1, header.first_number + header.events, header.time_ms
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -101,8 +96,9 @@ class UnitOfWork:
         if len(events) >= EVENTS_A_ROW:
             self._close_row()
             events = self._events
+        ref = self._first_ref + len(events)
         events.append(event)
-        return self._first_ref + len(events) - 1
+        return ref
 
     def add_events_alike(
         self, head: bytes, jobs: Sequence[bytes], middle: bytes, previous: Iterable[int], text: bytes = NO_TEXT
@@ -139,16 +135,21 @@ class UnitOfWork:
         """Keep a text for the events of the row that is being filled; returns what refers to it."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         at = self._texts_bytes
+        if self._texts is None:
+            self._texts = []
         self._texts.append(raw)
         self._texts_bytes += len(raw)
         return records.pack_event_text(at, len(raw))
 
     def _close_row(self) -> None:
         """Write the row that is being filled; the next event begins another."""
-        self.tx.journal.append(records.encode_journal(self._number, self.now, self._events, b"".join(self._texts)))
+        self.tx.journal.append(records.encode_journal(self._number, self.now, self._events, self._tail()))
         self._number += len(self._events)
         self._first_ref = (self.tx.next_commit + len(self.tx.journal)) << REF_BITS
-        self._events, self._texts, self._texts_bytes = [], [], 0
+        self._events, self._texts, self._texts_bytes = [], None, 0
+
+    def _tail(self) -> bytes:
+        return b"".join(self._texts) if self._texts else b""
 
     # ── counters and wake-ups ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +159,9 @@ class UnitOfWork:
 
     def in_use(self, queue: int, priority: int) -> None:
         """Ready rows of this priority are being written: claims have to look there from now on."""
-        self._core.priorities.add(queue, priority)
+        known = self._core.priorities
+        if priority not in known.used.get(queue, ALL_PRIORITIES):
+            known.add(queue, priority)
 
     def ready(self, queue: RegisteredQueue, priority: int, visible_at_ms: int) -> None:
         """A ready row is being written: claims look there, and a waiter takes the job or plans for it."""
@@ -176,18 +179,24 @@ class UnitOfWork:
 
     def has_work(self, queue: RegisteredQueue, visible_at_ms: int) -> None:
         """The queue has a job from this moment on: claims from any queue look there, in its turn."""
-        number, known = queue.number, self._core.turns
+        known = self._core.turns
         if known.quiet:
             known.quiet.pop(queue.name, None)
-        if known.offered.get(number, NEVER) > visible_at_ms:
-            before = self.offers.get(number)
+        if known.offered.get(queue.number, NEVER) > visible_at_ms:
+            before = None if self.offers is None else self.offers.get(queue.number)
             if before is None or before.at_ms > visible_at_ms:
-                self.offers[number] = Offer(queue, visible_at_ms)
+                self.offer(Offer(queue, visible_at_ms))
+
+    def offer(self, offer: Offer) -> None:
+        """Give a queue its turn when this transaction is written."""
+        if self.offers is None:
+            self.offers = {}
+        self.offers[offer.queue.number] = offer
 
     def lifted(self, queue: RegisteredQueue) -> None:
         """The queue is no longer paused, or has room again."""
-        if self._core.turns.may_be_blocked(queue.number):
-            self.offers.setdefault(queue.number, Offer(queue, self.now, lifted=True))
+        if self._core.turns.may_be_blocked(queue.number) and queue.number not in (self.offers or ()):
+            self.offer(Offer(queue, self.now, lifted=True))
 
     def freed(self, queue: RegisteredQueue, count: int) -> None:
         """Jobs are no longer held: claims that waited for that may go on."""
@@ -270,7 +279,7 @@ class UnitOfWork:
         self.tx.put(keyspace.QUEUES, keyspace.queue_row(record.tenant, record.queue), raw)
         found = registered(raw)
         # Once it is written, so that two changes of one queue are learnt in their order.
-        self.tx.on_written.append(lambda: self._core.registry.learn(found))
+        self.tx.when_written(lambda: self._core.registry.learn(found))
         return found
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -279,13 +288,13 @@ class UnitOfWork:
         """Write the journal, and the turns that queues get. Called once, by `Core.write`."""
         if self._groups is not None:
             self._groups.finish()
-        if self.offers:
+        if self.offers is not None:
             self._core.turns.offer(self, self.offers)
-        events, journal = self._events, self.tx.journal
+        events, tx = self._events, self.tx
         if events:
-            tail = b"".join(self._texts) if self._texts else b""
-            journal.append(records.encode_journal(self._number, self.now, events, tail))
-        if journal:
-            # Not trusted before the journal itself has this end (`__init__`): the commit may yet be interrupted.
-            last = self.tx.next_commit + len(journal) - 1
-            self._core.journal_end = new_tuple(JournalEnd, (last, self._number + len(events), self.now))
+            tail = b"" if self._texts is None else self._tail()
+            tx.journal.append(records.encode_journal(self._number, self.now, events, tail))
+        elif not tx.journal:
+            return
+        # Not trusted before the journal itself has this end (`__init__`): the commit may yet be interrupted.
+        self._core.journal_end = tx.next_commit + len(tx.journal) - 1, self._number + len(events), self.now

@@ -24,6 +24,8 @@ _SLOT = Struct("<8sQQ")  # boot, written, durable; a CRC follows
 _BYTES = 72
 WORD = 8  # the ninth word: `written` << 16 | check
 _CRC = Struct("<I")
+#: Of the word's check (a Fibonacci hash). Stored: do not change.
+_MULTIPLIER, _OFFSET = 40_503, 12_345
 
 
 class DurableWatermark:
@@ -91,7 +93,7 @@ class DurableWatermark:
 
     def note_written(self, written: int) -> None:
         """As `note`, of what was written alone: one store, so that it cannot be torn."""
-        self.words[WORD] = written << 16 | _check(written)
+        self.words[WORD] = written << 16 | written * _MULTIPLIER + _OFFSET & 0xFFFF
 
     def close(self) -> None:
         self.words.release()
@@ -99,5 +101,5 @@ class DurableWatermark:
 
 
 def _check(written: int) -> int:
-    """Sixteen bits that a torn or zeroed word does not have by chance (a Fibonacci hash). Stored: do not change."""
-    return written * 40_503 + 12_345 & 0xFFFF
+    """Sixteen bits that a torn or zeroed word does not have by chance."""
+    return written * _MULTIPLIER + _OFFSET & 0xFFFF

@@ -216,14 +216,11 @@ class Engine(Protocol):
     def alone(self) -> bool:
         """Whether no other process had it open when this one opened it (so that the calendar may be taken anew)."""
 
-    @property
-    def generation(self) -> int:
-        """Changes whenever the engine had to forget what it keeps in memory beside the database.
-
-        That happens after an exception between the write and the end of a commit (Ctrl-C), and when the engine has
-        opened its database anew after a failed write. A layer that keeps something of the store in memory forgets it as
-        well. Read it inside a transaction.
-        """
+    #: Called, with the writer's lock held, whenever the engine had to forget what it keeps in memory beside the database:
+    #: after an exception between the write and the end of a commit (Ctrl-C), and when it has opened its database anew
+    #: after a failed write. A layer that keeps something of the store in memory adds a function that forgets it. An engine
+    #: that several processes write to calls none: nothing is kept there. An interrupted call is repeated.
+    forgetters: list[Callable[[], None]]
 
     #: Makes a transaction of a reader and the number of its first journal row. A layer above the engine may set it.
     begin: Callable[[Reader, int], Transaction]

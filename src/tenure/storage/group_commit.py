@@ -52,7 +52,7 @@ class GroupCommit:
         self.grouped = grouped
         self.syncs = 0
         self._sync = sync
-        #: The newest commit that was written; set under the writer's lock.
+        #: The newest commit that was written; the engine sets it, under the writer's lock, before anyone waits for it.
         self.applied_to = 0
         self._durable = 0
         #: Commits that the last sync covered, and how long it took.
@@ -69,11 +69,6 @@ class GroupCommit:
         if not grouped:
             self._thread = threading.Thread(target=self._run, args=(interval,), name="tenure-sync", daemon=True)
             self._thread.start()
-
-    def applied(self, version: int) -> int:
-        """Called under the writer's lock for each commit, in order; returns what to wait for (0: nothing)."""
-        self.applied_to = version
-        return version if self.grouped else 0
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
         """Run without waiting for any sync.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tenure.storage.keyspace import FRONTS, LAST, Space
+from tenure.storage.keyspace import FRONTS, JOURNAL, LAST, Space
 
 #: How many keys are read ahead, the first time and once it has proved worth it; and how many are kept.
 FIRST_REACH, LAST_REACH = 2, 64
@@ -23,12 +23,14 @@ KEPT_AHEAD = 256
 class Front:
     """The keys that start with `prefix`: none of them is before `head`."""
 
-    __slots__ = ("ahead", "end", "head", "prefix", "reach", "whole")
+    __slots__ = ("ahead", "emptied", "end", "head", "prefix", "reach", "whole")
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, prefix: bytes, *, appended: bool = False) -> None:
         self.prefix = prefix
         self.head = prefix
         self.end = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big") if prefix else LAST
+        #: What the head becomes when nothing is found. Rows that are `appended` come behind it untold.
+        self.emptied = prefix if appended else self.end
         #: The first keys there are, in order, with no other before or between them; if `whole`, with no other behind
         #: them either. Empty and not whole: they are not known.
         self.ahead: list[bytes] = []
@@ -36,31 +38,17 @@ class Front:
         #: How many to read ahead the next time.
         self.reach = FIRST_REACH
 
-    def put(self, key: bytes) -> None:
-        """This key is being written."""
-        if key < self.head:
-            self.head = key
-        ahead = self.ahead
-        if ahead and key <= ahead[-1]:
-            at = bisect_left(ahead, key)
-            if ahead[at] != key:
-                ahead.insert(at, key)
-        elif self.whole:
-            if len(ahead) < KEPT_AHEAD:
-                ahead.append(key)
-            else:
-                self.whole = False
+    def insert(self, key: bytes) -> None:
+        """This key is being written among those read ahead."""
+        at = bisect_left(self.ahead, key)
+        if self.ahead[at] != key:
+            self.ahead.insert(at, key)
 
-    def delete(self, key: bytes) -> None:
+    def remove(self, key: bytes) -> None:
         """This key is being deleted."""
-        ahead = self.ahead
-        if ahead:
-            if ahead[0] == key:
-                del ahead[0]
-            else:
-                at = bisect_left(ahead, key)
-                if at < len(ahead) and ahead[at] == key:
-                    del ahead[at]
+        at = bisect_left(self.ahead, key)
+        if at < len(self.ahead) and self.ahead[at] == key:
+            del self.ahead[at]
 
     def forget(self) -> None:
         """The keys read ahead may be wrong: only the head stands."""
@@ -70,32 +58,44 @@ class Front:
 
 
 class ScanHeads:
-    def __init__(self) -> None:
-        #: By space, then by prefix; a front is made when it is first scanned from its beginning.
-        self.fronts: dict[Space, dict[bytes, Front]] = {space: {} for space in FRONTS}
+    """The fronts of one space."""
 
-    def front(self, space: Space, prefix: bytes) -> Front | None:
+    __slots__ = ("_appended", "_width", "fronts")
+
+    def __init__(self, space: Space) -> None:
+        self._width = FRONTS[space]
+        self._appended = space == JOURNAL
+        #: By prefix; a front is made when it is first scanned from its beginning.
+        self.fronts: dict[bytes, Front] = {}
+
+    def front(self, prefix: bytes) -> Front | None:
         """The front that begins with exactly this prefix, or None where nothing is remembered."""
-        if FRONTS.get(space) != len(prefix):
+        if len(prefix) != self._width:
             return None
-        fronts = self.fronts[space]
-        front = fronts.get(prefix)
+        front = self.fronts.get(prefix)
         if front is None:
-            front = fronts[prefix] = Front(prefix)
+            front = self.fronts[prefix] = Front(prefix, appended=self._appended)
         return front
 
-    def put(self, space: Space, key: bytes, value: bytes = b"") -> None:
-        """This key is being written."""
-        front = self.fronts[space].get(key[: FRONTS[space]])
-        if front is not None:
-            front.put(key)
-
-    def delete(self, space: Space, key: bytes) -> None:
-        """This key is being deleted."""
-        front = self.fronts[space].get(key[: FRONTS[space]])
-        if front is not None and front.ahead:
-            front.delete(key)
-
-    def clear(self) -> None:
-        for fronts in self.fronts.values():
-            fronts.clear()
+    def learn(self, key: bytes, value: bytes | None) -> None:
+        """This key is being written; or deleted, if the value is None. Rows of the journal need not be told."""
+        front = self.fronts.get(key[: self._width])
+        if front is None:
+            return
+        ahead = front.ahead
+        if value is None:
+            if ahead:
+                if ahead[0] == key:
+                    del ahead[0]
+                else:
+                    front.remove(key)
+            return
+        if key < front.head:
+            front.head = key
+        if ahead and key <= ahead[-1]:
+            front.insert(key)
+        elif front.whole:
+            if len(ahead) < KEPT_AHEAD:
+                ahead.append(key)
+            else:
+                front.whole = False

@@ -22,20 +22,19 @@ Write = tuple[int, bytes, bytes | None]
 class Changes:
     """What one transaction writes. An engine applies it whole, or not at all."""
 
-    __slots__ = ("adds", "journal", "on_written", "ranges", "writes")
+    #: Space, first key, end. Deleted before the writes are made.
+    ranges: Sequence[tuple[int, bytes, bytes]] = ()
+    #: Called once the changes are written, while nobody else can write: for what is kept in memory beside the database.
+    #: Only an engine of scope `process` calls them; elsewhere nothing is kept.
+    on_written: Sequence[Callable[[], None]] = ()
 
     def __init__(self) -> None:
         #: In order: the last write of a key stands.
         self.writes: list[Write] = []
-        #: Space, first key, end. Deleted before the writes are made.
-        self.ranges: list[tuple[int, bytes, bytes]] = []
         #: Counters: key, and what is added to it.
         self.adds: dict[bytes, int] = {}
         #: Rows appended to the journal.
         self.journal: list[bytes] = []
-        #: Called once the changes are written, while nobody else can write: for what is kept in memory beside the database.
-        #: Only an engine of scope `process` calls them; elsewhere nothing is kept.
-        self.on_written: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
         return bool(self.writes or self.adds or self.journal or self.ranges)
@@ -44,7 +43,6 @@ class Changes:
 class Transaction(Changes):
     """`storage.engine.Reader`, and the verbs that write. Nothing is seen, by itself or by others, before it commits."""
 
-    __slots__ = ("get", "get_many", "keys", "next_commit", "reader", "scan")
     #: Among how many times the rows it takes a claim chooses at random. More than 1 where hosts claim side by side: they
     #: would all want the same first rows, and all but one would have to try again.
     spread = 1
@@ -53,15 +51,27 @@ class Transaction(Changes):
 
     def __init__(self, reader: Reader, next_commit: int) -> None:
         self.writes = []
-        self.ranges = []
         self.adds = {}
         self.journal = []
-        self.on_written = []
         self.reader = reader
         #: The number of the first row that this transaction appends to the journal.
         self.next_commit = next_commit
-        # Bound here: a verb calls each of them several times.
-        self.get, self.get_many, self.scan, self.keys = reader.get, reader.get_many, reader.scan, reader.keys
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        return self.reader.get(space, key)
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self.reader.get_many(space, keys)
+
+    def scan(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[Row]:
+        return self.reader.scan(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
+
+    def keys(
+        self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
+    ) -> list[bytes]:
+        return self.reader.keys(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
 
     def put(self, space: Space, key: bytes, value: bytes) -> None:
         self.writes.append((space, key, value))
@@ -83,7 +93,7 @@ class Transaction(Changes):
             return
         if self.writes:  # ranges are deleted first: what was written into this one before must not come back
             self.writes[:] = [w for w in self.writes if w[0] != space or not begin <= w[1] < end]
-        self.ranges.append((space, begin, end))
+        self.ranges = (*self.ranges, (space, begin, end))
 
     def add(self, key: bytes, delta: int) -> None:
         """Add to a row of `counters`. A counter below zero is damage, and `check` says so."""
@@ -110,8 +120,16 @@ class Transaction(Changes):
         self.journal.append(value)
         return self.next_commit + len(self.journal) - 1
 
-    def finish(self) -> None:
-        """Called by the engine once the function has returned: the last chance to add to the changes."""
+    def when_written(self, remember: Callable[[], None]) -> None:
+        """Call this once the changes are written (`on_written`)."""
+        self.on_written = (*self.on_written, remember)
+
+    def finish(self) -> bool:
+        """Called by the engine once the function has returned: the last chance to add to the changes.
+
+        Returns whether there are any.
+        """
+        return bool(self.writes or self)
 
     # ── jobs that were enqueued together ─────────────────────────────────────────────────────────────────────────────
     # An engine may keep them as one record (`storage.segments`). Here it does not: the caller handles rows.

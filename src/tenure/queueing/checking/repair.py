@@ -134,7 +134,7 @@ def _offer_turn(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
     if place is not None and turns.place(unit.tx, tenant) is None:
         turns.move(unit.tx, tenant, None, turns.activated(None, turns.virtual_time(unit.tx, tenant.scope)))
     elif place is None:
-        unit.offers[queue.number] = Offer(queue, unit.now)
+        unit.offer(Offer(queue, unit.now))
     return "gave it a place among those that take turns"
 
 

@@ -31,7 +31,7 @@ from tenure.analysis.history_folder import local
 from tenure.errors import Corrupt, InvalidArgument, TenureError
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.lake import rows_in
-from tenure.spark.jobs.migrate import _into
+from tenure.spark.jobs.rows import OUTCOME, RestoringFiles
 from tenure.spark.jobs.summary import Summary, Told, quietly
 from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
@@ -39,6 +39,8 @@ from tenure.spark.snapshots import snapshot
 BATCH = 500
 #: The note of a run whose jobs are out of the store.
 _REMOVED = "removed"
+#: The last parts of an archived file's path: `jobs`, the run, the attempt, the file.
+_LEVELS = 4
 #: Row groups of at most so many bytes, looked at from the first row on: some payloads are 8 MiB, and Spark's writer and
 #: readers hold a row group in memory.
 _SMALL_GROUPS = {
@@ -88,22 +90,27 @@ class Archive:
     def set_removed(self, entry: Archived, removed: int, changed: int) -> None:
         self.log.add_note(entry, _REMOVED, {"removed": removed, "changed": changed})
 
-    def read(self, spark: SparkSession) -> DataFrame | None:
-        """Every job archived, as it was archived last."""
+    def find(self, spark: SparkSession, where: str) -> DataFrame | None:
+        """Where each archived job for which the SQL predicate `where` holds was archived last: `file` and `id`.
+
+        None if nothing is archived. Spark reads only the columns that names and predicate need: no payload of 8 MiB
+        passes through Java's memory unless the predicate is about payloads.
+        """
         places = [str(self.root / entry.place) for entry in self.entries() if entry.jobs]
         if not places:
             return None
         rows = spark.read.parquet(*places)
-        if len(places) == 1:
-            return rows
-        # Only names and numbers are sorted: payloads of 8 MiB would not fit into Java's memory.
-        rows = rows.withColumn(
-            "_run", F.regexp_extract("_metadata.file_path", r"/run=(\d+)/[^/]+/[^/]+$", 1).cast("int")
-        )
-        newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"), F.desc("_run"))
-        named = rows.select("tenant", "queue", "id", "token", "_run").withColumn("_place", F.row_number().over(newest))
-        older = named.where("_place > 1").select("tenant", "queue", "id", "_run")
-        return rows.join(F.broadcast(older), ["tenant", "queue", "id", "_run"], "left_anti").drop("_run")
+        names = F.split("_metadata.file_path", "/")
+        rows = rows.withColumn("file", F.array_join(F.slice(names, -_LEVELS, _LEVELS), "/"))
+        if len(places) > 1:
+            run = F.regexp_extract("file", r"/run=(\d+)/", 1).cast("int")
+            newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"), run.desc())
+            named = rows.select("tenant", "queue", "id", "token", "file").withColumn(
+                "_place", F.row_number().over(newest)
+            )
+            older = named.where("_place > 1").select("tenant", "queue", "id", "file")
+            rows = rows.join(F.broadcast(older), ["tenant", "queue", "id", "file"], "left_anti")
+        return rows.where(F.expr(where)).select("file", "id")
 
     def vacuum(self) -> None:
         """Remove the files of attempts that can no longer be committed: those whose number is taken."""
@@ -234,12 +241,17 @@ def _batches(place: Path) -> Iterator[tuple[tuple[str, str, str], dict[str, int]
 def restore(spark: SparkSession, url: str, root: str, where: str = "true", *, told: Told = quietly) -> Summary:
     """Put archived jobs for which the SQL predicate `where` holds back into the store; those that are there are left."""
     began = time.monotonic()
-    rows = Archive(root).read(spark)
-    if rows is None:
+    kept = Archive(root)
+    found = kept.find(spark, where)
+    if found is None:
         raise InvalidArgument(f"nothing is archived at {root}")
     told("restoring")
-    with _row_by_row(spark):
-        moved = _into(rows.where(F.expr(where)), url).collect()
+    # A RocksDB has one owner: side by side, tasks would only wait for each other.
+    tasks = 1 if url.startswith("rocksdb") else int(str(spark.conf.get("spark.sql.shuffle.partitions")))
+    by_file = found.repartition(tasks, "file").groupBy("file")
+    restoring = RestoringFiles(str(kept.root), url)
+    # A function of one argument: of an object's method PySpark counts `self`, and hands it the group's key as well.
+    moved = by_file.applyInArrow(lambda chosen: restoring(chosen), OUTCOME).collect()
     refused: dict[str, str] = {}
     for row in moved:
         refused |= msgspec.json.decode(row.refused, type=dict[str, str])

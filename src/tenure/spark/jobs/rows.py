@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from tenure.api.migration import batches
+from tenure.api.migration import BATCH, BATCH_BYTES, batches
+from tenure.api.store import Store
 from tenure.model.job import Job
 from tenure.spark.connections import opened
 
-#: What `restored` answers with, a row a batch.
+#: What `Restoring` and `RestoringFiles` answer with, a row a batch.
 OUTCOME = "jobs BIGINT, added BIGINT, there BIGINT, refused STRING"
 _OUTCOME = pa.schema([("jobs", pa.int64()), ("added", pa.int64()), ("there", pa.int64()), ("refused", pa.string())])
 
@@ -60,11 +65,41 @@ def _ms(moment: datetime | None) -> int | None:
     return round(aware.timestamp() * 1000)
 
 
-class Restoring:
-    """Puts batches of the table `jobs` into the store `url`, on an executor.
+def _put_back(store: Store, jobs: Iterable[Job]) -> _Outcome:
+    """Restore jobs of any queues, in batches. Idempotent: jobs that are there are left."""
+    outcome = _Outcome()
+    by_queue: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        by_queue.setdefault((job.queue, job.tenant), []).append(job)
+    for (queue, tenant), of_queue in by_queue.items():
+        handle = store.queue(queue, tenant)
+        for batch in batches(iter(of_queue)):
+            answer = handle.restore(batch)
+            outcome.jobs += len(batch)
+            outcome.added += len(answer.added)
+            outcome.there += len(answer.there)
+            outcome.refused |= answer.refused
+    return outcome
 
-    Idempotent: jobs that are there are left.
-    """
+
+@dataclass
+class _Outcome:
+    jobs: int = 0
+    added: int = 0
+    there: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def row(self) -> dict[str, object]:
+        return {
+            "jobs": self.jobs,
+            "added": self.added,
+            "there": self.there,
+            "refused": msgspec.json.encode(self.refused).decode(),
+        }
+
+
+class Restoring:
+    """Puts batches of the table `jobs` into the store `url`, on an executor."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -72,24 +107,36 @@ class Restoring:
     def __call__(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part in parts:
             if part.num_rows:
-                yield self._restore(jobs_in(part))
+                # Opened for each part and closed again: tasks take turns where only one process can open the store.
+                with opened(self._url) as store:
+                    outcome = _put_back(store, jobs_in(part))
+                yield pa.RecordBatch.from_pylist([outcome.row()], schema=_OUTCOME)
 
-    def _restore(self, jobs: list[Job]) -> pa.RecordBatch:
-        added = there = 0
-        refused: dict[str, str] = {}
-        by_queue: dict[tuple[str, str], list[Job]] = {}
-        for job in jobs:
-            by_queue.setdefault((job.queue, job.tenant), []).append(job)
-        # Opened for each part and closed again: tasks take turns where only one process can open the store.
-        with opened(self._url) as store:
-            for (queue, tenant), of_queue in by_queue.items():
-                handle = store.queue(queue, tenant)
-                for batch in batches(iter(of_queue)):
-                    answer = handle.restore(batch)
-                    added += len(answer.added)
-                    there += len(answer.there)
-                    refused |= answer.refused
-        said = msgspec.json.encode(refused).decode()
-        return pa.RecordBatch.from_pylist(
-            [{"jobs": len(jobs), "added": added, "there": there, "refused": said}], schema=_OUTCOME
-        )
+
+class RestoringFiles:
+    """Puts jobs of one archived file into the store `url`, on an executor, which reads the file itself.
+
+    It is given the ids of the jobs that were chosen, and the path of their file below `root`.
+    """
+
+    def __init__(self, root: str, url: str) -> None:
+        self._root, self._url = root, url
+
+    def __call__(self, chosen: pa.Table) -> pa.Table:
+        path = Path(self._root) / chosen.column("file")[0].as_py()
+        ids = chosen.column("id").combine_chunks()
+        rows: list[dict[str, object]] = []
+        with opened(self._url) as store, pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            for batch in _bounded(file):
+                wanted = batch.filter(pc.is_in(batch.column("id"), ids))
+                if wanted.num_rows:
+                    rows.append(_put_back(store, jobs_in(wanted)).row())
+        return pa.Table.from_pylist(rows, schema=_OUTCOME)
+
+
+def _bounded(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in batches of about `BATCH_BYTES` at most, by what each row group says of its size."""
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        rows = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+        yield from file.iter_batches(batch_size=max(1, min(BATCH, rows)), row_groups=[number])

@@ -108,7 +108,7 @@ class MemoryEngine:
         self._version = 0
         self._owner = os.getpid()
         self._closed = False
-        self.generation = 0
+        self.forgetters: list[Callable[[], None]] = []
         self.begin: Callable[[Reader, int], Transaction] = Transaction
         #: Changes that are being applied: an exception (Ctrl-C) may leave some of them undone, and then the next to
         #: take the writer's lock applies them again, which comes to the same.
@@ -122,8 +122,7 @@ class MemoryEngine:
             reader.changes = transaction
             result = fn(transaction)
             reader.changes = Changes()  # what a layer above the engine still adds may follow from what was written
-            transaction.finish()
-            if transaction:
+            if transaction.finish():
                 self._counts = self._counted(transaction)
                 self._applying = transaction
                 self._apply(transaction)
@@ -178,7 +177,8 @@ class MemoryEngine:
         """A commit was interrupted while it was applied: apply it again, to sorted tables made anew."""
         for space, table in enumerate(self._tables):
             self._tables[space] = SortedDict(dict(dict.items(table)))
-        self.generation += 1
+        for forget in self.forgetters:
+            forget()
         self._apply(changes)
 
     def read(self, fn: Callable[[_Tables], T]) -> T:

@@ -49,9 +49,9 @@ from tenure.storage.records.jobs import (
     encode_plain_job,
     encode_plain_jobs,
     job_fields,
+    job_or_damage,
     job_rows,
     join_parts,
-    pack_job,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -73,7 +73,6 @@ from tenure.storage.records.journal import (
     pack_event_head,
     pack_event_middle,
     pack_event_text,
-    pack_lone_event,
     rebase_journal,
     split_ref,
 )
@@ -85,12 +84,9 @@ from tenure.storage.records.leases import (
     decode_lease_jobs,
     encode_claim,
     encode_lease,
-    encode_lease_job,
     encode_lease_jobs,
     encode_new_lease,
-    lease_fields,
     new_lease,
-    with_one_less,
 )
 from tenure.storage.records.segments import (
     NewSegment,
@@ -122,6 +118,7 @@ from tenure.storage.records.states import (
     seal_state,
     seal_states,
     state_fields,
+    state_or_damage,
     state_rows,
     with_last_event,
 )
@@ -226,7 +223,6 @@ __all__ = [
     "encode_journal",
     "encode_journal_row",
     "encode_lease",
-    "encode_lease_job",
     "encode_lease_jobs",
     "encode_load_runs",
     "encode_msgpack",
@@ -244,9 +240,9 @@ __all__ = [
     "event_ref",
     "event_sums",
     "job_fields",
+    "job_or_damage",
     "job_rows",
     "join_parts",
-    "lease_fields",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
@@ -255,8 +251,6 @@ __all__ = [
     "pack_event_head",
     "pack_event_middle",
     "pack_event_text",
-    "pack_job",
-    "pack_lone_event",
     "pack_state",
     "rebase_journal",
     "seal",
@@ -266,9 +260,9 @@ __all__ = [
     "split_parts",
     "split_ref",
     "state_fields",
+    "state_or_damage",
     "state_rows",
     "unpack_crc",
     "unseal",
     "with_last_event",
-    "with_one_less",
 ]

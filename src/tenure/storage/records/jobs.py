@@ -28,7 +28,7 @@ from tenure.storage.records.framing import (
 )
 
 _JOB = Struct(">BQHHII")  # version, created, parts, key bytes, headers bytes, payload bytes in all
-pack_job = _pack_job = _JOB.pack
+pack_job = _JOB.pack
 
 
 class JobRecord(NamedTuple):
@@ -45,7 +45,7 @@ class JobRecord(NamedTuple):
 
 def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
     """As `encode_job`, of a job that has a payload of one part and nothing else."""
-    body = _pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
+    body = pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
     return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
@@ -53,7 +53,7 @@ def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[byt
     """As `encode_plain_job`, of many: those of one length begin alike, and so do their checksums."""
     shared = {}
     for size in set(map(len, payloads)):
-        head = _pack_job(V1, created_at_ms, 0, 0, 0, size)
+        head = pack_job(V1, created_at_ms, 0, 0, 0, size)
         shared[size] = (Struct(f">{len(head)}s{size}sI").pack, head, crc32(head))
     summed = crc32 if max(shared, default=0) <= LONG else crc32_held
     if len(shared) == 1:
@@ -95,7 +95,8 @@ JobFields = tuple[Any, ...]
 def job_fields(value: bytes, job: bytes) -> JobFields:
     """The fields that `decode_job` returns, as a plain tuple, which is quicker to make."""
     body = value[:-4]
-    if len(body) < _JOB_BYTES or crc32_held(body) != unpack_crc(value, len(body))[0]:
+    size = len(body)
+    if size < _JOB_BYTES or (crc32(body) if size <= LONG else crc32_held(body)) != unpack_crc(value, size)[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
     if version not in (V1, V2):
@@ -145,10 +146,11 @@ def _of_size(size: int) -> tuple[Any, Any, Any]:
 
 def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[JobRecord | Corrupt]:
     """As `decode_job`, of many that have to be there: damage is an answer for the job it befell."""
-    return list(map(_decode_or_damage, values, jobs))
+    return list(map(job_or_damage, values, jobs))
 
 
-def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> JobRecord | Corrupt:
+def job_or_damage(value: bytes | Corrupt | None, job: bytes) -> JobRecord | Corrupt:
+    """As `decode_job`, of a row that may not be there, or that could not be read; damage is an answer."""
     if type(value) is bytes:
         try:
             return new_tuple(JobRecord, job_fields(value, job))

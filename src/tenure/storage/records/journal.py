@@ -34,9 +34,6 @@ pack_event = Struct(
 #: Of jobs that are alike: head, job, lease to at, previous, text reference.
 pack_alike_event = Struct(">8s16s40sQ8s").pack
 
-#: A journal row of one event: the row's header, the event's head, and its other fields; a tail of text and a CRC follow.
-pack_lone_event = Struct(">BBHQQ8s16s16sQIIQQII").pack
-
 
 class EventRecord(NamedTuple):
     change: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tenure.storage.checksum import crc32
 from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
@@ -12,7 +12,7 @@ from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack
 _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack
 _unpack_lease = _LEASE.unpack_from
-_LEASE_BYTES = _LEASE.size + 4
+_LEASE_BODY, _LEASE_BYTES = _LEASE.size, _LEASE.size + 4
 
 
 class LeaseRecord(NamedTuple):
@@ -46,22 +46,10 @@ def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, 
     return body + pack_crc(crc32(body))
 
 
-def with_one_less(value: bytes) -> bytes:
-    """The lease's row with one open job less. Requires: the caller has checked the row."""
-    version, expires, granted, given, still_open, lost, claim, worker = _unpack_lease(value)
-    body = _pack_lease(version, expires, granted, given, still_open - 1, lost, claim, worker)
-    return body + pack_crc(crc32(body))
-
-
-def lease_fields(value: bytes, lease: bytes) -> tuple[Any, ...]:
-    """The fields that `decode_lease` returns, as a plain tuple, which is quicker to make."""
-    if len(value) == _LEASE_BYTES and crc32(value[:-4]) == unpack_crc(value, _LEASE_BYTES - 4)[0] and value[0] == V1:
-        return _unpack_lease(value)
-    raise damaged(f"lease {lease.hex()}", value)
-
-
 def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
-    return new_tuple(LeaseRecord, lease_fields(value, lease))
+    if len(value) == _LEASE_BYTES and value[0] == V1 and unpack_crc(value, _LEASE_BODY)[0] == crc32(value[:-4]):
+        return new_tuple(LeaseRecord, _unpack_lease(value))
+    raise damaged(f"lease {lease.hex()}", value)
 
 
 _LEASE_JOB = Struct(">16sQ")
@@ -75,12 +63,6 @@ def encode_lease_jobs(jobs: Sequence[bytes], tokens: Sequence[int]) -> bytes:
         token = _pack_token(tokens[0])  # as in most claims: then no step of Python is made for each
         return seal(b"".join((V1_BYTE, token.join(jobs), token)))
     return seal(V1_BYTE + b"".join(map(_LEASE_JOB.pack, jobs, tokens)))
-
-
-def encode_lease_job(job: bytes, token: int) -> bytes:
-    """As `encode_lease_jobs`, of one."""
-    body = V1_BYTE + _LEASE_JOB.pack(job, token)
-    return body + pack_crc(crc32(body))
 
 
 def decode_lease_jobs(value: bytes, lease: bytes) -> list[tuple[bytes, int]]:

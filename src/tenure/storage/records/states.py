@@ -114,11 +114,12 @@ def decode_states(
     """As `decode_state`, of many: damage is an answer for the job it befell."""
     rows = state_rows(values) if len(values) > 1 else None
     if rows is None:
-        return list(map(_decode_or_damage, values, jobs))
+        return list(map(state_or_damage, values, jobs))
     return list(map(new_tuple, repeat(StateRecord), rows))
 
 
-def _decode_or_damage(value: bytes | Corrupt | None, job: bytes) -> StateRecord | Corrupt | None:
+def state_or_damage(value: bytes | Corrupt | None, job: bytes) -> StateRecord | Corrupt | None:
+    """As `decode_state`, of a row that may not be there, or that could not be read; damage is an answer."""
     if type(value) is bytes:
         if len(value) == STATE_BYTES and value[0] == V1 and unpack_crc(value, _STATE_BODY)[0] == crc32(value[:-4]):
             return new_tuple(StateRecord, _unpack_state(value))

@@ -24,8 +24,8 @@ class SegmentedEngine:
         self.inner = inner
         self.remarks = inner.remarks
         self._segments = SegmentMemory(there=inner.read(has_segments))
-        #: The inner engine's generation that the memory above belongs to.
-        self._of_generation = inner.generation
+        self.forgetters = inner.forgetters
+        self.forgetters.append(self._forget)
         # The inner engine makes our transactions: each is one object, not one around another.
         inner.begin = self._begin
         self.transact = inner.transact
@@ -72,26 +72,21 @@ class SegmentedEngine:
     def alone(self) -> bool:
         return self.inner.alone
 
-    @property
-    def generation(self) -> int:
-        return self.inner.generation
-
     def _begin(self, reader: Reader, next_commit: int) -> Transaction:
         """Requires: the writer's lock is held."""
-        if self.inner.generation != self._of_generation:
-            self._forget()
-        return SegmentedTransaction(reader, next_commit, self._segments)
+        transaction = SegmentedTransaction(reader, next_commit)
+        transaction.memory = self._segments
+        if self._segments.there:
+            transaction.read_segments()
+        return transaction
 
     def _forget(self) -> None:
         """A commit was interrupted: what is remembered of segments may not be what is stored."""
         self._segments.there = True  # looking for a segment in vain is cheap
         self._segments.recent.clear()
-        self._of_generation = self.inner.generation
 
     def read(self, fn: Callable[[Reader], T]) -> T:
         def run(reader: Reader) -> T:
-            if self.inner.generation != self._of_generation:
-                self._forget()
             return fn(SegmentedReader(reader, self._segments.there, self._segments.recent))
 
         return self.inner.read(run)

@@ -36,8 +36,7 @@ _RECENT = 128
 class RecentBodies:
     """What never changes about the newest segments, in memory: most are claimed and settled soon after they were made.
 
-    Two generations: when the younger is full, the older is dropped. Under the writer's lock, as `storage.recent_rows`
-    is.
+    Two generations: when the younger is full, the older is dropped. Under the writer's lock.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
-from tenure.storage.engine import Reader, Space, Transaction
+from tenure.storage.engine import Space, Transaction
 from tenure.storage.keyspace import JOBS, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, queue_of, ready_from
 from tenure.storage.records import (
     NewSegment,
@@ -92,22 +92,24 @@ class _Work:
 class SegmentedTransaction(Transaction):
     """`storage.transaction.Transaction` whose jobs may be kept together."""
 
-    __slots__ = ("_memory", "_segments", "_stored", "_there", "_work")
-
     #: Jobs in a segment: fewer are no cheaper than their rows, more are read in vain by a claim of a few; a claim of a
     #: hundred, as large as most are, takes it whole. There is a bit for 128. And their bytes.
     LEAST = 8
     MOST = 100
     MOST_BYTES = 64 * 1024
 
-    def __init__(self, reader: Reader, next_commit: int, memory: SegmentMemory) -> None:
-        self._memory, self._there = memory, memory.there
-        self._work: _Work | None = None
-        if memory.there:
-            #: Keys seen to be stored as rows: their jobs are in no segment.
-            self._stored: set[bytes] = set()
-            self._segments = reader = SegmentedReader(reader, True, memory.recent, self._stored)
-        super().__init__(reader, next_commit)
+    memory: SegmentMemory
+    #: Whether there may be segments; if so, what reads them.
+    _there = False
+    _segments: SegmentedReader
+    #: Keys seen to be stored as rows: their jobs are in no segment.
+    _stored: set[bytes]
+    _work: _Work | None = None
+
+    def read_segments(self) -> None:
+        """Look into segments as well. Called before anything is read, if there may be any."""
+        self._there, self._stored = True, set()
+        self.reader = self._segments = SegmentedReader(self.reader, True, self.memory.recent, self._stored)
 
     @property
     def _todo(self) -> _Work:
@@ -132,7 +134,7 @@ class SegmentedTransaction(Transaction):
         last_event: int,
     ) -> bool:
         each = min(self.MOST, self.MOST_BYTES // (max(map(len, payloads)) + 1))
-        if each < self.LEAST or len(jobs) < self.LEAST or not self._memory.use.worthwhile(prefix):
+        if each < self.LEAST or len(jobs) < self.LEAST or not self.memory.use.worthwhile(prefix):
             return False
         if self._there and not self._vacant(prefix + jobs[0], prefix + jobs[-1]):
             return False
@@ -185,7 +187,7 @@ class SegmentedTransaction(Transaction):
         todo.writes.append((SEGMENT_READY, segment.mark, None))
         if count == segment.count and isinstance(places, range):
             # It will be settled soon, and was perhaps made long ago.
-            self.on_written.append(lambda: self._memory.recent.put(segment.key, segment.body))
+            self.when_written(lambda: self.memory.recent.put(segment.key, segment.body))
             self._put_state(segment.key, segment, leased._replace(last_event=last_event - places[0]), places)
             return
         # Copied: events of the jobs of a segment stand side by side, and the rest has had other ones.
@@ -229,7 +231,7 @@ class SegmentedTransaction(Transaction):
     def drop_together(self, segment: StoredSegment) -> None:
         # Its jobs were held, so it has no mark among those that wait.
         self._todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
-        self._memory.use.ended_whole(segment.prefix)
+        self.memory.use.ended_whole(segment.prefix)
 
     def break_up(self, key: bytes) -> bool:
         self._todo.broken.setdefault(key, set())
@@ -258,26 +260,28 @@ class SegmentedTransaction(Transaction):
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """Add to the changes what they mean for segments."""
         if self._there:
             self._take_out_written()
-        work = self._work
-        if work is None:
-            return
+        if self._work is not None:
+            self._write_out(self._work)
+        return bool(self.writes or self)
+
+    def _write_out(self, work: _Work) -> None:
         for key, (segment, written) in work.apart.items():
             self._take_out(segment, written, whole=key in work.whole)
         for prefix in work.queues:
-            self._memory.use.taken_apart(prefix)
+            self.memory.use.taken_apart(prefix)
         for key, written_jobs in work.broken.items():
             self._write_remains(key, written_jobs)
-        writes, recent = self.writes, self._memory.recent
+        writes, recent = self.writes, self.memory.recent
         for key, body in work.bodies:
             writes.append((SEGMENTS, key, body.encode()))
         if work.bodies:
             # Before they are written: a segment that is looked for in vain costs a look, one that is not is lost.
-            self._memory.there = True
-            self.on_written.append(lambda: recent.put_many(work.bodies))
+            self.memory.there = True
+            self.when_written(lambda: recent.put_many(work.bodies))
         for write in work.writes:
             writes.append(write)
             if write[0] == SEGMENTS and write[2] is None:

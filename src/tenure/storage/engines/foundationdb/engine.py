@@ -73,7 +73,6 @@ class FoundationEngine:
     loader = None
     group_commit = None
     alone = False
-    generation = 0  # nothing is kept in memory: others write too
     remarks: tuple[str, ...] = ()
 
     def __init__(
@@ -110,6 +109,7 @@ class FoundationEngine:
         self._owner = os.getpid()
         self._closed = False
         self.retried: Callable[[str], None] = lambda why: None
+        self.forgetters: list[Callable[[], None]] = []
         self.begin: Callable[[Reader, int], Transaction] = self._begin
         self.spread = Spread()
         self._commits = 0

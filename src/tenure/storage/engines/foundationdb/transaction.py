@@ -22,7 +22,6 @@ _INBOX_PIECE = 90_000
 
 
 class FoundationTransaction(Transaction):
-    __slots__ = ("_held", "_versions_per_ms", "rows", "spread")
     holds_leases = True
 
     def __init__(self, rows: Rows, transaction: int, spread: int, versions_per_ms: int) -> None:

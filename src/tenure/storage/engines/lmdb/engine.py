@@ -63,7 +63,7 @@ class LmdbEngine:
         self._owner = os.getpid()
         self.retried: Callable[[str], None] = lambda why: None
         self.begin: Callable[[Reader, int], Transaction] = Transaction
-        self.generation = 0  # nothing is kept in memory: others write too
+        self.forgetters: list[Callable[[], None]] = []
         self.loader = None
         self.group_commit = None
         self._rested = time.monotonic()

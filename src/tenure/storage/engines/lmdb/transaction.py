@@ -14,8 +14,6 @@ _FEW = 4  # fewer puts than this are not worth a cursor
 class LmdbTransaction(Transaction):
     """A transaction of one caller inside the LMDB transaction of a group."""
 
-    __slots__ = ("_dbs", "_last", "_rows", "_txn")
-
     def __init__(self, rows: Rows, last: dict[Space, int]) -> None:
         """`last` is the group's: the journal's last number, once it is known."""
         if JOURNAL not in last:

@@ -9,8 +9,8 @@ What the driver would get wrong is kept here:
 - scans by the raw iterator, whose `status` is looked at (the convenient ones end early on damage, silently);
 - no `Snapshot` scans (they show later writes): a snapshot is an iterator a space, opened under the lock;
 - a damaged log tail is dropped on opening: `DurableWatermark` tells, and the store refuses to serve;
-- rows that are read again soon after they were written are kept in memory for that (`RecentRows`);
-- scans of a front start where it was last seen to begin (`Heads`), not at a million tombstones;
+- rows that are read again soon after they were written are kept in memory for that (`memory.Memory`);
+- scans of a front start where it was last seen to begin (`ScanHeads`), not at a million tombstones;
 - after a failed sync every write fails: the engine stops, and says so.
 """
 

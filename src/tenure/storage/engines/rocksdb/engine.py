@@ -22,7 +22,7 @@ from tenure.storage.engines.rocksdb import fork_exit
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
 from tenure.storage.engines.rocksdb.log_rotation import LogRotation
-from tenure.storage.engines.rocksdb.memory import Memory
+from tenure.storage.engines.rocksdb.memory import RECENT_BYTES, Memory
 from tenure.storage.engines.rocksdb.opening import Mode, translated
 from tenure.storage.engines.rocksdb.reader import CheckedReader, RocksReader
 from tenure.storage.engines.rocksdb.recovery import Recovered, may_pass, recover
@@ -61,8 +61,7 @@ class RocksEngine:
         if not existed:
             fork_exit.refuse_inherited_pool()  # before anything is made; a store that is there may be joined instead
         folder.lock(listens=listens)
-        #: Changes whenever memory was thrown away (`storage.engine.Engine.generation`).
-        self.generation = 0
+        self.forgetters: list[Callable[[], None]] = []
         self._writer = WriterLock()
         try:
             self._recovery = (boot_id, cache_capacity, mode)
@@ -85,7 +84,6 @@ class RocksEngine:
         self._sync_lock = threading.RLock()
         #: When to try to open the database anew after a failed write; None: it must not be.
         self._try_again: float | None = None
-        self._version = 0
         self._owner = os.getpid()
         self._stopped: TenureError | None = None
         self.group_commit = GroupCommit(self._sync, grouped=durability == "disk", interval=sync_interval)
@@ -101,7 +99,8 @@ class RocksEngine:
         self.loader = RocksLoader(self)
         renewed_after_fork(self, Layer.STORAGE)
         closed_at_exit(self, Layer.STORAGE)
-        self._note_writes = durability != "disk"
+        #: Whether a verb waits until its commit is on disk; else the watermark notes what was written.
+        self._waits = durability == "disk"
 
     def _attach(self, found: Recovered) -> None:
         """Take a database that was just opened, and begin what is kept in memory beside it."""
@@ -114,16 +113,21 @@ class RocksEngine:
             self._reader: RocksReader = CheckedReader(self._tables, self._memory, self._writer)
         else:
             self._reader = RocksReader(self._tables, self._memory)
-        #: By space: its handle, and what the memory learns of a row that is put or deleted there.
-        self._spaces = [(handle, *self._memory.learners(space)) for space, handle in enumerate(self._handles)]
+        #: By space: its handle, its recent rows, and what else of the memory learns of a row that is put or deleted there.
+        self._spaces = [
+            (handle, self._memory.recent[space], self._memory.learner(space))
+            for space, handle in enumerate(self._handles)
+        ]
+        #: Bytes written since the last housekeeping, and how many call for it.
+        self._untidy = 0
+        self._tidy_at = min(RECENT_BYTES // 8, self._log.limit)
         #: Set while memory and database may differ: an exception in between leaves it set, and the next to take the
         #: writer's lock reads the memory again.
         self._unsure = False
-        self.generation += 1
         last = self._last_commit()
         self._next_commit = last + 1
-        #: The journal's last row, written and known durable; the log's sequence number goes with them in the watermark.
-        self._durable = self._written = last
+        #: The journal's last row that is known durable; the log's sequence number goes with it in the watermark.
+        self._durable = last
         self._synced_to = self._sequence
 
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,8 +142,7 @@ class RocksEngine:
                 self._attend()
             transaction = self.begin(self._reader, self._next_commit)
             result = fn(transaction)
-            transaction.finish()
-            version = self.apply(transaction) if transaction else 0
+            version = self.apply(transaction) if transaction.finish() else 0
         if version:
             self.group_commit.wait(version)
         return result
@@ -169,7 +172,7 @@ class RocksEngine:
             return snapshot
 
     def version(self) -> int:
-        return self._version
+        return self.group_commit.applied_to
 
     def durable(self) -> int | None:
         return self._durable if self.group_commit.grouped else None
@@ -302,19 +305,24 @@ class RocksEngine:
         for remember in changes.on_written:
             remember()
         self._next_commit = number
-        self._written = number - 1
         self._sequence = sequence = self._db.latest_sequence_number()
-        if self._note_writes:
+        if not self._waits:
             self._watermark.note_written(sequence)
-        self._version = version = self._version + 1
+        self.group_commit.applied_to = version = self.group_commit.applied_to + 1
         self._unsure = False
-        waited_for = self.group_commit.applied(version)
-        self._rotate_log(size)
-        return waited_for
+        self._untidy += size
+        if self._untidy >= self._tidy_at:
+            self._tidy()
+        return version if self._waits else 0
 
-    def _rotate_log(self, size: int) -> None:
-        """Start a new log if this one is long. A failure stops the engine, as that of any write."""
+    def _tidy(self) -> None:
+        """Once in a while: drop old rows from memory, and start a new log if this one is long.
+
+        A failure stops the engine, as that of any write.
+        """
+        size, self._untidy = self._untidy, 0
         try:
+            self._memory.wrote(size)
             self._log.wrote(size)
         except TenureError:
             raise
@@ -324,32 +332,31 @@ class RocksEngine:
 
     def _fill(self, batch: WriteBatch, changes: Changes) -> int:
         """Put the changes into a batch, and into the memory beside the database. Returns the journal's next number."""
-        put, delete, spaces = batch.put, batch.delete, self._spaces
+        put, delete, spaces, memory = batch.put, batch.delete, self._spaces, self._memory
         for space, begin, end in changes.ranges:
-            self._memory.delete_range(space, begin, end)
+            memory.delete_range(space, begin, end)
             batch.delete_range(begin, end, self._handles[space])
         for space, key, value in changes.writes:
-            handle, learn_put, learn_delete = spaces[space]
+            handle, recent, learn = spaces[space]
             if value is None:
                 delete(key, handle)
-                if learn_delete is not None:
-                    learn_delete(key)
+                if recent is not None:
+                    recent.pop(key, None)
             else:
                 put(key, value, handle)
-                if learn_put is not None:
-                    learn_put(key, value)
-        counts, handle = self._memory.counts, self._handles[COUNTERS]
+                if recent is not None:
+                    recent[key] = value
+            if learn is not None:
+                learn(key, value)
+        counts, handle = memory.counts, spaces[COUNTERS][0]
         for key, delta in changes.adds.items():
-            count = counts.get(key)
-            if count is None:
-                count = decode_count(self._tables[COUNTERS].get(key))
-            counts[key] = count = count + delta
+            if key not in counts:
+                counts[key] = decode_count(self._tables[COUNTERS].get(key))
+            counts[key] = count = counts[key] + delta
             put(key, encode_count(count), handle)
-        number, handle = self._next_commit, self._handles[JOURNAL]
+        number, handle = self._next_commit, spaces[JOURNAL][0]
         for row in changes.journal:
-            key = commit(number)
-            put(key, row, handle)
-            self._memory.heads.put(JOURNAL, key)
+            put(commit(number), row, handle)
             number += 1
         return number
 
@@ -361,11 +368,10 @@ class RocksEngine:
             return
         self._memory.forget()
         self._next_commit = self._last_commit() + 1
-        self._written = self._next_commit - 1
         self._sequence = self._db.latest_sequence_number()
-        self.group_commit.applied(self._version + 1)
-        self._version += 1
-        self.generation += 1
+        self.group_commit.applied_to += 1
+        for forget in self.forgetters:
+            forget()
         self._unsure = False
 
     def _sync(self) -> None:
@@ -373,7 +379,7 @@ class RocksEngine:
         with self._sync_lock:
             if "_db" not in self.__dict__ or (self._stopped and not isinstance(self._stopped, StoreClosed)):
                 raise Unavailable(str(self._stopped))
-            written, sequence = self._written, self._sequence
+            written, sequence = self._next_commit - 1, self._sequence
             try:
                 self._folder.verify()
                 self._db.flush_wal(True)
@@ -383,7 +389,7 @@ class RocksEngine:
                 raise Unavailable(str(self._stopped)) from None
             self._durable = max(self._durable, written)
             self._synced_to = max(self._synced_to, sequence)
-            self._watermark.note(max(self._sequence, self._synced_to) if self._note_writes else 0, self._synced_to)
+            self._watermark.note(0 if self._waits else max(self._sequence, self._synced_to), self._synced_to)
 
     def _stop(self, exc: Exception, *, again: bool = False) -> None:
         """After a failed write. The error is kept without the frames it came through, which hold the driver's objects.
@@ -442,6 +448,8 @@ class RocksEngine:
                 if self._try_again is not None:
                     self._try_again = now + _BETWEEN_TRIES
                 return False
+            for forget in self.forgetters:
+                forget()
             self._stopped = self._try_again = None
         self.group_commit.renew()
         return True

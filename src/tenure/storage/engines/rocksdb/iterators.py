@@ -114,7 +114,7 @@ def here(iterator: Any, front: Front) -> bytes:
     if iterator.valid():
         key: bytes = iterator.key()
         return key
-    return front.end
+    return front.emptied
 
 
 def check_status(iterator: Any) -> None:

@@ -26,7 +26,7 @@ class LogRotation:
 
     def __init__(self, tables: Sequence[Rdict], sync: Callable[[], None], mode: str) -> None:
         """`sync` makes all that was written durable."""
-        self._limit = LOG_BYTES[mode]
+        self.limit = LOG_BYTES[mode]
         self._tables = tables
         self._sync = sync
         self._bytes = 0
@@ -37,7 +37,7 @@ class LogRotation:
         Raises what `sync` and the driver raise; the bytes are written all the same.
         """
         self._bytes += size
-        if self._bytes >= self._limit:
+        if self._bytes >= self.limit:
             self.rotate()
 
     def rotate(self) -> None:

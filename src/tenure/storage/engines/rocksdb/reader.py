@@ -39,13 +39,12 @@ class RocksReader:
         self._tables = tables
         self._recent = memory.recent
         self._heads = memory.heads
-        self._fronts = memory.heads.fronts
         self._bounds: dict[bytes, Any] = {}
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         recent = self._recent[space]
         if recent is not None:
-            kept = recent.young.get(key) or recent.old.get(key)
+            kept = recent.get(key)
             if kept is not None:
                 return kept
         try:
@@ -60,7 +59,7 @@ class RocksReader:
             if recent is None:
                 values: Any = self._tables[space].get(list(keys))
             else:
-                values = recent.find(keys)
+                values = list(map(recent.get, keys))
                 if None in values:
                     missing = [index for index, value in enumerate(values) if value is None]
                     stored = self._stored(space, [keys[index] for index in missing])
@@ -82,7 +81,8 @@ class RocksReader:
     ) -> list[Row]:
         if reverse:
             return backward(self._tables[space].iter(), begin, end, limit)
-        front = self._heads.front(space, begin)
+        heads = self._heads[space]
+        front = None if heads is None else heads.front(begin)
         if front is None or end > front.end:
             return forward(self._tables[space].iter(until(end)), begin, end, limit)
         if front.head >= end or limit <= 0:
@@ -98,8 +98,8 @@ class RocksReader:
     ) -> list[bytes]:
         if reverse:
             return [key for key, _ in backward(self._tables[space].iter(), begin, end, limit)]
-        fronts = self._fronts.get(space)
-        front = None if fronts is None else fronts.get(begin) or self._heads.front(space, begin)
+        heads = self._heads[space]
+        front = None if heads is None else heads.fronts.get(begin) or heads.front(begin)
         if front is None or end > front.end:
             return forward_keys(self._tables[space].iter(until(end)), begin, end, limit)
         if front.head >= end or limit <= 0:
@@ -123,7 +123,7 @@ class RocksReader:
         """The first keys, all of which were read ahead."""
         ahead = front.ahead
         if not ahead:
-            front.head = front.end
+            front.head = front.emptied
             return []
         front.head = ahead[0]
         keys = ahead[:limit]
@@ -137,7 +137,7 @@ class RocksReader:
         iterator.seek(front.head)
         if not iterator.valid():
             check_status(iterator)
-            front.head = front.end
+            front.head = front.emptied
             front.whole = space == READY
             return []
         key: bytes = iterator.key()
