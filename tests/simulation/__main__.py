@@ -1,6 +1,6 @@
 """`make simulate`: many histories, on all cores; the first that fails is shrunk, told, and can be replayed.
 
-python -m tests.simulation --histories 20000
+python -m tests.simulation --histories 2000
 python -m tests.simulation --seconds 120
 python -m tests.simulation --seed 17                       one history, told
 python -m tests.simulation --seed 17 --steps 3,8,41        … of these steps only
