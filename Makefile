@@ -9,6 +9,7 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers-installed
+DOCS  := $(VENV)/.docs-installed
 ARGS  ?=
 
 # -qq: errors only. A machine's own pip configuration may name places that do not exist, and pip warns about each.
@@ -20,7 +21,7 @@ DJANGO := .venv-django/.installed
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup installed servers demo test test-crash simulate proof proof-full check check-format check-lint check-types check-imports format release-check bench bench-full lock clean
+.PHONY: help setup installed servers demo test test-crash simulate proof proof-full check check-format check-lint check-types check-imports format docs release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +81,15 @@ format: installed ## format, and fix what lint can fix
 	@$(PY) -m ruff format $(CHECKED)
 	@$(PY) -m ruff check --fix $(CHECKED)
 
+docs: $(DOCS) ## build the documentation site into build/site: strict, dead links are errors
+	@mkdir -p build; NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict >build/docs.log 2>&1 || { grep -v '^INFO' build/docs.log >&2; exit 1; }
+	@echo "build/site/index.html"
+
+$(DOCS): requirements/docs.txt | $(STAMP)
+	@echo "Installing the site's tools ..."
+	@$(PIP_INSTALL) --require-hashes -r requirements/docs.txt
+	@touch $@
+
 release-check: installed ## build wheel and sdist into dist/, and use the wheel in a new environment
 	@$(PY) tools/release_check.py
 
@@ -105,6 +115,7 @@ lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest 
 	@$(COMPILE) --output-file requirements/base.txt pyproject.toml
 	@$(COMPILE) --all-extras --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
+	@$(COMPILE) --extra server --constraint requirements/dev.txt --output-file requirements/container.txt pyproject.toml requirements/container.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
 	@[ ! -e $(DJANGO) ] || CUSTOM_COMPILE_COMMAND="make lock" .venv-django/bin/python -m piptools compile $(COMPILE_OPTIONS) --output-file requirements/django.txt pyproject.toml requirements/django.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }

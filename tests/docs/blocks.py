@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +16,7 @@ DOCUMENTS = sorted(
         README,
         ROOT / "CONTRIBUTING.md",
         ROOT / "SECURITY.md",
-        *DOCS.glob("*.md"),
-        *(DOCS / "adr").glob("*.md"),
-        *(DOCS / "internals").glob("*.md"),
+        *DOCS.rglob("*.md"),
     ]
 )
 
@@ -32,6 +31,8 @@ class Block(NamedTuple):
     marks: frozenset[str]
     body: str
     line: int
+    #: Why no test runs it: `not-run="reason"`.
+    reason: str = ""
 
 
 def name_of(document: Path) -> str:
@@ -41,8 +42,10 @@ def name_of(document: Path) -> str:
 def blocks(document: Path) -> Iterator[Block]:
     text = document.read_text()
     for found in _FENCE.finditer(text):
-        language, *marks = found["info"].split() or [""]
-        yield Block(language, frozenset(marks), found["body"], text.count("\n", 0, found.start("body")) + 1)
+        language, *marks = shlex.split(found["info"]) or [""]
+        reason = next((mark.removeprefix("not-run=") for mark in marks if mark.startswith("not-run=")), "")
+        line = text.count("\n", 0, found.start("body")) + 1
+        yield Block(language, frozenset(marks), found["body"], line, reason)
 
 
 def prose(document: Path) -> str:

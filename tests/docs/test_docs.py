@@ -18,7 +18,7 @@ from tenure.cli.command import EXIT_CODES
 from tenure.model.lifecycle import TRANSITIONS, Change, State
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
-from tests.docs.blocks import DOCS, DOCUMENTS, anchors, blocks, links, name_of, table, tables
+from tests.docs.blocks import DOCS, DOCUMENTS, README, anchors, blocks, links, name_of, table, tables
 from tests.docs.transitions import moved
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -65,8 +65,44 @@ def test_examples_run(document: Path, block: Any, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile("\n" * (block.line - 1) + block.body, str(document), "exec"), names)
-    if "store" in names:
-        names["store"].close()
+    for name in ("store", "app"):
+        if name in names:
+            names[name].close()
+
+
+def test_every_block_of_python_is_run_or_says_why_not():
+    """Blocks with the marks `tasks` and `spark` are README's, and run by tests of their own."""
+    elsewhere = {"tasks", "spark"}
+    for document in DOCUMENTS:
+        for block in blocks(document):
+            if block.language == "python" and document != README:
+                known = {"run"} & block.marks or elsewhere & block.marks or block.reason
+                assert known, f"{name_of(document)}:{block.line} is neither run nor says why not"
+
+
+LINES = [
+    (f"{name_of(document)}:{block.line}", line)
+    for document in DOCUMENTS
+    for block in blocks(document)
+    if block.language == "console"
+    for line in block.body.splitlines()
+    if line.startswith("$ ") and "tenure " in line
+]
+
+
+@pytest.mark.parametrize(("place", "line"), LINES, ids=[f"{place} {line[:40]}" for place, line in LINES])
+def test_shell_lines_are_what_the_command_line_takes(place: str, line: str):
+    """Parsed by the commands themselves, not run: most of them need a store, a server or a terminal of their own."""
+    from tests.cli.test_help import FAMILIES, commands_in, found, runs_here
+
+    for words in commands_in(line.removeprefix("$ ").split("  #")[0].rstrip(" &")):
+        if not words or words[0].startswith("-"):
+            continue
+        family = words[0] in FAMILIES
+        named, rest = (" ".join(words[:2]), words[2:]) if family else (words[0], words[1:])
+        if runs_here(words):
+            with found(named).make_context(named, [word for word in rest if word not in (">", "<")]):
+                pass
 
 
 def test_the_index_knows_every_document():
@@ -311,7 +347,7 @@ def test_numbers_that_are_stored():
 
 def test_the_formats_of_the_examples_are_the_stored_ones():
     """The numpy example is not run, since numpy is not needed here: its columns are compared with the struct's."""
-    plain = [block.body for block in blocks(KEYSPACE) if block.language == "python" and not block.marks]
+    plain = [block.body for block in blocks(KEYSPACE) if block.language == "python" and block.reason]
     columns = ast.literal_eval(plain[0].removeprefix("EVENT = "))
     assert [name for name, _ in columns] == list(records.EventRecord._fields)
     sizes = [(int(kind.lstrip(">uV")), "bytes" if "V" in kind else "u") for _, kind in columns]

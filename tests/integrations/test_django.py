@@ -59,3 +59,20 @@ def test_the_backend(python: str, url: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr[-5000:]
     (ran,) = re.findall(r"^Ran (\d+) tests", done.stderr, re.MULTILINE)
     assert int(ran) > 20
+
+
+def test_the_shop(python: str, tmp_path: Path):
+    """examples/django_shop, as a person runs it."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("TENURE_", "DJANGO_"))}
+    command = [python, "-W", "error", str(ROOT / "examples" / "django_shop" / "manage.py")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=surroundings | {"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "order 18: sold out",
+        "jobs made of rows: 1",
+        "SUCCESSFUL - order 17 confirmed to ada@example.org",
+    ]
+    assert list(tmp_path.iterdir()) == []

@@ -62,7 +62,7 @@ def test_a_row_becomes_a_job_if_its_transaction_commits(database: UserDatabase, 
 def test_a_job_has_all_that_was_asked_for(database: UserDatabase, table: OutboxTable, store: Store):
     job = NewJob(
         b"\x00\xff", delay=3600, priority=7, key="order-17", max_attempts=3, ttl=timedelta(days=2),
-        headers={"trace": "é"},
+        headers={"trace": "é"}, group="customer-17",
     )  # fmt: skip
     with closing(database.connect()) as connection:
         assert outbox.add(connection, "emails", job, tenant="acme") == "order-17"
@@ -71,6 +71,7 @@ def test_a_job_has_all_that_was_asked_for(database: UserDatabase, table: OutboxT
     (found,) = store.queue("emails", "acme").list("scheduled").jobs
     assert (found.payload, found.priority, found.key, found.max_attempts) == (b"\x00\xff", 7, "order-17", 3)
     assert found.headers == {"trace": "é"}
+    assert found.group == "customer-17"
     assert 3_500_000 < found.visible_at_ms - found.created_at_ms <= 3_600_000
 
 
@@ -93,7 +94,12 @@ def test_a_task_is_called_through_the_outbox(database: UserDatabase, table: Outb
 
 def test_what_no_store_would_take_is_refused_where_it_is_added(database: UserDatabase, table: OutboxTable):
     with closing(database.connect()) as connection:
-        for queue, job in (("no such name!", b"x"), ("emails", NewJob(b"x", priority=10)), ("emails", "text")):
+        for queue, job in (
+            ("no such name!", b"x"),
+            ("emails", NewJob(b"x", priority=10)),
+            ("emails", NewJob(b"x", queue="other")),
+            ("emails", "text"),
+        ):
             with pytest.raises(InvalidArgument):
                 outbox.add(connection, queue, job)  # type: ignore[arg-type]  # text is what is tried
         with pytest.raises(TooLarge):

@@ -98,6 +98,21 @@ def test_mails_from_fastapi(tmp_path: Path):
         assert client.post("/mails", json=hello | {"subject": "x" * 201}).status_code == 422
 
 
+def test_the_crawler(tmp_path: Path):
+    assert run("crawler", tmp_path) == [
+        "10 requests for 10 pages",
+        "10 requests for 10 pages",
+        "failed: 0",
+        "at most two pages of a host at once: True",
+    ]
+
+
+def test_the_word_count(tmp_path: Path):
+    """The handlers run in processes, and use the store that the app was told to use."""
+    (said,) = run("word_count", tmp_path)
+    assert re.fullmatch(r"8 texts, the three most frequent words occur \d+ times", said)
+
+
 def test_a_trace_goes_through_the_queue(tmp_path: Path):
     assert run("tracing", tmp_path) == [
         "POST /orders, below nothing",
@@ -114,7 +129,9 @@ def test_errors_reach_sentry(tmp_path: Path):
     ]
 
 
-@pytest.mark.parametrize("name", ["mail", "thumbnails", "report", "web", "tracing", "errors_to_sentry"])
+@pytest.mark.parametrize(
+    "name", ["mail", "thumbnails", "report", "web", "tracing", "errors_to_sentry", "crawler", "word_count"]
+)
 def test_the_commands_an_example_names_are_there(name: str):
     text = (ROOT / "examples" / f"{name}.py").read_text()
     (command,) = re.findall(r"tenure worker (\S+)(.*)$", text.split('"""')[1], re.MULTILINE)[:1]

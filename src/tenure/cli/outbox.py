@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -16,9 +16,12 @@ from tenure.cli.output import clean, plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, span
-from tenure.outbox import Relay, Sent, connect
-from tenure.outbox.schema import DEFAULT_TABLE
 
+if TYPE_CHECKING:
+    from tenure.outbox import OutboxTable, Sent
+
+#: As `tenure.outbox` has it, which is imported when a command of this file runs: the others need no SQL.
+DEFAULT_TABLE = "tenure_outbox"
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -36,6 +39,12 @@ def outbox() -> None:
 def _on_outbox(function: F) -> F:
     table = click.option("--table", default=DEFAULT_TABLE, show_default=True, help="The outbox's table.")
     return click.argument("database", metavar="DATABASE")(table(function))
+
+
+def connect(database: str, table: str) -> OutboxTable:
+    from tenure import outbox
+
+    return outbox.connect(database, table)
 
 
 @command(
@@ -81,6 +90,8 @@ def run(session: Session, database: str, table: str, once: bool, batch: int, pol
         session.store(create=True) as store,
         progress_bar(f"Sending {source.where}") as bar,
     ):
+        from tenure.outbox import Relay
+
         source.waiting()  # a missing table is an error now, not something to wait for
         relay = Relay(source, store, batch=batch, poll=poll, progress=bar)
         if once:

@@ -242,5 +242,5 @@ def _job_of(row: OutboxRow) -> NewJob:
         raise InvalidArgument(f"headers: {exc}") from None
     return NewJob(
         row.payload, at=row.visible_at, priority=row.priority, key=row.key, max_attempts=row.max_attempts, ttl=row.ttl,
-        headers=headers, on_conflict=checked_on_conflict(row.on_conflict),
+        headers=headers, on_conflict=checked_on_conflict(row.on_conflict), group=row.group,
     )  # fmt: skip

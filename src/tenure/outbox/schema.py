@@ -6,7 +6,7 @@ tenant, queue   you          where the job goes
 payload         you          its content
 key             you          its idempotency key; a random one, if you give none
 on_conflict     you          "error" or "keep": what becomes of a key that a job with another payload holds
-priority, max_attempts, ttl (seconds), headers (JSON), visible_at (Unix seconds)      as for `enqueue`
+priority, max_attempts, ttl (seconds), headers (JSON), visible_at (Unix seconds), job_group      as for `enqueue`
 written_at      database     Unix seconds
 sending_since   relay        when the row was first taken to be sent; empty: never
 sending_batch   relay        with which batch it was first taken
@@ -26,6 +26,7 @@ _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})
 #: What a writer gives, in this order.
 WRITTEN = (
     "tenant", "queue", "payload", "key", "on_conflict", "priority", "max_attempts", "ttl", "headers", "visible_at",
+    "job_group",
 )  # fmt: skip
 
 
@@ -94,6 +95,7 @@ def create_statement(dialect: Dialect, table: str) -> str:
     ttl {dialect.number},
     headers text,
     visible_at {dialect.number},
+    job_group text,
     written_at {dialect.number} NOT NULL DEFAULT {dialect.now},
     sending_since {dialect.number},
     sending_batch text,

@@ -32,10 +32,11 @@ class OutboxRow(NamedTuple):
     ttl: float | None
     headers: str | None
     visible_at: float | None
+    group: str | None
     age: float | None
 
 
-_TAKEN = "id, tenant, queue, payload, key, on_conflict, priority, max_attempts, ttl, headers, visible_at"
+_TAKEN = "id, tenant, queue, payload, key, on_conflict, priority, max_attempts, ttl, headers, visible_at, job_group"
 
 
 class Waiting(NamedTuple):

@@ -8,6 +8,8 @@ import uuid
 from contextlib import closing
 from typing import Any, ParamSpec, Protocol
 
+import msgspec
+
 from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument
 from tenure.model.job import NewJob
@@ -16,6 +18,10 @@ from tenure.model.request import job_request
 from tenure.outbox.schema import DEFAULT_TABLE, POSTGRES, SQLITE, WRITTEN, Dialect, create_statement, table_name
 
 P = ParamSpec("P")
+#: What of a job a row carries. Anything else is refused, not forgotten.
+_CARRIED = frozenset(
+    {"payload", "delay", "at", "priority", "key", "max_attempts", "ttl", "headers", "on_conflict", "group"}
+)
 
 
 class Connection(Protocol):
@@ -54,6 +60,9 @@ def add(
     """
     name = queue_name(queue, tenant)
     given = job if isinstance(job, NewJob) else NewJob(job)
+    for field in msgspec.structs.fields(NewJob):
+        if field.name not in _CARRIED and getattr(given, field.name) != field.default:
+            raise InvalidArgument(f"{field.name}= cannot go through an outbox: enqueue such a job directly")
     request = job_request(given)
     visible_at_ms = request.at_ms
     if request.delay_ms:
@@ -70,6 +79,7 @@ def add(
         None if request.ttl_ms is None else request.ttl_ms / 1000,
         json.dumps(dict(request.headers)) if request.headers else None,
         None if visible_at_ms is None else visible_at_ms / 1000,
+        request.group,
     )
     marks = ", ".join([_mark(connection)] * len(WRITTEN))
     _execute(connection, f"INSERT INTO {table_name(table)} ({', '.join(WRITTEN)}) VALUES ({marks})", values)  # noqa: S608 - the table's name is checked

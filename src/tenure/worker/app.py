@@ -75,6 +75,8 @@ class App:
         self._url = None if isinstance(store, Store) else None if store is None else os.fspath(store)
         self._given = store if isinstance(store, Store) else None
         self._options = options
+        #: The URL that `use` was given: the processes of a pool, which make the app anew, use it, too.
+        self.used: str | None = None
         self._opened: Store | None = None
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -101,7 +103,7 @@ class App:
         """Use another store than the app was made with: for command lines and tests. Closes the one it opened."""
         self.close()
         self._given = store if isinstance(store, Store) else None
-        self._url = None if isinstance(store, Store) else store
+        self._url = self.used = None if isinstance(store, Store) else store
 
     def close(self) -> None:
         """Close the store, if this app opened it. It is opened again when it is next used."""

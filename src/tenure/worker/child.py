@@ -1,6 +1,6 @@
 """A process of a pool: `python -m tenure.worker.child FD`. Runs one job after another in its main thread.
 
-It opens no store. The worker that started it claims, extends and settles; the child is sent one call after another
+It opens no store, unless a handler uses the app's. The worker that started it claims, extends and settles; the child is sent one call after another
 and answers each with its outcome. So it can be killed at any moment, and a handler that never releases the GIL stops
 no heartbeat.
 """
@@ -42,6 +42,8 @@ def main() -> None:
         from tenure.worker.app_loader import load_for_child
 
         app = load_for_child(setup.app)
+        if setup.store is not None:
+            app.use(setup.store)
     except BaseException as exc:  # noqa: BLE001 - whatever the user's module raised, the worker has to know it
         channel.send(Hello(os.getpid(), error_text(exc)))
         sys.exit(1)

@@ -23,6 +23,8 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=1):
     log_level: str | None = None
     log_format: str = "auto"
     served: tuple[str, ...] = ()
+    #: The store's URL, where the worker was given another than the app's own.
+    store: str | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -84,6 +84,7 @@ class BackendApp(App):
 
     def use(self, store: str | Store) -> None:
         self._opener.use(store)
+        self.used = self._opener.used
 
     def close(self) -> None:
         self._opener.close()

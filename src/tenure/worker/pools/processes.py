@@ -96,7 +96,7 @@ class ProcessPool:
         self._children: list[Child | None] = [None] * count
         self._stopping = threading.Event()
         path = [entry for entry in sys.path if entry]
-        self._setup = Setup(app_loader.reference_to(host.app), path, *_log_settings(), host.served)
+        self._setup = Setup(app_loader.reference_to(host.app), path, *_log_settings(), host.served, host.app.used)
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"tenure-slot-{index}", daemon=True)
             for index in range(count)
