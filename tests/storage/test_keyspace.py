@@ -141,7 +141,7 @@ def test_numbers_on_disk_do_not_move() -> None:
         "LEASE": 1, "TTL": 2, "RETENTION": 3, "DEDUP": 4, "CLAIM": 5, "WRITE": 6, "REQUEST": 7, "TURN": 8,
     }  # fmt: skip
     assert {name.name: int(name) for name in Counter} == {
-        "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4, "ENQUEUED": 5, "REMOVED": 6,
+        "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4, "ENQUEUED": 5, "REMOVED": 6, "BLOCKED": 10,
     }  # fmt: skip
     assert {kind.name: int(kind) for kind in Limit} == {
         "QUEUE_RATE": 1, "TENANT_RATE": 2, "TENANT_REQUESTS": 3,
