@@ -30,7 +30,8 @@ from tenure.storage.records import TurnRecord
 
 #: What one job adds to the virtual time of a sub-queue of weight 1.
 ONE_JOB = 1 << 20
-_PAGE = 16
+#: Sub-queues that are read at once, the first time and later: most claims are served by the first.
+_FIRST_PAGE, _PAGE = 2, 32
 
 
 class Status(IntEnum):
@@ -76,13 +77,14 @@ def in_turn(reader: Reader, scope: bytes, *, snapshot: bool = False) -> Iterator
     `snapshot`: takes no conflict with others who move places. The caller reads the place of each that it serves.
     """
     begin, end = keyspace.turn_range(scope)
+    page = _FIRST_PAGE
     while True:
-        keys = reader.keys(TURNS, begin, end, _PAGE, snapshot=snapshot)
+        keys = reader.keys(TURNS, begin, end, page, snapshot=snapshot)
         for key in keys:
             yield keyspace.split_turn(key)
-        if len(keys) < _PAGE:
+        if len(keys) < page:
             return
-        begin = keys[-1] + b"\0"
+        begin, page = keys[-1] + b"\0", _PAGE
 
 
 def served(record: TurnRecord, jobs: int, weight: float) -> TurnRecord:
