@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ManualClock, Policy, Queue, Store
+from tenure import ManualClock, NewJob, Policy, Queue, Store
 
 COUNT = int(os.environ.get("INTERRUPTS", "120"))
 #: The tests use SIGALRM themselves, and so must not be timed by it.
@@ -84,6 +84,8 @@ def verbs(queue: Queue, kept: Queue) -> list[Callable[[], object]]:
         lambda: settled(each("fail", error="never")),
         lambda: settled(lengthen, 2),
         lambda: kept.enqueue(b"kept"),
+        lambda: kept.enqueue_many([NewJob(b"grouped", group=f"g{n}") for n in range(3)]),
+        lambda: settled(each("nack", error="later", delay=0), 2, kept),
         lambda: settled(each("ack", result=b"result"), 2, kept),
         lambda: queue.replay(limit=3),
         lambda: queue.counts(),

@@ -102,6 +102,8 @@ class Worker:
             job["delay"] = round(roll() * 0.3, 3)
         if roll() < 0.3:
             job["priority"] = self._random.randrange(10)
+        if roll() < 0.3:
+            job["group"] = f"g{self._random.randrange(5)}"
         if roll() < 0.05:
             job["ttl"] = round(0.01 + roll() * 0.5, 3)
         return job
@@ -130,6 +132,7 @@ class Worker:
                     priority=job.get("priority", 0),
                     key=job.get("key"),
                     ttl=job.get("ttl"),
+                    group=job.get("group"),
                 )
                 for index, job in enumerate(jobs)
             ]

@@ -63,7 +63,11 @@ def fill(store: Store, phase: int, known: Known) -> None:
 def _jobs(name: str, tenant: str, phase: int) -> list[NewJob]:
     tag = f"{tenant}/{name}/{phase}"
     count = 30 if name == "work" else 5
-    jobs = [NewJob(f"{tag}/{n}".encode() * (1 + n % 7), priority=n % 10) for n in range(count)]
+    groups = [None, "g1", "g2"] if tenant == "acme" else [None]
+    jobs = [
+        NewJob(f"{tag}/{n}".encode() * (1 + n % 7), priority=n % 10, group=groups[n % len(groups)])
+        for n in range(count)
+    ]
     jobs += [NewJob(b"later " * 5, delay=3600 * (n + 1)) for n in range(5)]
     jobs += [NewJob(tag.encode(), key=f"{tag}/{n}", headers={"trace": tag, "n": str(n)}) for n in range(6)]
     jobs += [NewJob(b"soon gone", ttl=7200), NewJob(b"", max_attempts=1)]
@@ -113,6 +117,7 @@ def looks(store: Store, known: Known) -> list[Question]:
         queue = store.queue(name, tenant=tenant)
         asked.append((f"counts {tenant}/{name}", queue.counts))
         asked.append((f"policy {tenant}/{name}", queue.policy))
+        asked.append((f"groups {tenant}/{name}", partial(queue.groups, 1000)))
         asked += [
             (f"list {state} {tenant}/{name}", partial(_listed, queue, state))
             for state in ("ready", "scheduled", "leased", "done", "dead")

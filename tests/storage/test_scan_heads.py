@@ -12,10 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tenure
+from tenure import NewJob
 from tenure.storage import keyspace
 from tenure.storage.engine import Row
 from tenure.storage.engines.rocksdb import RocksEngine
 from tenure.storage.scan_heads import ScanHeads
+from tenure.testing.harness import driver_of
 
 #: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.
 ready_keys = st.builds(
@@ -214,3 +217,16 @@ def test_the_journal_is_found_after_it_was_empty(tmp_path: Path) -> None:
         keys = [keyspace.commit(at) for at in range(1, number + 1)]
         assert engine.read(look) == (keys[:1], keys, [(key, b"event") for key in keys])
     engine.close()
+
+
+def test_no_more_fronts_are_remembered_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group of a queue is a front of its own. Forgotten ones are read from their beginning."""
+    monkeypatch.setattr("tenure.storage.scan_heads.FRONTS_KEPT", 10)
+    with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False, listen=False) as store:
+        queue = store.queue("q")
+        queue.enqueue_many([NewJob(b"x", group=f"g{n % 25}") for n in range(100)])
+        taken = [delivery.id for _ in range(100) for delivery in queue.claim()]
+        assert len(set(taken)) == 100
+        assert not queue.claim()
+        kept = driver_of(store)._memory.heads
+        assert all(heads is None or len(heads.fronts) <= 10 for heads in kept)

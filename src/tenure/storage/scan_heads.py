@@ -18,6 +18,8 @@ from tenure.storage.keyspace import FRONTS, JOURNAL, LAST, Space
 #: How many keys are read ahead, the first time and once it has proved worth it; and how many are kept.
 FIRST_REACH, LAST_REACH = 2, 64
 KEPT_AHEAD = 256
+#: How many fronts of a space are remembered: groups and tenants may be millions.
+FRONTS_KEPT = 20_000
 
 
 class Front:
@@ -74,6 +76,8 @@ class ScanHeads:
             return None
         front = self.fronts.get(prefix)
         if front is None:
+            if len(self.fronts) >= FRONTS_KEPT:
+                self.fronts.clear()  # a front that is not remembered is scanned from its beginning, and remembered anew
             front = self.fronts[prefix] = Front(prefix, appended=self._appended)
         return front
 
