@@ -28,7 +28,7 @@ def _quick(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("few", [FEW, 0], ids=["sent by the driver", "read by executors"])
+@pytest.mark.parametrize("few", [FEW, 0], ids=["by the driver", "by executors"])
 def test_both_engines_find_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:

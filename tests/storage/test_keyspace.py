@@ -27,7 +27,10 @@ def in_order(keys: list[bytes], tuples: list[tuple[object, ...]]) -> None:
 def test_ready_is_priority_then_time_then_job(rows: list[tuple[int, int, int, bytes]]) -> None:
     keys = [keyspace.ready(*row) for row in rows]
     in_order(keys, [(queue, -priority, time, job) for queue, priority, time, job in rows])
-    assert [tuple(keyspace.split_ready(key)) for key in keys] == rows
+    assert [tuple(keyspace.split_ready(key)) for key in keys] == [(*row, 0) for row in rows]
+    grouped = [keyspace.ready(*row, keyspace.GROUPED) for row in rows]
+    assert [tuple(keyspace.split_ready(key)) for key in grouped] == [(*row, keyspace.GROUPED) for row in rows]
+    assert all(key[4] > 9 for key in grouped), "apart from those without a group"
     assert [key[keyspace.READY_JOB] for key in keys] == [job for *_, job in rows]
 
 

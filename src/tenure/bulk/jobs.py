@@ -107,7 +107,12 @@ def _matched(rows: Block, keys: bytes) -> Block:
         first = min(wanted ^ there)  # behind a row too few or too many, others are shifted
         what = "payload" if first in wanted else "state"
         raise Corrupt(f"its {what} is missing", first[4:].hex(), key=first)
-    arrays.check(rows, layouts.JOB.itemsize, lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])))
+    arrays.check(
+        rows,
+        layouts.JOB.itemsize,
+        lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])),
+        records.V2,
+    )
     return rows
 
 

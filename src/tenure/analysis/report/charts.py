@@ -151,7 +151,9 @@ def columns(times: Sequence[int], step_ms: int, series: Sequence[Series]) -> str
     return _svg(parts, times, step_ms, series, count)
 
 
-_HEAT_WIDTH, _HEAT_LEFT, _HEAT_TALL = 1140, 150, 24
+_HEAT_WIDTH, _HEAT_LEFT, _HEAT_TALL = 1140, 176, 24
+#: Letters of a queue's name that fit beside the cells, also in the larger letters that a phone shows.
+_HEAT_LETTERS = 20
 
 
 def heat(times: Sequence[int], step_ms: int, rows: Sequence[tuple[str, Sequence[float | None]]]) -> str:
@@ -172,7 +174,7 @@ def heat(times: Sequence[int], step_ms: int, rows: Sequence[tuple[str, Sequence[
         y = 4 + number * _HEAT_TALL
         parts.append(
             f'<text class="axis" x="{_HEAT_LEFT - 8}" y="{y + _HEAT_TALL / 2 + 3:.1f}" text-anchor="end">'
-            f"{escape(_short(name, 22))}</text>"
+            f"{escape(_short(name, _HEAT_LETTERS))}</text>"
         )
         parts += [_cell(name, times[i], value, i, y, wide, shade) for i, value in enumerate(cells)]
     bottom = 4 + len(rows) * _HEAT_TALL
@@ -216,7 +218,7 @@ def bars(rows: Sequence[tuple[str, int, int]], colours: tuple[str, str]) -> str:
             f'<td class="number">{count(first)}</td><td class="number">{count(second)}</td></tr>'
         )
     heads = (
-        "<th>error</th><th></th>"
+        '<th>error</th><th class="bar"></th>'
         f'<th class="number"><i class="key {colours[0]}"></i>deaths</th>'
         f'<th class="number"><i class="key {colours[1]}"></i>retries</th>'
     )

@@ -152,7 +152,7 @@ def _slowest(jobs: Sequence[SlowJob]) -> str:
         f'<tr><td class="name">{escape(job.tenant)}/{escape(job.queue)}<br><code class="faint">{job.job_id}</code></td>'
         f'<td class="number">{span(job.ended_ms - job.opened_ms)}</td><td>{escape(job.outcome)}</td>'
         f'<td class="number">{job.attempts} ×</td><td class="lifeline">{charts.timeline(job)}</td>'
-        f'<td class="error" title="{escape((job.error or "")[:1000])}">{escape(_line(job.error))}</td></tr>'
+        f'<td class="error{"" if job.error else " none"}" title="{escape((job.error or "")[:1000])}">{escape(_line(job.error))}</td></tr>'
         for job in jobs
     ]
     heads = (

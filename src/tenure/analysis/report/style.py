@@ -53,8 +53,10 @@ footer{color:var(--faint);font-size:12px;margin-top:18px}@media (max-width:900px
 @media (max-width:560px){main{padding:16px 12px 40px}.tiles{grid-template-columns:repeat(2,1fr);gap:8px}.tile{padding:9px 11px}
 .tile b{font-size:18px}.card{padding:12px 12px 8px}.axis{font-size:15px}.wide .axis{font-size:13px}.name{max-width:42vw}
 .slow thead{display:none}.slow tr{display:grid;grid-template-columns:1fr auto auto auto;padding:6px 0;border-bottom:1px solid var(--rule)}
-.slow td{border:0;padding:2px 4px;position:static}.slow .name{max-width:none}.slow .lifeline,.slow .error{grid-column:1/-1;max-width:none;width:auto;white-space:normal}
-.bars{table-layout:fixed}.bars .bar{width:24%}.bars .number{width:64px}.bars .name{max-width:none;white-space:normal;overflow-wrap:anywhere}}
+.slow td{border:0;padding:2px 4px;position:static}.slow .name{max-width:none;grid-column:1/-1}.slow td:nth-child(2){text-align:left}
+.slow .lifeline,.slow .error{grid-column:1/-1;max-width:none;width:auto;white-space:normal}
+.slow .error.none{display:none}.bars{table-layout:fixed}.bars .bar{width:14%}.bars .number{width:62px}.bars td,.bars th{padding-left:4px;padding-right:4px}
+.bars .name{max-width:none;white-space:normal;overflow-wrap:anywhere}}
 @media print{.card,.tile{break-inside:avoid}}
 """
 

@@ -1,16 +1,21 @@
-"""`audit` on Spark: the laws of `tenure.analysis.laws` over one snapshot; each row is a violation."""
+"""`audit` on Spark: the laws of `tenure.analysis.laws` over one snapshot; each row is a violation.
+
+A small store is judged by DuckDB in the driver (`tenure.analysis.audit`), by the same statements.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.storagelevel import StorageLevel
 
 from tenure import bulk
+from tenure.analysis import audit as local
 from tenure.analysis import laws
-from tenure.analysis.audit import SHOWN, arrow_tables, check_output, summary
+from tenure.analysis.audit import SHOWN, check_output, summary
 from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk.journal_reader import events_kept
 from tenure.spark.jobs import journal
@@ -24,19 +29,23 @@ _STORED = ("blocked", "waiting", "leased", "done", "dead")
 def audit(
     spark: SparkSession, url: str, *, output: str | None = None, shown: int = SHOWN, told: Told = quietly
 ) -> Summary:
-    """Look for violations; up to `shown` are in `facts["violations"]`, all of them in Parquet at `output`."""
+    """Look for violations; up to `shown` are in `facts["violations"]`, all of them in Parquet at `output`.
+
+    Where there is little to look at and DuckDB is installed, this process judges it by itself: it takes a second, and
+    Spark many to plan the same statements.
+    """
     began = time.monotonic()
     check_output(output)
     with journal.there(url):
         pass
+    if is_short(url) and find_spec("duckdb") is not None:
+        return local.audit(url, output=output, shown=shown, told=told)
     with snapshot(url, name="audit") as snap:
         told("reading one snapshot")
         counted = _counts(url, snap.id)
         told(f"{counted['jobs']:,} jobs and {counted['events']:,} events: looking for what breaks a law")
-        few = sum(counted.values()) <= FEW
-        tables = _sent(spark, url, snap.id) if few else _read(spark, url, snap.id)
         with sized(spark, sum(counted.values())):
-            rows, total = _look(spark, tables, output, shown, told)
+            rows, total = _look(spark, _read(spark, url, snap.id), output, shown, told)
     violations = [row.asDict() for row in rows[:shown]]
     return summary(counted, violations, total, output, time.monotonic() - began)
 
@@ -51,13 +60,6 @@ def _counts(url: str, snapshot: str | None = None) -> dict[str, int]:
     counters = bulk.read(url, "counters", columns=["counter", "value"], snapshot=snapshot).to_pylist()
     jobs = sum(row["value"] for row in counters if row["counter"] in _STORED)
     return {"jobs": jobs, "events": events_kept(url)}
-
-
-def _sent(spark: SparkSession, url: str, snapshot: str) -> dict[str, DataFrame]:
-    """Read here and sent to Spark: for few rows, starting a reader for each table costs more than the rows."""
-    with bulk.tables(url, snapshot=snapshot) as moment:
-        found = arrow_tables(moment)
-    return {name: spark.createDataFrame(table) for name, table in found.items()}
 
 
 def _read(spark: SparkSession, url: str, snapshot: str) -> dict[str, DataFrame]:
