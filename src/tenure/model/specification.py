@@ -58,7 +58,7 @@ RULES: dict[Change, Rule] = {
     Change.PURGED:     Rule("held", "same", "same", "any",   "any"),
     Change.RETIRED:    Rule("held", "same", "same", "any",   "any"),
     Change.RESTORED:   Rule("none", "any",  "any",  "any",   "any"),
-    Change.REPAIRED:   Rule("held", "any",  "any",  "any",   "any"),
+    Change.REPAIRED:   Rule("none", "any",  "any",  "any",   "any"),
 }  # fmt: skip
 
 #: Events that move no job.

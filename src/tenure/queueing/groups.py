@@ -168,6 +168,7 @@ class GroupChanges:
 
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:
         """Read the groups of jobs, each given by its group and priority, before the verb writes them."""
+        self._queues[queue.number] = queue
         for name, priority in jobs:
             raw = name.encode()
             self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
