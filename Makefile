@@ -10,6 +10,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers-installed
 DOCS  := $(VENV)/.docs-installed
+RELEASE := $(VENV)/.release-installed
 ARGS  ?=
 
 # -qq: errors only. A machine's own pip configuration may name places that do not exist, and pip warns about each.
@@ -45,16 +46,43 @@ demo: installed ## see the queue work: delayed, prioritised, failing, dead and r
 test: setup servers ## run the tests; ARGS="-k name" is passed on
 	@$(PY) tools/run_tests.py $(ARGS)
 
-test-crash: setup servers ## kill -9 a working process 200 times an engine, flip 2,000 bytes, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
-	@CRASH_ROUNDS=$${CRASH_ROUNDS:-200} DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} WORKER_KILLS=$${WORKER_KILLS:-50} \
-		HISTORY_KILLS=$${HISTORY_KILLS:-10} MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} SPARK_ROWS=1000000 SPARK_KILLS=5 SPARK_DRAIN=20000 \
-		POWER_IMAGES=$${POWER_IMAGES:-2000} DASHBOARD_JOBS=1000000 DASHBOARD_QUEUES=500 OPENING_ROUNDS=$${OPENING_ROUNDS:-30} OWNER_KILLS=$${OWNER_KILLS:-10} OUTBOX_ROWS=$${OUTBOX_ROWS:-10000} OUTBOX_KILLS=$${OUTBOX_KILLS:-20} SERVER_KILLS=$${SERVER_KILLS:-20} NETWORK_SECONDS=$${NETWORK_SECONDS:-30} FUZZ=$${FUZZ:-100000} INTERRUPTS=$${INTERRUPTS:-3000} ATTACK=1 \
-		$(PY) -m pytest -q -rP -m crash --timeout 3600 tests/crash tests/damage tests/proofs tests/worker tests/backends/redis tests/bulk tests/spark tests/moving tests/dashboard tests/outbox $(ARGS)
+# How much of each long proof `make test-crash` runs; NAME=n on its command line takes another size.
+CRASH_SIZES = \
+	CRASH_ROUNDS=$${CRASH_ROUNDS:-200} \
+	DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} \
+	WORKER_KILLS=$${WORKER_KILLS:-50} \
+	HISTORY_KILLS=$${HISTORY_KILLS:-10} \
+	MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} \
+	SPARK_ROWS=1000000 \
+	SPARK_KILLS=5 \
+	SPARK_DRAIN=20000 \
+	POWER_IMAGES=$${POWER_IMAGES:-2000} \
+	DASHBOARD_JOBS=1000000 \
+	DASHBOARD_QUEUES=500 \
+	OPENING_ROUNDS=$${OPENING_ROUNDS:-30} \
+	OWNER_KILLS=$${OWNER_KILLS:-10} \
+	OUTBOX_ROWS=$${OUTBOX_ROWS:-10000} \
+	OUTBOX_KILLS=$${OUTBOX_KILLS:-20} \
+	FLOW_GRAPHS=$${FLOW_GRAPHS:-1000} \
+	FLOW_JOBS=$${FLOW_JOBS:-200} \
+	FLOW_PARENTS=$${FLOW_PARENTS:-100000} \
+	FLOW_KILLS=$${FLOW_KILLS:-200} \
+	SERVER_KILLS=$${SERVER_KILLS:-20} \
+	NETWORK_SECONDS=$${NETWORK_SECONDS:-30} \
+	FUZZ=$${FUZZ:-100000} \
+	FAIR=1 \
+	INTERRUPTS=$${INTERRUPTS:-3000} \
+	ATTACK=1 \
+	KILL_POINTS=$${KILL_POINTS:-2000} \
+	PLANTED=all
+
+test-crash: setup servers ## kill -9 a working process 200 times an engine, kill before 2,000 system calls, flip 2,000 bytes, plant 32 bugs, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
+	@$(CRASH_SIZES) $(PY) -m pytest -q -rP -m crash --timeout 3600 $(addprefix tests/,crash damage proofs worker backends/redis bulk spark moving dashboard outbox flows planted) $(ARGS)
 	@FDB_SEEDS=$${FDB_SEEDS:-1000} $(PY) -m pytest -q --timeout 1200 tests/storage/test_foundationdb_engine.py $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
-simulate: installed ## run histories of the real code by seed, in one thread, with faults: 20,000 (HISTORIES=n); a failure is shrunk and told
-	@$(PY) -m tests.simulation --histories $(or $(HISTORIES),20000) $(ARGS)
+simulate: installed ## run histories of the real code by seed, in one thread, with faults: 2,000 (HISTORIES=n); a failure is shrunk and told
+	@$(PY) -m tests.simulation --histories $(or $(HISTORIES),2000) $(ARGS)
 
 proof: installed ## check the specification (spec/) with TLC, and refute its broken variants; two minutes
 	@$(PY) tools/proof.py $(ARGS)
@@ -90,7 +118,10 @@ $(DOCS): requirements/docs.txt | $(STAMP)
 	@$(PIP_INSTALL) --require-hashes -r requirements/docs.txt
 	@touch $@
 
-release-check: installed ## build wheel and sdist into dist/, and use the wheel in a new environment
+$(RELEASE): requirements/release.txt | $(STAMP)
+	@$(PIP_INSTALL) --require-hashes -r requirements/release.txt && touch $@ || echo "  ... pyright could not be installed: release-check goes on without it." >&2
+
+release-check: installed $(RELEASE) ## build wheel and sdist into dist/, use the wheel with each Python that is here, check its types, list its licences
 	@$(PY) tools/release_check.py
 
 bench: setup $(PEERS) ## the benchmarks, beside other queues: a table with ratios, and bench/results/latest.md and .json
@@ -116,6 +147,7 @@ lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest 
 	@$(COMPILE) --all-extras --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --extra server --constraint requirements/dev.txt --output-file requirements/container.txt pyproject.toml requirements/container.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/release.txt requirements/release.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
 	@[ ! -e $(DJANGO) ] || CUSTOM_COMPILE_COMMAND="make lock" .venv-django/bin/python -m piptools compile $(COMPILE_OPTIONS) --output-file requirements/django.txt pyproject.toml requirements/django.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }

@@ -31,7 +31,8 @@ vars == <<db, disk, given, pending, told, twice, budget, lastLease, epoch>>
 
 None == 0
 EpochSize == 100
-MaxLease == Cardinality(Jobs) * (MaxAttempts + Budget)
+\* Enough for every run: a power cut may lose all claims, a release or replay allows more.
+MaxLease == Cardinality(Jobs) * MaxAttempts * (Budget + 1) + Budget
 Leases == 1..MaxLease
 NoJob == [state |-> "gone", token |-> 0, attempt |-> 0, wait |-> 0, lease |-> None, key |-> None, version |-> 0,
           \* What only the invariants look at:

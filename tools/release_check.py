@@ -1,7 +1,9 @@
-"""Build the wheel and the sdist, and use the wheel in a new environment: `make release-check`.
+"""Build the wheel and the sdist, and use the wheel in a new environment of each Python that is here: `make release-check`.
 
     pyproject.toml ──▶ dist/*.whl, dist/*.tar.gz ──▶ a wheel from the sdist ──▶ the same files?
-                            └──▶ a new virtual environment, away from the clone ──▶ import, `tenure --version`, one job's life
+         └──▶ for each Python: a new virtual environment, away from the clone ──▶ import, `tenure --version`, one job's life
+         └──▶ in the first of them: a user's program by mypy and pyright; the licences and sizes of what was installed
+              (dist/tenure-VERSION.cdx.json, a CycloneDX bill of materials; dist/LICENCES.md)
 
 Everything but `dist/` is removed at the end. It needs the package index for the pinned dependencies, and raises SystemExit
 with the reason if a step fails.
@@ -9,13 +11,14 @@ with the reason if a step fails.
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
@@ -23,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Files that are no Python modules: a build that forgets one works in the clone and fails for users.
 DATA = ("tenure/py.typed", "tenure/server/capnp/tenure.capnp", "tenure/backends/redis/lua/")
+
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 
 #: One job's life on the default engine, as the README has it.
 LIFE = """
@@ -102,20 +107,92 @@ def main() -> None:
             raise SystemExit("release-check: the sdist builds a wheel with other files than the clone does")
         print("the sdist builds the same wheel")
 
-        venv.create(scratch / "venv", with_pip=True)
-        binaries = scratch / "venv" / "bin"
-        pip = (str(binaries / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q")
-        run(*pip, "--require-hashes", "-r", str(ROOT / "requirements" / "base.txt"), where=scratch)
-        run(*pip, "--no-deps", str(wheel), where=scratch)
-        said = run(str(binaries / "tenure"), "--version", where=scratch)
-        if PROJECT["version"] not in said:
-            raise SystemExit(f"release-check: tenure --version says {said!r}, and pyproject.toml {PROJECT['version']}")
-        version, file = run(str(binaries / "python"), "-I", "-W", "error", "-c", LIFE, where=scratch).split()
-        if version != PROJECT["version"] or not file.startswith(str(scratch)):
-            raise SystemExit(f"release-check: imported {version} from {file}")
-        run(str(binaries / "tenure"), "enqueue", "emails", "hello", "--store", "rocksdb:./data", where=scratch)
-        run(str(binaries / "tenure"), "check", "--store", "rocksdb:./data", where=scratch)
-    print(f"{wheel.name} works in a new environment: import, {said}, enqueue, claim, ack and check on rocksdb")
+        for index, python in enumerate(pythons()):
+            environment = scratch / f"python-{index}"
+            said = try_wheel(python, wheel, environment)
+            print(f"{wheel.name} works with {said}: import, enqueue, claim, ack and check on rocksdb")
+            if index == 0:
+                check_types(environment)
+                write_bill(environment, dist)
+
+
+def pythons() -> list[str]:
+    """This interpreter, and one of each other supported version that can make environments."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    installed = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[1-9]*/bin/python3"))
+    for candidate in (*(f"python3.{minor}" for minor in range(11, 15)), *map(str, installed)):
+        asked = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run(
+            ["sh", "-c", f'exec {candidate} -c "{asked}"'], capture_output=True, text=True, check=False
+        )
+        version = done.stdout.strip()
+        if done.returncode == 0 and version in SUPPORTED:
+            found.setdefault(version, candidate)
+    return list(found.values())
+
+
+def try_wheel(python: str, wheel: Path, environment: Path) -> str:
+    """Install the wheel with the pinned dependencies, and use it. Returns the Python's version."""
+    run(python, "-m", "venv", str(environment), where=environment.parent)
+    here = environment / "work"
+    here.mkdir()
+    inside, tenure = str(environment / "bin" / "python"), str(environment / "bin" / "tenure")
+    pip = (inside, "-m", "pip", "--disable-pip-version-check", "install", "-q")
+    run(*pip, "--require-hashes", "-r", str(ROOT / "requirements" / "base.txt"), where=here)
+    run(*pip, "--no-deps", str(wheel), where=here)
+    said = run(tenure, "--version", where=here)
+    if PROJECT["version"] not in said:
+        raise SystemExit(f"release-check: tenure --version says {said!r}, and pyproject.toml {PROJECT['version']}")
+    version, file = run(inside, "-I", "-W", "error", "-c", LIFE, where=here).split()
+    if version != PROJECT["version"] or not file.startswith(str(environment)):
+        raise SystemExit(f"release-check: imported {version} from {file}")
+    run(tenure, "enqueue", "emails", "hello", "--store", "rocksdb:./data", where=here)
+    run(tenure, "check", "--store", "rocksdb:./data", where=here)
+    return run(inside, "--version", where=here)
+
+
+def check_types(environment: Path) -> None:
+    """Have type checkers read a user's program with the installed package: `py.typed` and what it promises."""
+    program = environment / "work" / "user_program.py"
+    program.write_text((ROOT / "tests" / "packaging" / "user_program.py").read_text())
+    inside = str(environment / "bin" / "python")
+    run(sys.executable, "-m", "mypy", "--strict", "--python-executable", inside, program.name, where=program.parent)
+    print("mypy --strict: a user's program is well typed")
+    if importlib.util.find_spec("basedpyright") is None:
+        print("pyright: not checked, basedpyright is not installed (requirements/release.txt)")
+        return
+    run(
+        sys.executable,
+        "-m",
+        "basedpyright",
+        "--level",
+        "error",
+        "--pythonpath",
+        inside,
+        program.name,
+        where=program.parent,
+    )
+    print("pyright: likewise")
+
+
+def write_bill(environment: Path, dist: Path) -> None:
+    """The bill of materials, and the same as a table for people."""
+    inside = str(environment / "bin" / "python")
+    text = run(inside, "-I", str(ROOT / "tools" / "bill_of_materials.py"), where=environment / "work")
+    (dist / f"tenure-{PROJECT['version']}.cdx.json").write_text(text + "\n")
+    bill = json.loads(text)
+    rows, total = [], 0
+    for part in (bill["metadata"]["component"], *bill["components"]):
+        size = int(part["properties"][0]["value"])
+        total += size
+        rows.append(
+            f"| {part['name']} | {part['version']} | {part['licenses'][0]['license']['name']} | {size / 2**20:.1f} |"
+        )
+        if part["licenses"][0]["license"]["name"] == "unknown":
+            raise SystemExit(f"release-check: {part['name']} does not say under which licence it is")
+    head = "| package | version | licence | MiB installed |\n| --- | --- | --- | ---: |\n"
+    (dist / "LICENCES.md").write_text("# What is installed with Tenure\n\n" + head + "\n".join(rows) + "\n")
+    print(f"{len(rows)} packages, {total / 2**20:.0f} MiB installed: dist/LICENCES.md")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ from tenure.version import __version__
 if _typing.TYPE_CHECKING:
     from tenure.worker.app import App
     from tenure.worker.context import current_job
-    from tenure.worker.outcomes import Dead, Retry
+    from tenure.worker.outcomes import Dead, Retry, Snooze
 
 __all__ = [
     "AlreadySettled",
@@ -103,6 +103,7 @@ __all__ = [
     "Retry",
     "SettingsError",
     "SnapshotExpired",
+    "Snooze",
     "Store",
     "StoreClosed",
     "StoreError",
@@ -126,6 +127,7 @@ _LAZY = {
     "App": "tenure.worker.app",
     "Dead": "tenure.worker.outcomes",
     "Retry": "tenure.worker.outcomes",
+    "Snooze": "tenure.worker.outcomes",
     "current_job": "tenure.worker.context",
 }
 

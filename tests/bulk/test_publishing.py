@@ -285,11 +285,13 @@ def test_every_field_arrives(store: Store, root: str) -> None:
         "max_attempts": pa.array([2]),
         "headers": pa.array([[("a", "b")]], input_rows.STAGED["headers"]),
         "ttl": pa.array([60]),
+        "group": pa.array(["customer-17"]),
     }
     part = stage(root, "w", "p0-a", [b"x"], **columns)
     commit(store, "w", Manifest(root, [part]), Terms())
     delivery = store.queue("work").claim()[0]
     assert (delivery.priority, delivery.key, delivery.max_attempts, delivery.headers) == (7, "k", 2, {"a": "b"})
+    assert store.queue("work").get(delivery.id).group == "customer-17"  # type: ignore[union-attr]
 
 
 def test_staged_in_the_store_itself(store: Store, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def _shown(job: Job) -> dict[str, object]:
         "attempt": job.attempt, "max_attempts": job.max_attempts, "replays": job.replays, "token": job.token,
         "created_at": _at(job.created_at_ms), "visible_at": _at(job.visible_at_ms), "ended_at": _at(job.ended_at_ms),
         "reason": job.reason, "lease_id": job.lease_id, "lease_until": _at(job.lease_until_ms), "worker": job.worker,
-        "key": job.key, "headers": sorted(job.headers.items()), "payload": job.payload, "error": job.error,
+        "key": job.key, "group": job.group, "headers": sorted(job.headers.items()), "payload": job.payload, "error": job.error,
         "result": job.result, "progress": job.progress, "progress_note": job.progress_note,
     }  # fmt: skip
 
@@ -76,6 +76,7 @@ def _sorted_headers(row: dict[str, object]) -> dict[str, object]:
 def test_jobs_are_what_the_store_shows(store: Store):
     expected = {job.id: _shown(job) for job in _all_jobs(store)}
     assert len(expected) > 400
+    assert {job["group"] for job in expected.values()} == {None, "g1", "g2"}
     assert {job["state"] for job in expected.values()} == {"scheduled", "ready", "leased", "done", "dead"}
     table = bulk.read(store, "jobs")
     table.validate(full=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,21 @@ def test_a_queue_is_deleted_by_force_only_if_it_has_jobs(shell: Shell):
     assert "1 waiting" in refused.err
     assert shell("delete", "doomed", "--force").out == "deleted doomed\n"
     assert shell("delete", "doomed").code != 0
+
+
+def test_groups_are_listed(shell: Shell):
+    for group in ("a", "a", "b"):
+        shell.enqueue("reports", "x", "--group", group)
+    shell.enqueue("emails", "x")
+    assert "no group has jobs" in shell("groups", "emails").out
+    listed = shell("groups", "reports").out
+    assert re.search(r"^a +2 +0 ", listed, re.MULTILINE), listed
+    found = {row["group"]: row for row in shell.json("groups", "reports").lines}
+    assert {group: (row["waiting"], row["leased"], row["at_limit"]) for group, row in found.items()} == {
+        "a": (2, 0, False), "b": (1, 0, False),
+    }  # fmt: skip
+    first = shell.json("groups", "reports", "--limit", "1").lines
+    second = shell.json("groups", "reports", "--limit", "5", "--cursor", first[0]["cursor"]).lines
+    assert {row["group"] for row in first + second} == {"a", "b"}
+    (top,) = shell.json("top", "reports", "--once").lines
+    assert {group: seen["waiting"] for group, seen in top["groups"].items()} == {"a": 2, "b": 1}

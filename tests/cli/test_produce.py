@@ -14,13 +14,13 @@ from tests.cli.conftest import Shell
 def test_a_job_with_everything(shell: Shell):
     ran = shell.json(
         "enqueue", "emails", "hello", "--delay", "5m", "--priority", "5", "--key", "k", "--max-attempts", "3",
-        "--ttl", "1h", "--header", "a=b", "--header", "c=d=e",
+        "--ttl", "1h", "--header", "a=b", "--header", "c=d=e", "--group", "customer-17",
     )  # fmt: skip
     assert ran.code == 0
     assert ran.object == {"id": ran.object["id"], "duplicate": False, "tenant": "default", "queue": "emails"}
     job = shell.json("get", "emails", ran.object["id"]).object
     assert (job["payload"], job["payload_encoding"], job["state"]) == ("hello", "utf-8", "scheduled")
-    assert (job["priority"], job["key"], job["max_attempts"]) == (5, "k", 3)
+    assert (job["priority"], job["key"], job["max_attempts"], job["group"]) == (5, "k", 3, "customer-17")
     assert job["headers"] == {"a": "b", "c": "d=e"}
     assert job["visible_at_ms"] - job["created_at_ms"] == 300_000
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-_CALLS = "write,pwrite64,writev,pwritev,fdatasync,fsync,openat,rename,renameat,renameat2,ftruncate,unlink,unlinkat,link,linkat"
+_CALLS = "write,pwrite64,writev,pwritev,lseek,fdatasync,fsync,openat,rename,renameat,renameat2,ftruncate,unlink,unlinkat,link,linkat"
 _LINE = re.compile(rb"^(\d+) +(.*)$")
 _NAMED = re.compile(rb"^(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
 _HANDLE = re.compile(rb"^\d+<(.*?)>")
@@ -50,6 +50,7 @@ def record(command: Sequence[str], folder: Path, log: Path, trace: Path, cwd: Pa
 
 def _steps(trace: Path, folder: bytes, log: bytes) -> Iterator[Step]:
     begun: dict[bytes, bytes] = {}
+    positions: dict[bytes, int] = {}
     with trace.open("rb") as lines:
         for line in lines:
             found = _LINE.match(line)
@@ -65,7 +66,7 @@ def _steps(trace: Path, folder: bytes, log: bytes) -> Iterator[Step]:
                 rest = begun.pop(thread, b"") + rest.partition(b" resumed>")[2]
             elif rest.startswith((b"fsync", b"fdatasync")):
                 yield from _sync_begins(rest, folder)
-            yield from _step(rest, folder, log)
+            yield from _step(rest, folder, log, positions)
 
 
 def _sync_begins(rest: bytes, folder: bytes) -> Iterator[Step]:
@@ -86,7 +87,8 @@ def _bytes(escaped: bytes) -> bytes:
     return bytes.fromhex(escaped.replace(b"\\x", b"").decode())
 
 
-def _step(rest: bytes, folder: bytes, log: bytes) -> Iterator[Step]:
+def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int]) -> Iterator[Step]:
+    """What one call did. `positions`: where files stand by `lseek`, for the `writev` that follows (LMDB)."""
     found = _NAMED.match(rest)
     if found is None or int(found.group(3)) < 0:
         return
@@ -105,14 +107,18 @@ def _step(rest: bytes, folder: bytes, log: bytes) -> Iterator[Step]:
     path = _handle(arguments)
     if path != log and not path.startswith(folder + b"/"):
         return
-    assert call not in (b"writev", b"pwritev"), rest[:100]
+    if call == b"lseek":
+        positions[path] = result
+        return
     if call in (b"fsync", b"fdatasync"):
         yield Step("sync", path.decode())
     elif call == b"ftruncate":
         yield Step("cut", path.decode(), at=int(arguments.rpartition(b",")[2]))
     else:
-        (text,) = _TEXT.findall(arguments)
-        at = int(arguments.rpartition(b",")[2]) if call == b"pwrite64" else None
+        text = b"".join(_TEXT.findall(arguments))  # of pwritev: its pieces
+        at = int(arguments.rpartition(b",")[2]) if call in (b"pwrite64", b"pwritev") else None
+        if call == b"writev":
+            at = positions[path]
         yield Step("write", path.decode(), _bytes(text)[:result], at)
 
 
@@ -171,6 +177,8 @@ class Images:
             self._removed[step.path] = self.files.pop(step.path)
         elif step.kind == "write":
             at = len(file.data) if step.at is None else step.at
+            if at > len(file.data):
+                file.data.extend(bytes(at - len(file.data)))  # a hole
             file.data[at : at + len(step.data)] = step.data
             file.durable = min(file.durable, at)
             file.borders.append(len(file.data))
@@ -199,6 +207,18 @@ class Images:
         if kind < 0.85:
             return chance.choice(borders)
         return chance.randint(file.durable, size)
+
+    def write_killed(self, target: Path, marks: Sequence[bytes]) -> None:
+        """Write out what a process leaves that is killed now: every byte that it wrote. The system goes on."""
+        shutil.rmtree(target, ignore_errors=True)
+        for path, file in self.files.items():
+            place = target / Path(path).relative_to(self._folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(bytes(file.data))
+        if marks:
+            (target / "DURABLE").write_bytes(marks[-1])
+        if (target / "OWNER").exists():
+            os.truncate(target / "OWNER", 0)
 
     def write(self, target: Path, marks: Sequence[bytes]) -> dict[str, int]:
         """Write out one image; the names of the files that lost bytes, and how many they lost."""

@@ -183,6 +183,16 @@ def dead_failed(queue: Queue, clock: ManualClock) -> str:
 
 
 @case
+def blocked(queue: Queue, clock: ManualClock) -> str:
+    parents = queue.enqueue_many([b"one", b"two"])
+    job = queue.enqueue(tenure.NewJob(b"three", after=parents))
+    clock.advance(5)
+    queue.ack(queue.claim(worker="w1")[0])
+    assert queue.claim(worker="w1")
+    return job.id
+
+
+@case
 def gone_done(queue: Queue, clock: ManualClock) -> str:
     job = queue.enqueue(b"one")
     (delivery,) = queue.claim(worker="w1")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tenure
-from tenure import Delivery, ManualClock, Policy, Queue, Store
+from tenure import Delivery, ManualClock, NewJob, Policy, Queue, Store
 from tenure.storage import keyspace
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Due
@@ -46,6 +46,10 @@ def _ttl(world: World) -> Callable[[], object]:
     world.queue.enqueue(b"it", ttl=TTL)
     world.clock.advance(TTL + 1)
     return world.store.sweep
+
+
+def _let_ttl_pass(world: World, job: str, parent: Delivery) -> object:
+    return world.store.sweep()
 
 
 def _retire(world: World) -> Callable[[], object]:
@@ -101,7 +105,32 @@ def _scenarios() -> dict[tuple[str, str, str], Callable[[World], Callable[[], ob
         delivery = world.leased()
         return lambda: world.queue.cancel(delivery.id)
 
+    def blocked(verb: Callable[[World, str, Delivery], object]) -> Callable[[World], Callable[[], object]]:
+        """A job that waits for one of another queue, which is held."""
+
+        def prepare(world: World) -> Callable[[], object]:
+            parents = world.store.queue("parents")
+            parents.enqueue(b"parent")
+            (parent,) = parents.claim(lease=3600)
+            job = world.queue.enqueue(NewJob(b"it", after=[parent.id], ttl=TTL if verb is _let_ttl_pass else None))
+            if verb is _let_ttl_pass:
+                world.clock.advance(TTL + 1)
+            return lambda: verb(world, job.id, parent)
+
+        return prepare
+
+    def enqueue_blocked(world: World) -> Callable[[], object]:
+        parent = world.store.queue("parents").enqueue(b"parent", delay=3600)
+        return lambda: world.queue.enqueue(NewJob(b"it", after=[parent]))
+
     return {
+        ("enqueued", "gone", "blocked"): enqueue_blocked,
+        ("unblocked", "blocked", "waiting"): blocked(
+            lambda world, job, parent: world.store.queue("parents").ack(parent)
+        ),
+        ("cancelled", "blocked", "gone"): blocked(lambda world, job, parent: world.queue.cancel(job)),
+        ("ttl_passed", "blocked", "gone"): blocked(_let_ttl_pass),
+        ("purged", "blocked", "gone"): blocked(lambda world, job, parent: world.queue.purge("blocked")),
         ("enqueued", "gone", "waiting"): lambda world: lambda: world.queue.enqueue(b"it"),
         ("claimed", "waiting", "leased"): waiting(lambda queue, job: queue.claim()),
         ("done", "leased", "done"): held("ack", b"42"),
@@ -138,7 +167,9 @@ def moved(change: str, before: str, after: str) -> tuple[str, Numbers, Numbers]:
 
 def _counters(world: World) -> Numbers:
     found = world.queue.counts()
-    return {name: getattr(found, name) for name in ("waiting", "leased", "done", "dead", "enqueued", "removed")}
+    return {
+        name: getattr(found, name) for name in ("waiting", "blocked", "leased", "done", "dead", "enqueued", "removed")
+    }
 
 
 def _rows(world: World) -> Numbers:
@@ -147,7 +178,7 @@ def _rows(world: World) -> Numbers:
     def look(reader: Reader) -> Numbers:
         found = {
             keyspace.NAMES[space]: len(reader.keys(space, b"", keyspace.LAST, 100))
-            for space in (keyspace.READY, keyspace.DONE, keyspace.DEAD)
+            for space in (keyspace.READY, keyspace.DONE, keyspace.DEAD, keyspace.BLOCKED)
         }
         due = reader.keys(keyspace.DUE, b"", keyspace.LAST, 100)
         return found | {"due": sum(key[0] in (Due.TTL, Due.RETENTION) for key in due)}

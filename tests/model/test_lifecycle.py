@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from tenure.errors import InvalidArgument
 from tenure.model.lifecycle import SHOWN, TERMINAL, TRANSITIONS, Change, Reason, State, allowed, checked_shown, shown
 
-GONE, WAITING, LEASED, DONE, DEAD = State.GONE, State.WAITING, State.LEASED, State.DONE, State.DEAD
+GONE, WAITING, LEASED, DONE, DEAD, BLOCKED = State
 
 #: Every arrow of the picture, and of the text under it.
 ARROWS = {
     (Change.ENQUEUED, GONE, WAITING),
+    (Change.ENQUEUED, GONE, BLOCKED),  # after=…
+    (Change.UNBLOCKED, BLOCKED, WAITING),
+    (Change.CANCELLED, BLOCKED, GONE),
+    (Change.TTL_PASSED, BLOCKED, GONE),
+    (Change.PURGED, BLOCKED, GONE),
     (Change.CLAIMED, WAITING, LEASED),
     (Change.DONE, LEASED, DONE),
     (Change.DONE, LEASED, GONE),  # retention 0: removed at once
@@ -78,7 +83,7 @@ def test_waiting_is_shown_as_scheduled_or_ready(state: State, visible: int, now:
 
 
 def test_words_for_states() -> None:
-    assert SHOWN == ("scheduled", "ready", "leased", "done", "dead")
+    assert SHOWN == ("scheduled", "ready", "leased", "done", "dead", "blocked")
     for word in SHOWN:
         assert checked_shown(word) == word
     for wrong in ("waiting", "gone", "", "READY", None, 1, State.DONE, ["ready"]):
@@ -87,10 +92,17 @@ def test_words_for_states() -> None:
 
 
 def test_numbers_on_disk_do_not_move() -> None:
-    assert {state.name: int(state) for state in State} == {"GONE": 0, "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4}
+    assert {state.name: int(state) for state in State} == {
+        "GONE": 0,
+        "WAITING": 1,
+        "LEASED": 2,
+        "DONE": 3,
+        "DEAD": 4,
+        "BLOCKED": 5,
+    }
     assert {reason.name: int(reason) for reason in Reason} == {"NONE": 0, "MAX_ATTEMPTS": 1, "FAILED": 2}
     assert {change.name: int(change) for change in Change} == {
         "QUEUE_CREATED": 1, "QUEUE_CONFIGURED": 2, "QUEUE_PAUSED": 3, "QUEUE_RESUMED": 4, "QUEUE_DELETED": 5, "ENQUEUED": 10, "CLAIMED": 11,
         "EXTENDED": 12, "DONE": 13, "RETRIED": 14, "DIED": 15, "RELEASED": 16, "EXPIRED": 17, "CANCELLED": 18,
-        "REPLAYED": 19, "TTL_PASSED": 20, "PURGED": 21, "RETIRED": 22, "REPAIRED": 23, "RESTORED": 24,
+        "REPLAYED": 19, "TTL_PASSED": 20, "PURGED": 21, "RETIRED": 22, "REPAIRED": 23, "RESTORED": 24, "UNBLOCKED": 25,
     }  # fmt: skip

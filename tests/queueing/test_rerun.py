@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 
+from tenure import NewJob
 from tenure.api.store import Store
 from tenure.api.sweeper import Sweeper
 from tenure.backends.embedded import EmbeddedBackend
@@ -162,6 +163,16 @@ def test_the_time_does_not_go_back_with_a_run_thrown_away() -> None:
         queue.enqueue_many([b"x"] * 3)
     times = [event.time_ms for event in store.events()]
     assert times == sorted(times)
+
+
+def test_a_duplicate_that_would_be_a_queues_first_job_with_a_group() -> None:
+    """Found by the simulation (seed 171): the transaction read the queue's row, which it had marked as one with groups."""
+    store = MemoryPlace(TwiceEngine).open(ManualClock())
+    queue = store.queue("work")
+    first = queue.enqueue(b"x", key="k")
+    again = queue.enqueue(NewJob(b"x", key="k", group="g"))
+    assert (again.id, again.duplicate) == (first.id, True)
+    assert store.check().clean
 
 
 def test_reruns_are_real() -> None:

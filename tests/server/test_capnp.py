@@ -65,7 +65,7 @@ def test_add_poll_remove(served: Running, queue: tenure.Queue):
         here = await entered(door, queue.name.queue)
         added = await here.add(
             items=[
-                {"contents": b"low"},
+                {"contents": b"low", "group": "customer-17"},
                 {"contents": b"high", "priority": 9, "key": "k", "headers": [{"name": "a", "value": "b"}], "maxAttempts": 2},
                 {"contents": b"later", "visibilityTimeoutSecs": 3600},
                 {"contents": b"a little later", "visibilityTimeoutMillis": 3_600_000, "ttlMillis": 7_200_000},
@@ -81,7 +81,7 @@ def test_add_poll_remove(served: Running, queue: tenure.Queue):
         assert (low.contents, low.id) == (b"low", added.ids[0])
         job = queue.get(bytes(low.id).hex())
         assert job is not None
-        assert (job.worker, job.lease_until_ms) == ("w1", polled.untilMillis)
+        assert (job.worker, job.lease_until_ms, job.group) == ("w1", polled.untilMillis, "customer-17")
         for item in polled.items:
             assert (await here.remove(id=item.id, lease=polled.lease)).removed
         assert queue.counts().leased == 0

@@ -1,6 +1,6 @@
 """`make simulate`: many histories, on all cores; the first that fails is shrunk, told, and can be replayed.
 
-python -m tests.simulation --histories 20000
+python -m tests.simulation --histories 2000
 python -m tests.simulation --seconds 120
 python -m tests.simulation --seed 17                       one history, told
 python -m tests.simulation --seed 17 --steps 3,8,41        … of these steps only
@@ -17,39 +17,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
 from multiprocessing import get_context
-from typing import NamedTuple
 
+from tests.simulation.batch import Tally, simulate
 from tests.simulation.shrinking import failure_of, shrunk
 from tests.simulation.world import STEPS, History
 
 _CHUNK = 50
-
-
-class Tally(NamedTuple):
-    """What some histories came to."""
-
-    histories: int = 0
-    steps: int = 0
-    events: int = 0
-    power_cuts: int = 0
-    cpu_seconds: float = 0.0
-    #: Seed and failure of those that failed.
-    failures: tuple[tuple[int, str], ...] = ()
-
-    def plus(self, other: Tally) -> Tally:
-        return Tally(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[operator]  # numbers and tuples
-
-
-def simulate(seeds: range) -> Tally:
-    """Run the histories of these seeds."""
-    logging.disable(logging.CRITICAL)
-    began, tally = time.process_time(), Tally()
-    for seed in seeds:
-        history = History(seed)
-        failed = failure_of(history)
-        found = () if failed is None else ((seed, failed),)
-        tally = tally.plus(Tally(1, history.steps, history.events, history.power_cuts, 0.0, found))
-    return tally._replace(cpu_seconds=time.process_time() - began)
 
 
 def _chunks(first: int, histories: int | None) -> Iterator[range]:

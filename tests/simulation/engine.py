@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from tenure.errors import CommitUnknown, Corrupt, TenureError, Unavailable
-from tenure.storage.engine import Changes, Space, Transaction
+from tenure.storage.engine import Changes, Reader, Space, Transaction
 from tenure.storage.engines.memory import MemoryEngine
 from tenure.storage.keyspace import COUNTERS, JOURNAL, commit
 
@@ -52,8 +52,9 @@ class FaultyEngine(MemoryEngine):
                 if fate == "conflict" and self.traits.scope == "host":
                     self._run_in_vain(fn)
                 self.others()
+            before = self.version()
             result = super().transact(fn)
-            if not self._slow:
+            if self.version() != before:  # its caller is answered once it is durable, and with it all before it
                 self._not_durable.clear()
             return result
         return self._go_wrong(fate, fn)
@@ -130,16 +131,21 @@ class _ThrownAway(Exception):
     pass
 
 
-def _damaged(tx: Transaction) -> Transaction:
-    """The transaction, which finds its second row damaged."""
-    get, left = tx.get, 2
+class _DamagedReader:
+    """A reader whose second row is damaged."""
 
-    def damaged(space: Space, key: bytes) -> bytes | None:
-        nonlocal left
-        left -= 1
-        if not left:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._left = 2
+        self.get_many, self.scan, self.keys = reader.get_many, reader.scan, reader.keys
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        self._left -= 1
+        if not self._left:
             raise Corrupt("the simulated disk gave other bytes than were written", key=key)
-        return get(space, key)
+        return self._reader.get(space, key)
 
-    tx.get = damaged
+
+def _damaged(tx: Transaction) -> Transaction:
+    tx.reader = _DamagedReader(tx.reader)
     return tx

@@ -19,7 +19,7 @@ FOREVER = 1 << 60
 class Call(NamedTuple):
     """One call as its caller saw it, as far as it concerns one job."""
 
-    #: enqueue, claim, claim again (by its id), ack, nack, fail, release, extend, cancel, replay, purge, get
+    #: enqueue, claim, claim again (by its id), ack, nack, fail, release, snooze, extend, cancel, replay, purge, get
     verb: str
     #: Places in the order of all beginnings and ends; `end` is FOREVER while no answer has come.
     begin: int
@@ -46,7 +46,13 @@ class _State(NamedTuple):
 
 
 #: How a settling verb may leave its job.
-_SETTLES = {"ack": ("done", "gone"), "nack": ("waiting", "dead"), "fail": ("dead",), "release": ("waiting",)}
+_SETTLES = {
+    "ack": ("done", "gone"),
+    "nack": ("waiting", "dead"),
+    "fail": ("dead",),
+    "release": ("waiting",),
+    "snooze": ("waiting",),
+}
 
 
 def explained(calls: Sequence[Call], *, ttl: bool = False) -> bool:

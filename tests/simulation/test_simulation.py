@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tenure.queueing import settle
-from tests.simulation.__main__ import simulate, tell
+from tests.simulation.__main__ import tell
+from tests.simulation.batch import simulate
 from tests.simulation.linearizability import Call, explained
 from tests.simulation.shrinking import failure_of, shrunk
 from tests.simulation.world import History
@@ -66,5 +69,9 @@ def test_two_holders_of_one_job_have_no_explanation() -> None:
     assert explained([*story[:2], call("ack", 3, "unknown", token=1), call("ack", 4, "ok", token=1)])
 
 
-def test_the_command_is_in_the_makefile() -> None:
-    assert "tests.simulation" in Path("Makefile").read_text()
+def test_the_command_runs_histories_in_other_processes() -> None:
+    assert "$(PY) -m tests.simulation" in Path("Makefile").read_text()
+    command = [sys.executable, "-m", "tests.simulation", "--histories", "4", "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("4 histories, 800 steps")

@@ -18,7 +18,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from tenure import Backoff, ManualClock, NewJob, Policy
@@ -29,6 +29,7 @@ from tenure.backends.embedded import EmbeddedBackend
 from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, LeaseLost, Unavailable
 from tenure.model import ids
 from tenure.model.event_view import Place, told
+from tenure.model.group import GroupPolicy
 from tenure.model.lease import Delivery
 from tenure.model.names import QueueName
 from tenure.model.specification import Trace
@@ -41,7 +42,9 @@ T = TypeVar("T")
 STEPS = 200
 _MASK = (1 << 64) - 1
 _QUEUES = (QueueName("default", "a"), QueueName("default", "b"))
-_SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release")
+_SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release", "snooze")
+#: How long a request's outcome is surely remembered.
+_REMEMBERED_MS = 500_000
 #: How deep steps may happen inside steps.
 _DEEP = 2
 
@@ -105,9 +108,15 @@ class History:
         self._seed = seed
         self._dice = dice = Dice(seed)
         self.scope = "host" if dice.below(2) else "process"
+        #: Whether jobs have groups.
+        self._grouped = grouped = not dice.below(3)
+        # Some histories are without some faults. With groups all reads are sound: a job whose row is damaged leaves
+        # its group's index row behind, which is for `check` to find.
         self._fates = tuple(
-            fate for fate, share in _FAULTS[self.scope] for _ in range(share if dice.below(4) else 0)
-        )  # some histories are without some faults
+            fate
+            for fate, share in _FAULTS[self.scope]
+            for _ in range(share if dice.below(4) and not (grouped and fate == "damaged") else 0)
+        )
         self._numbers: Iterator[int] = iter(numbers)
         self._calm = True
         self._depth = 0
@@ -123,6 +132,7 @@ class History:
         self._unanswered: list[Unanswered] = []
         self._keys: dict[tuple[str, str], str] = {}
         self._calls: dict[bytes, list[Call]] = {}
+        self._doubtful: list[tuple[QueueName, Call]] = []
         self._with_ttl: set[bytes] = set()
         self._jobs: list[tuple[QueueName, bytes]] = []
         self._stores: list[Store] = []
@@ -138,7 +148,8 @@ class History:
             policies = [
                 Policy(max_attempts=self._dice.below(3) + 1, lease=5, retention=self._dice.pick((0, 0, 600)),
                        backoff=Backoff.fixed(self._dice.pick((0, 2))), backoff_on_expiry=not self._dice.below(3),
-                       max_leased=self._dice.pick((None, None, 3)))
+                       max_leased=self._dice.pick((None, None, 3)),
+                       group=GroupPolicy(max_leased=self._dice.pick((None, 1, 2))) if self._grouped else GroupPolicy())
                 for _ in _QUEUES
             ]  # fmt: skip
             self._stores[0].apply(dict(zip([name.queue for name in _QUEUES], policies, strict=True)))
@@ -193,9 +204,9 @@ class History:
         lost = self._engine.lose_what_is_not_durable()
         self.power_cuts += 1
         how = self._dice.below(4)
-        if how == 1:
+        if how < 2:
             self._clock.reboot()
-        elif how == 2:
+        if how > 0:
             self._clock.step(self._dice.pick((-3600, -7, 9, 3600)))
         self._open()
         self._calm = False
@@ -250,7 +261,7 @@ class History:
         except LeaseLost:
             answer = "lost"
         except (Unavailable, Corrupt) as error:
-            answer = "no"
+            answer = "unknown" if verb == "repeat" else "no"  # the first time it may have been done
             result = error
         except CommitUnknown:
             if call.request and self._dice.below(3):
@@ -263,6 +274,7 @@ class History:
             call.answered("unknown", None, call.begin, call.from_ms)
             raise
         self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
+        result = None if answer == "unknown" else result
         call.answered(answer, result, call.begin, call.from_ms)
 
     def _record(self, job: bytes, verb: str, begin: int, from_ms: int, answer: object, held: Held | None = None,
@@ -273,17 +285,29 @@ class History:
             Call(verb, begin, self._moment, from_ms, self._now(), answer, lease, token, until_ms, lease_ms)
         )
 
+    def _doubt(self, name: QueueName, verb: str, begin: int, from_ms: int, lease_ms: int = 0) -> None:
+        """A call that may have done something to any job of its queue: nobody was told to which."""
+        self._moment += 1
+        call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", lease_ms=lease_ms)
+        self._doubtful.append((name, call))
+
     # ── what actors do ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _enqueue(self) -> None:
         dice, name = self._dice, self._dice.pick(_QUEUES)
         key = f"k{dice.below(6)}" if not dice.below(3) else None
         ttl = 4 if key is None and not dice.below(6) else None
-        job = NewJob(b"x", delay=dice.pick((0, 0, 0, 1, 20)), priority=dice.pick((0, 0, 5)), key=key, ttl=ttl)
-        jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 8))
+        group = dice.pick(("g", "h")) if self._grouped and dice.below(2) else None
+        job = NewJob(
+            b"x", delay=dice.pick((0, 0, 0, 1, 20)), priority=dice.pick((0, 0, 5)), key=key, ttl=ttl, group=group
+        )
+        jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 3))
+        if not dice.below(8):  # plain ones, that are stored together
+            key = ttl = None
+            jobs = [NewJob(b"x")] * 9
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
-            if not isinstance(result, list):
+            if answer != "ok" or not isinstance(result, list):
                 return  # nobody knows their ids; if they are there, a claim will tell
             for added in result:
                 if key is not None and self._keys.setdefault((name.queue, key), added.id) != added.id:
@@ -312,9 +336,7 @@ class History:
                     self._meet(name, delivery.job)
                     self._record(delivery.job, "claim", begin, from_ms, "ok", held, result._leased.until_ms)
             elif answer == "unknown":
-                for queue, job in self._jobs:
-                    if queue == name:
-                        self._record(job, "claim", begin, from_ms, "unknown", lease_ms=lease * 1000)
+                self._doubt(name, "claim", begin, from_ms, lease * 1000)
 
         self._call(name, "claim", lambda queue: queue.claim(limit, lease=lease, id=claim_id), answered)
 
@@ -336,14 +358,20 @@ class History:
         if held is None:
             return
         verb = self._dice.pick(_SETTLES)
-        result = {"result": b"r"} if verb == "ack" and not self._dice.below(3) else {}
+        more: dict[str, Any] = {}
+        if verb == "ack" and not self._dice.below(3):
+            more = {"result": b"r"}
+        elif verb == "ack" and not self._dice.below(3):
+            more = {"then": [NewJob(b"next", queue=self._dice.pick(_QUEUES).queue)]}
+        elif verb == "snooze":
+            more = {"delay": self._dice.pick((0, 3))}
 
         def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
             if answer != "no":
                 self._record(held.delivery.job, verb, begin, from_ms, answer, held)
 
         self._call(
-            held.queue, f"{verb} {_name(held)}", lambda queue: getattr(queue, verb)(held.delivery, **result), answered
+            held.queue, f"{verb} {_name(held)}", lambda queue: getattr(queue, verb)(held.delivery, **more), answered
         )
 
     def _settle_all(self) -> None:
@@ -407,11 +435,11 @@ class History:
         name, limit = self._dice.pick(_QUEUES), self._dice.pick((1, 10))
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
-            # One that was refused may have replayed some before.
-            back = set(result.ids) if answer == "ok" else set()  # type: ignore[attr-defined]  # a Replayed
-            for queue, job in self._jobs:
-                if queue == name and (answer != "ok" or job.hex() in back):
-                    self._record(job, "replay", begin, from_ms, "ok" if answer == "ok" else "unknown")
+            if answer != "ok":  # it may have replayed some before
+                self._doubt(name, "replay", begin, from_ms)
+                return
+            for job_id in result.ids:  # type: ignore[attr-defined]  # a Replayed
+                self._record(bytes.fromhex(job_id), "replay", begin, from_ms, "ok")
 
         self._call(name, "replay", lambda queue: queue.replay(limit=limit), answered)
 
@@ -419,9 +447,7 @@ class History:
         name, state = self._dice.pick(_QUEUES), self._dice.pick(("dead", "done", "ready", "scheduled"))
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
-            for queue, job in self._jobs:
-                if queue == name:
-                    self._record(job, "purge", begin, from_ms, "unknown")
+            self._doubt(name, "purge", begin, from_ms)
 
         self._call(name, f"purge {state}", lambda queue: queue.purge(state), answered)
 
@@ -452,7 +478,10 @@ class History:
     def _repeat(self) -> None:
         if self._unanswered:
             call = self._unanswered.pop(self._dice.below(len(self._unanswered)))
-            self._ask(call, "repeat")
+            if self._now() - call.from_ms < _REMEMBERED_MS:
+                self._ask(call, "repeat")
+            else:
+                call.answered("unknown", None, call.begin, call.from_ms)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -462,6 +491,7 @@ class History:
         for call in self._unanswered:
             call.answered("unknown", None, call.begin, call.from_ms)
         store = self._stores[0]
+        self._check(store)
         queues = [store.queue(name.queue) for name in _QUEUES]
         for queue in queues:
             queue.resume()
@@ -478,10 +508,13 @@ class History:
                 raise Violation(
                     f"{left.waiting} jobs of {name.queue} wait and {left.leased} are held, and none can be had"
                 )
+        self._check(store)
+        self._judge(store)
+
+    def _check(self, store: Store) -> None:
         report = store.check()
         if not report.clean:
             raise Violation(f"check found: {report.findings[:3]}")
-        self._judge(store)
 
     def _drain(self, queue: Queue) -> int:
         taken = 0
@@ -509,7 +542,10 @@ class History:
             self._record(
                 job, "get", self._moment, self._now(), None if seen is None else (_stored(seen.state), seen.token)
             )
-        for job, calls in self._calls.items():
+        for name, job in self._jobs:
+            calls = self._calls[job]
+            first = min(call.begin for call in calls)
+            calls += [call for queue, call in self._doubtful if queue == name and call.end > first]
             if not explained(calls, ttl=job in self._with_ttl):
                 story = "\n".join(str(call) for call in sorted(calls, key=lambda call: call.begin))
                 raise Violation(f"nothing explains what callers were told of job {job.hex()}:\n{story}")

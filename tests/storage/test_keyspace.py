@@ -27,7 +27,10 @@ def in_order(keys: list[bytes], tuples: list[tuple[object, ...]]) -> None:
 def test_ready_is_priority_then_time_then_job(rows: list[tuple[int, int, int, bytes]]) -> None:
     keys = [keyspace.ready(*row) for row in rows]
     in_order(keys, [(queue, -priority, time, job) for queue, priority, time, job in rows])
-    assert [tuple(keyspace.split_ready(key)) for key in keys] == rows
+    assert [tuple(keyspace.split_ready(key)) for key in keys] == [(*row, 0) for row in rows]
+    grouped = [keyspace.ready(*row, keyspace.GROUPED) for row in rows]
+    assert [tuple(keyspace.split_ready(key)) for key in grouped] == [(*row, keyspace.GROUPED) for row in rows]
+    assert all(key[4] > 9 for key in grouped), "apart from those without a group"
     assert [key[keyspace.READY_JOB] for key in keys] == [job for *_, job in rows]
 
 
@@ -138,7 +141,7 @@ def test_numbers_on_disk_do_not_move() -> None:
         "LEASE": 1, "TTL": 2, "RETENTION": 3, "DEDUP": 4, "CLAIM": 5, "WRITE": 6, "REQUEST": 7, "TURN": 8,
     }  # fmt: skip
     assert {name.name: int(name) for name in Counter} == {
-        "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4, "ENQUEUED": 5, "REMOVED": 6,
+        "WAITING": 1, "LEASED": 2, "DONE": 3, "DEAD": 4, "ENQUEUED": 5, "REMOVED": 6, "BLOCKED": 10,
     }  # fmt: skip
     assert {kind.name: int(kind) for kind in Limit} == {
         "QUEUE_RATE": 1, "TENANT_RATE": 2, "TENANT_REQUESTS": 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_recent_rows_are_bounded_by_what_is_written(tmp_path: Path, monkeypatch:
     assert recent is not None
     keys = [keyspace.of_queue(1, number.to_bytes(16, "big")) for number in range(1000)]
     for key in keys:
-        engine.transact(lambda tx, key=key: tx.put(keyspace.STATE, key, key * 10))
+        engine.transact(methodcaller("put", keyspace.STATE, key, key * 10))
         assert sum(map(len, recent.values())) < 2 * 80_000 + 10_000
     assert keys[0] not in recent
     assert keys[-1] in recent

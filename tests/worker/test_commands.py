@@ -173,6 +173,23 @@ def test_enqueue_for_a_worker_and_wait(folder):
     assert worker.returncode == 0
 
 
+def test_a_worker_for_any_queue(folder):
+    """Jobs of queues and tenants that the app does not name; both options at once are refused."""
+    assert run("worker", "tasks:app", "--any", "--queues", "emails").returncode == 2
+    with tenure.open("lmdb:data", sweep=False) as store:
+        jobs = [
+            store.queue(queue, tenant).enqueue(b'{"task":"tasks.later","args":{"n":1}}').id
+            for queue, tenant in (("emails", "default"), ("else", "acme"), ("where", "zebra"))
+        ]
+        with subprocess.Popen([*TENURE, "worker", "tasks:app", "--any"], stderr=subprocess.PIPE) as worker:
+            try:
+                until(lambda: all(getattr(store.get(job), "state", "done") == "done" for job in jobs))
+            finally:
+                worker.terminate()
+                _, said = worker.communicate(timeout=60)
+        assert worker.returncode == 0, said
+
+
 def test_the_line_a_person_sees(folder):
     screen = Screen("worker", "tasks:app", "--name", "web-1")
     screen.until("0 of 4 running")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure import Backoff, Dead, InvalidArgument, Retry
+from tenure import Backoff, Dead, InvalidArgument, Retry, Snooze
 from tenure.model.job import MAX_ERROR_CHARS
 from tenure.worker.outcomes import FailureRules, error_text
 
@@ -32,6 +32,8 @@ def raised(error: BaseException) -> BaseException:
         (FailureRules(backoff=Backoff.fixed(3)), Retry(), "nack", 3000),
         (FailureRules(backoff=Backoff.fixed(3)), Retry(after=0), "nack", 0),
         (FailureRules(), Dead("no"), "fail", None),
+        (FailureRules(), Snooze(60), "release", 60_000),
+        (FailureRules(retry_on=(KeyError,)), Snooze(1), "release", 1_000),
         (FailureRules(), SystemExit(1), "nack", None),
         (FailureRules(), KeyboardInterrupt(), "nack", None),
     ],

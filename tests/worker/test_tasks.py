@@ -120,6 +120,25 @@ def test_unique_calls(app):
         refresh.options(key="mine").map([(1, 1), (1, 2)])
 
 
+def test_calls_have_groups(app):
+    @app.task(group="exports")
+    def export(n: int) -> None: ...
+
+    @app.task(group=lambda customer, month: f"customer-{customer}")
+    def report(customer: int, month: int) -> None: ...
+
+    def group_of(handle):
+        return app.store.queue("default").get(handle.id).group
+
+    assert group_of(export.delay(1)) == "exports"
+    assert group_of(export.options(group="other").delay(1)) == "other"
+    assert [group_of(handle) for handle in report.map([(1, 1), (2, 1)])] == ["customer-1", "customer-2"]
+    assert group_of(report.enqueue_payload(report.codec.encode_call((7, 1), {}))) == "customer-7"
+    with pytest.raises(InvalidArgument, match="group"):
+        report.options(group=lambda customer, month: "no name").delay(1, 1)
+    assert app.store.queue("default").counts().waiting == 5
+
+
 def test_unique_calls_of_a_batch(app):
     @app.task(unique=lambda user, page: f"user-{user}")
     def refresh(user: int, page: int) -> None: ...

@@ -32,7 +32,7 @@ _OPENERS = "('enqueued', 'replayed', 'restored')"
 _ENDS_A_LIFE = "('done', 'died', 'cancelled', 'ttl_passed', 'purged')"
 #: The state a job must have come from, where the event before is not known: it was before the history began.
 _FROM = {
-    "enqueued": "gone", "restored": "gone", "claimed": "waiting", "done": "leased", "retried": "leased",
+    "enqueued": "gone", "restored": "gone", "unblocked": "blocked", "claimed": "waiting", "done": "leased", "retried": "leased",
     "died": "leased", "released": "leased", "expired": "leased", "cancelled": "waiting", "replayed": "dead",
     "ttl_passed": "waiting", "purged": "done", "retired": "done", "repaired": "gone",
 }  # fmt: skip
@@ -83,17 +83,19 @@ ATTEMPTS = f"""
 SELECT tenant, queue, {", ".join(JOB)}, token, life, attempt, max_attempts, priority, lease_id, worker,
   wait_from AS visible_at, time AS claimed_at, lease_until, {between("wait_from", "time")} AS wait_ms,
   next_type AS outcome, next_time AS ended_at, {between("time", "next_time")} AS run_ms, next_reason AS reason,
-  next_error AS error, coalesce(prev_type IN {_OPENERS}, FALSE) AS first, carried,
+  next_error AS error, coalesce(prev_type IN {_OPENERS} OR prev_type = 'unblocked', FALSE) AS first, carried,
   coalesce(next_type = 'expired' OR (next_type = 'died' AND next_error LIKE 'the lease expired%'), FALSE) AS expired
 FROM {{chains}} WHERE type = 'claimed'"""
 
 # ── lives ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _OPENS = f"NOT carried AND type IN {_OPENERS}"
+#: From its `visible_at` on it may be claimed for the first time.
+_VISIBLE = f"{_OPENS} AND state <> 'blocked' OR NOT carried AND type = 'unblocked'"
 _CLAIMS = "NOT carried AND type = 'claimed'"
 _HELD = "NOT carried AND prev_type = 'claimed'"  # the event ended an attempt
 #: What ends a job that is done or dead already (purged, retired) ends no life.
-_ENDS = f"NOT carried AND type IN {_ENDS_A_LIFE} AND prev_state IN ('waiting', 'leased')"
+_ENDS = f"NOT carried AND type IN {_ENDS_A_LIFE} AND prev_state IN ('blocked', 'waiting', 'leased')"
 #: Its last event: the next life begins with a replay, and with nothing else. One row of each life.
 _LAST = "next_type IS NULL OR next_type = 'replayed'"
 _SPENT = f"CASE WHEN {_HELD} THEN {between('prev_time', 'time')} END"
@@ -117,7 +119,7 @@ WITH grouped AS (
     max(max_attempts) AS max_attempts,
     max(coalesce(CASE WHEN {_OPENS} THEN type END, known_opened_by)) AS opened_by,
     min(coalesce(CASE WHEN {_OPENS} THEN time END, known_opened_at)) AS opened_at,
-    min(coalesce(CASE WHEN {_OPENS} THEN visible_at END, known_first_visible_at)) AS first_visible_at,
+    min(coalesce(CASE WHEN {_VISIBLE} THEN visible_at END, known_first_visible_at)) AS first_visible_at,
     min(coalesce(CASE WHEN {_CLAIMS} THEN time END, known_first_claimed_at)) AS first_claimed_at,
     max(known_first_claimed_at) IS NOT NULL AS claimed_before,
     {_count(_CLAIMS, "attempts")}, {_count(f"{_HELD} AND type = 'retried'", "retried")},
@@ -125,7 +127,7 @@ WITH grouped AS (
     {_sum(_SPENT, "run_ms")}, {_sum(f"CASE WHEN type <> 'done' THEN {_SPENT} END", "wasted_ms")}, {_sum(_WAITED, "waited_ms")},
     max(CASE WHEN {_ENDS} THEN time END) AS ended_at, max(CASE WHEN {_ENDS} THEN type END) AS ended_by,
     max(CASE WHEN {_ENDS} THEN reason END) AS reason, max(CASE WHEN {_ENDS} THEN error END) AS ended_error,
-    max(CASE WHEN (carried AND state = 'dead') OR (type = 'restored' AND state NOT IN ('waiting', 'leased')) THEN 1 ELSE 0 END)
+    max(CASE WHEN (carried AND state = 'dead') OR (type = 'restored' AND state NOT IN ('blocked', 'waiting', 'leased')) THEN 1 ELSE 0 END)
       = 1 AS over,
     {", ".join(f"max(CASE WHEN {_LAST} THEN {name} END) AS last_{name.strip('`')}" for name in _LAST_OF)}
   FROM {{chains}} GROUP BY {", ".join(JOB)}, life
@@ -134,17 +136,15 @@ SELECT *, CASE WHEN ended_by = 'died' THEN 'dead' ELSE ended_by END AS outcome,
   CASE WHEN ended_at IS NOT NULL THEN ended_error ELSE last_error END AS error
 FROM grouped
 WHERE opened_at IS NOT NULL OR first_claimed_at IS NOT NULL OR ended_at IS NOT NULL
-  OR last_state IN ('waiting', 'leased', 'dead')"""
+  OR last_state IN ('blocked', 'waiting', 'leased', 'dead')"""
 
 _LIFE = f"{', '.join(NAMES)}, {', '.join(JOB)}, life, priority, max_attempts, {', '.join(KNOWN)}, ended_at, outcome, reason, error"
 #: Lives that ended in this run.
 CLOSED_LIVES = f"SELECT {_LIFE} FROM {{lives}} WHERE ended_at IS NOT NULL AND NOT over"
 #: Lives that have not ended, as far as they are known.
-OPEN_LIVES = (
-    f"SELECT {_LIFE} FROM {{lives}} WHERE ended_at IS NULL AND NOT over AND last_state IN ('waiting', 'leased')"
-)
+OPEN_LIVES = f"SELECT {_LIFE} FROM {{lives}} WHERE ended_at IS NULL AND NOT over AND last_state IN ('blocked', 'waiting', 'leased')"
 #: One row a job that is not gone or done, the last event of its newest life: where its chain goes on in the next run.
 CARRY = f"""
 SELECT {", ".join(JOB)}, {", ".join(NAMES)},
   {", ".join(f"last_{name.strip('`')} AS {name}" for name in (*EVENT, "wait_from", "prev_type"))}, life, {", ".join(KNOWN)}
-FROM {{lives}} WHERE last_state IN ('waiting', 'leased', 'dead') AND last_next_type IS NULL"""
+FROM {{lives}} WHERE last_state IN ('blocked', 'waiting', 'leased', 'dead') AND last_next_type IS NULL"""

@@ -222,7 +222,7 @@ recounted AS (
   SELECT queue_number, counter, recount FROM recounted
   UNION ALL SELECT queue_number, '(all)', CAST(sum(recount) AS BIGINT) FROM recounted GROUP BY queue_number
 ), stored AS (
-  SELECT tenant, queue, queue_number, counter, value FROM {{counters}} WHERE counter IN ('waiting', 'leased', 'done', 'dead')
+  SELECT tenant, queue, queue_number, counter, value FROM {{counters}} WHERE counter IN ('blocked', 'waiting', 'leased', 'done', 'dead')
   UNION ALL
   SELECT tenant, queue, queue_number, '(all)', CAST(sum(
     CASE WHEN counter = 'enqueued' THEN value WHEN counter = 'removed' THEN -value END) AS BIGINT)

@@ -26,6 +26,8 @@ TYPES = (
     "purged", "retired", "restored", "repaired",
 )  # fmt: skip
 STATES = ("waiting", "leased", "done", "dead")
+#: A job that waits for others counts as waiting.
+_COUNTED_AS = {name: "('waiting', 'blocked')" if name == "waiting" else f"('{name}')" for name in STATES}
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 #: Rank error about 1.3 % (k = 200); a sketch is at most 3 kB however many values it saw.
 K = 200
@@ -74,9 +76,9 @@ def flows(step_ms: int = STEP) -> str:
     """Of `{chains}`."""
     counted = [_count_where(f"type = '{name}'", name) for name in TYPES]
     moved = [
-        f"CAST(sum(CASE WHEN state = '{name}' THEN 1 ELSE 0 END - CASE WHEN prev_state = '{name}' THEN 1 ELSE 0 END) AS BIGINT)"
+        f"CAST(sum(CASE WHEN state IN {names} THEN 1 ELSE 0 END - CASE WHEN prev_state IN {names} THEN 1 ELSE 0 END) AS BIGINT)"
         f" AS d_{name}"
-        for name in STATES
+        for name, names in _COUNTED_AS.items()
     ]
     crossed = [_count_where("prev_state = 'gone'", "entered"), _count_where("state = 'gone'", "`left`")]
     rows = f"SELECT {_step('time', step_ms)} AS hour, tenant, queue, type, state, prev_state FROM {{chains}} WHERE NOT carried"

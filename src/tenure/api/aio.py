@@ -272,6 +272,7 @@ class AsyncQueue:
     groups = _awaited(Queue.groups)
     find = _awaited(Queue.find)
     timeline = _awaited(Queue.timeline)
+    parents = _awaited(Queue.parents)
     explain = _awaited(Queue.explain)
     replay = _awaited(Queue.replay)
     restore = _awaited(Queue.restore)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tenure.api.claim import Claim
-from tenure.contract.backend import Backend, Events, Progress
+from tenure.contract.backend import Backend, Events, Parents, Progress
 from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
@@ -281,7 +281,7 @@ class Queue:
             return self._backend.wait_for(self.name, job_id_bytes(job_id), timeout_ms)
 
     def list(self, state: str = "ready", limit: int = 100, cursor: str | None = None) -> Page:
-        """Jobs in a state (scheduled, ready, leased, done, dead), a page at a time."""
+        """Jobs in a state (scheduled, ready, leased, done, dead, blocked), a page at a time."""
         checked_shown(state)
         with self._span("list"):
             return self._backend.list(self.name, state, whole_number("limit", limit, 1, 10_000), cursor)
@@ -306,6 +306,18 @@ class Queue:
         """What happened to a job, oldest first, as far back as the journal is kept."""
         with self._span("timeline"):
             return self._backend.timeline(self.name, job_id_bytes(job_id))
+
+    def parents(self, job: Settleable) -> Parents:
+        """The jobs that this one waits or waited for, in the order in which it named them, with their results.
+
+        `job` is a delivery, or a job's id.
+        """
+        at = job.job if isinstance(job, Delivery) else job_id_bytes(job)
+        found: Parents = []
+        with self._span("parents"):
+            while page := self._backend.parents(self.name, at, len(found), 1000):
+                found += page
+        return found
 
     def explain(self, job_id: str, moment: Callable[[int], str] = utc) -> Explanation | None:
         """Where a job is, why, what happened and what happens next, in sentences; None: nothing is known of it.

@@ -12,6 +12,7 @@ from tenure.clock import Clock
 from tenure.contract.backend import (
     Events,
     JobIds,
+    Parents,
     PendingSync,
     Progress,
     QueueInfos,
@@ -213,6 +214,9 @@ class EmbeddedBackend:
 
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return journal.timeline(self._core, name, job)
+
+    def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
+        return queries.parents(self._core, name, job, begin, limit)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)

@@ -27,6 +27,7 @@ from tenure.contract.backend import (
     Backend,
     Events,
     JobIds,
+    Parents,
     Progress,
     QueueInfos,
     QuotaInfos,
@@ -243,6 +244,9 @@ class JoinedRequestView(NetworkServing):
 
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return self._ask("timeline", lambda to: to.timeline(name, job))
+
+    def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
+        return self._ask("parents", lambda to: to.parents(name, job, begin, limit))
 
     def queues(self, tenant: str | None) -> QueueInfos:
         return self._ask("queues", lambda to: to.queues(tenant))

@@ -33,7 +33,7 @@ _TRAILER, _PREFIX, _BYTE = np.dtype(">u4"), np.dtype("<i4"), np.dtype("u1")
 
 
 def check(rows: Block, least: int, damage: Damage, version: int | None = 1) -> None:
-    """Every value's CRC-32 (the last four bytes, of all that is before them), its version and its least length.
+    """Every value's CRC-32 (the last four bytes, of all that is before them), its version (at most `version`) and its least length.
 
     The CRC is taken of whole values, trailer and all, since cutting each one would cost more than the CRC itself.
     """
@@ -45,7 +45,8 @@ def check(rows: Block, least: int, damage: Damage, version: int | None = 1) -> N
         if not rows.width or checksums.of_joined(whole, rows.width) != crc32(rows.data):
             bad = whole != rows.sums()
         if version is not None:
-            bad |= at_each(rows.data, rows.starts, _BYTE) != version
+            found = at_each(rows.data, rows.starts, _BYTE)
+            bad |= (found < 1) | (found > version)
     if bad.any():
         first = int(bad.argmax())
         damage(first)

@@ -31,7 +31,7 @@ _KEY = layouts.OF_QUEUE.itemsize
 _SPARSE = 0.2
 #: Rows that are looked up one by one for one chunk: at most 64 KiB each.
 _SPARSE_ROWS = 1024
-_SHOWN = ("gone", "ready", "leased", "done", "dead", "scheduled")
+_SHOWN = ("gone", "ready", "leased", "done", "dead", "blocked", "scheduled")
 _REASONS = (None, "max_attempts", "failed")
 
 
@@ -107,7 +107,12 @@ def _matched(rows: Block, keys: bytes) -> Block:
         first = min(wanted ^ there)  # behind a row too few or too many, others are shifted
         what = "payload" if first in wanted else "state"
         raise Corrupt(f"its {what} is missing", first[4:].hex(), key=first)
-    arrays.check(rows, layouts.JOB.itemsize, lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])))
+    arrays.check(
+        rows,
+        layouts.JOB.itemsize,
+        lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])),
+        records.V2,
+    )
     return rows
 
 
@@ -139,7 +144,7 @@ class _Chunk:
             self._damage(int((rows.lengths != layouts.STATE.itemsize).argmax()))
         self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE)
         self._all_states = arrays.heads(rows, layouts.STATE)
-        if self._all_states["state"].max() > State.DEAD:
+        if self._all_states["state"].max() > max(State):
             at = int(self._all_states["state"].argmax())
             raise Corrupt(f"its state is {self._all_states['state'][at]}, which is none", self._hex(at))
         keep = self._wanted()

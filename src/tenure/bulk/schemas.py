@@ -43,7 +43,7 @@ TABLES: dict[str, list[Column]] = {
     "jobs": [
         *_of_queue(),
         Column("id", TEXT, False, "the job"),
-        Column("state", TEXT, False, "`scheduled`, `ready`, `leased`, `done` or `dead`, at the moment that is read"),
+        Column("state", TEXT, False, "`blocked`, `scheduled`, `ready`, `leased`, `done` or `dead`, at the moment that is read"),
         Column("priority", INT, False, "0 to 9, 9 first"),
         Column("attempt", LONG, False, "deliveries so far; replay starts again from 0"),
         Column("max_attempts", LONG, False, "deliveries it may have"),
@@ -78,7 +78,7 @@ TABLES: dict[str, list[Column]] = {
         Column("type", TEXT, False, "`enqueued`, `claimed`, … ([all](keyspace.md#the-journal)); `type_N` if this Tenure does not know it"),
         *_of_queue(),
         Column("job_id", TEXT, True, "the job; null if it is about a queue or a lease"),
-        Column("state", TEXT, True, "the job's from here on: `waiting`, `leased`, `done`, `dead` or `gone`"),
+        Column("state", TEXT, True, "the job's from here on: `blocked`, `waiting`, `leased`, `done`, `dead` or `gone`"),
         Column("priority", INT, False, "the job's"),
         Column("attempt", LONG, False, "the job's, after it"),
         Column("max_attempts", LONG, False, "the job's"),
@@ -119,7 +119,7 @@ TABLES: dict[str, list[Column]] = {
     ],
     "counters": [
         *_of_queue(),
-        Column("counter", TEXT, False, "`waiting`, `leased`, `done`, `dead`, `enqueued` or `removed`"),
+        Column("counter", TEXT, False, "`blocked`, `waiting`, `leased`, `done`, `dead`, `enqueued` or `removed`"),
         Column("value", LONG, False, "how many"),
     ],
     "indexes": [

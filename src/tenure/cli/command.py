@@ -25,6 +25,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from tenure import errors
+from tenure.cli.completion import QUEUE
 from tenure.cli.output import Output, clean
 from tenure.cli.session import Session
 from tenure.settings import URL_FORMS
@@ -84,6 +85,9 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+        for param in self.params:
+            if param.name in ("queue", "queues") and param.type is click.STRING:
+                param.type = QUEUE
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own: list[tuple[str, str]] = []

@@ -151,6 +151,7 @@ def counts(counts: Counts) -> Shape:
         "dead": counts.dead,
         "enqueued": counts.enqueued,
         "removed": counts.removed,
+        "blocked": counts.blocked,
         "at_least": counts.at_least,
     }
 

@@ -23,7 +23,14 @@ from tenure.model import explanation
 PIPE_WIDTH = 160
 #: Blanks between two columns, and the least width of the column that shrinks.
 BETWEEN, LEAST = 3, 8
-STATE_STYLES = {"ready": "green", "scheduled": "cyan", "leased": "yellow", "done": "dim", "dead": "red"}
+STATE_STYLES = {
+    "blocked": "magenta",
+    "ready": "green",
+    "scheduled": "cyan",
+    "leased": "yellow",
+    "done": "dim",
+    "dead": "red",
+}
 
 Cell = str | Text
 

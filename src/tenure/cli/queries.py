@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 from rich.text import Text
@@ -315,10 +315,16 @@ def counts(session: Session, queue: str) -> None:
     if session.json:
         session.out.emit({**json_shapes.named(target.name), **json_shapes.counts(found)})
         return
-    titles = ("ready", "scheduled", "leased", "done", "dead", "enqueued", "removed")
+    titles = (*_shown_states([found]), "enqueued", "removed")
     session.out.table([f">{title}" for title in titles], [_numbers(found, titles)])
     if found.at_least:
         session.out.say(f"ready is at least that: the {found.waiting:,} waiting jobs were not all looked at")
+
+
+def _shown_states(found: Iterable[Counts]) -> tuple[str, ...]:
+    """Most queues have no job that waits for others: then there is no column for them."""
+    blocked = ("blocked",) if any(counts.blocked for counts in found) else ()
+    return (*blocked, "ready", "scheduled", "leased", "done", "dead")
 
 
 def _numbers(found: Counts, titles: Sequence[str]) -> list[Cell]:
@@ -346,7 +352,7 @@ def queues(session: Session) -> None:
 
 
 def _queue_table(session: Session, found: Sequence[QueueInfo]) -> None:
-    titles = ("ready", "scheduled", "leased", "done", "dead")
+    titles = _shown_states([info.counts for info in found])
     tenants = any(info.tenant != DEFAULT_TENANT for info in found)
     paused = any(info.paused for info in found)
     columns = [

@@ -20,11 +20,13 @@ from tenure.cli.json_shapes import Shape
 from tenure.cli.output import Screen, clean, number
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, now_ms, span
+from tenure.model.group import GroupInfo
 from tenure.model.job import Counts, QueueInfo
 from tenure.model.names import QueueName
 
-#: How many leased jobs are read to find the workers that hold them.
+#: How many leased jobs are read to find the workers that hold them; and how many groups, to find the largest.
 _HELD = 1_000
+_GROUPS, _GROUPS_SHOWN = 1_000, 10
 
 
 @dataclass
@@ -37,6 +39,8 @@ class QueueSample:
     #: When the job that is claimed next became ready.
     oldest_ms: int | None
     workers: Counter[str] = field(default_factory=Counter)
+    #: Those of its groups that have most jobs waiting.
+    groups: list[GroupInfo] = field(default_factory=list)
 
     @property
     def ended(self) -> int:
@@ -119,6 +123,9 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     seen = QueueSample(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
     if info.counts.leased:
         seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _HELD).jobs)
+    if store.traits.groups and info.counts.waiting + info.counts.leased:
+        found = sorted(queue.groups(_GROUPS).groups, key=lambda group: -group.waiting)
+        seen.groups = found[:_GROUPS_SHOWN]
     return seen
 
 
@@ -138,14 +145,28 @@ def screen(sample: Sample, before: Sample | None) -> RenderableType:
     holding.add_column("jobs in hand", justify="right")
     for worker, count in workers.most_common(20):
         holding.add_row(clean(worker), f"{count:,}")
+    grouped = [(queue, group) for queue in sample.queues for group in queue.groups]
+    largest = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("queue", "group", "waiting", "leased", "oldest"):
+        largest.add_column(title, justify="left" if title in ("queue", "group") else "right", no_wrap=True)
+    for queue, group in sorted(grouped, key=lambda pair: -pair[1].waiting)[:_GROUPS_SHOWN]:
+        age = _age(group.oldest_at_ms)
+        largest.add_row(
+            clean(str(queue.name)), clean(group.group), f"{group.waiting:,}", f"{group.leased:,}",
+            "" if age is None else span(age),
+        )  # fmt: skip
     total = sum(queue.counts.waiting for queue in sample.queues)
     head = Text(f"{len(sample.queues)} queues · {total:,} waiting · {len(workers)} workers with jobs · Ctrl-C leaves")
-    return Group(head, "", queues, *(("", holding) if workers else ()))
+    return Group(head, "", queues, *(("", holding) if workers else ()), *(("", largest) if grouped else ()))
+
+
+def _age(since_ms: int | None) -> float | None:
+    return None if since_ms is None else max(0.0, (now_ms() - since_ms) / 1000)
 
 
 def _row(queue: QueueSample, rates: tuple[float, float] | None) -> list[Text | str]:
     counts = queue.counts
-    age = None if queue.oldest_ms is None else max(0.0, (now_ms() - queue.oldest_ms) / 1000)
+    age = _age(queue.oldest_ms)
     name = Text(str(queue.name), style="bold")
     if queue.paused:
         name.append(" (paused)", style="yellow")
@@ -176,6 +197,10 @@ def _shape(queue: QueueSample, rates: tuple[float, float] | None) -> Shape:
         "dead": counts.dead,
         "in_per_second": None if rates is None else round(rates[0], 3),
         "out_per_second": None if rates is None else round(rates[1], 3),
-        "oldest_seconds": None if queue.oldest_ms is None else max(0.0, (now_ms() - queue.oldest_ms) / 1000),
+        "oldest_seconds": _age(queue.oldest_ms),
         "workers": dict(queue.workers),
+        "groups": {
+            group.group: {"waiting": group.waiting, "leased": group.leased, "oldest_seconds": _age(group.oldest_at_ms)}
+            for group in queue.groups
+        },
     }

@@ -21,7 +21,7 @@ from typing import Literal, Protocol, TypeVar
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, QueueInfo, Replayed, Restored, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
@@ -35,6 +35,7 @@ from tenure.storage.engine import Traits
 T = TypeVar("T")
 Events = list[Event]  # by names of their own, since `list` is a verb below
 JobIds = list[bytes]
+Parents = list[ParentResult]
 QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
@@ -189,6 +190,12 @@ class Queries(Protocol):
 
     def timeline(self, name: QueueName, job: bytes) -> Events:
         """Its events, oldest first, as far back as the journal is kept."""
+
+    def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
+        """The jobs that it waits or waited for, in the order in which it named them, from place `begin` on.
+
+        Fewer than `limit` where their results are large; none: there are no more.
+        """
 
     def queues(self, tenant: str | None) -> QueueInfos: ...
 

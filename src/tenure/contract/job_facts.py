@@ -22,6 +22,7 @@ def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
     info = next((one for one in backend.queues(name.tenant) if one.queue == name.queue), None)
     ahead, at_least = None, False
     claim, since_ms = None, None
+    parents = backend.parents(name, job, 0, _LOOKED_AT) if shown is not None and shown.state == "blocked" else []
     if shown is not None and shown.state == "ready":
         ahead, at_least = _place(backend, name, shown.id)
         claim, since_ms = _last_claim(newest, name)
@@ -36,6 +37,8 @@ def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
         ahead_at_least=at_least,
         last_claim=claim,
         claims_since_ms=since_ms,
+        parents=parents,
+        parents_at_least=len(parents) == _LOOKED_AT,
     )
 
 

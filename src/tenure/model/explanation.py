@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from tenure.model.durations import as_datetime
 from tenure.model.event import Event
-from tenure.model.job import Counts, Job
+from tenure.model.job import Counts, Job, ParentResult
 from tenure.model.retry import Policy
 
 #: Attempts that are told; of a job with more, the latest.
@@ -47,6 +48,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: The queue's newest claim; None: there was none since `claims_since_ms`, from when on the journal was searched.
     last_claim: Event | None = None
     claims_since_ms: int | None = None
+    #: The first of the jobs that a blocked one waits for; with `parents_at_least` there may be more.
+    parents: Sequence[ParentResult] = ()
+    parents_at_least: bool = False
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +59,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     tenant: str
     queue: str
-    #: scheduled, ready, leased, done, dead; or gone
+    #: blocked, scheduled, ready, leased, done, dead; or gone
     state: str
     where: str
     why: list[str]
@@ -121,6 +125,23 @@ class _Story:
         return f", after {headline(self.job.error)}" if self.job.error else ""
 
 
+def _blocked(story: _Story) -> _Told:
+    facts, job = story.facts, story.job
+    waits = [parent for parent in facts.parents if parent.state not in ("done", "gone")]
+    least = "at least " if facts.parents_at_least else ""
+    where = f"It is blocked: it waits for {least}{len(waits):,} other {_plural(len(waits), 'job')}."
+    why = [
+        f"Of them, {least}{count:,} of queue {queue} {_plural(count, 'is', 'are')} {state}."
+        for (queue, state), count in Counter((parent.queue, parent.state) for parent in waits).items()
+    ]
+    if any(parent.state == "dead" for parent in waits):
+        why.append("It waits for a dead job to be replayed (on_parent_dead).")
+    if job.visible_at_ms > facts.now_ms:
+        why.append(f"It is not ready before {story.moment(job.visible_at_ms)} in any case.")
+    why += _ttl(story)
+    return where, why, "It becomes ready when the last of them has ended.", None
+
+
 def _scheduled(story: _Story) -> _Told:
     job, at = story.job, story.job.visible_at_ms
     kind = story.last.type if story.last is not None else "enqueued"
@@ -140,7 +161,7 @@ _WHY_SCHEDULED = {
     "retried": "Its last delivery failed, and the queue's backoff, or the worker, put the retry off until then.",
     "expired": "Its last lease ran out, and the queue's policy puts the retry off (backoff_on_expiry).",
     "replayed": "It was replayed, and the replay's rate or delay put it off until then.",
-    "released": "Its worker gave it back, and it keeps its time.",
+    "released": "Its worker gave it back, for later (snooze), or it keeps its time.",
     "restored": "It was put in from elsewhere with this time.",
 }
 
@@ -264,6 +285,7 @@ def _dead(story: _Story) -> _Told:
 
 
 _BY_STATE: dict[str, Callable[[_Story], _Told]] = {
+    "blocked": _blocked,
     "scheduled": _scheduled,
     "ready": _ready,
     "leased": _leased,
@@ -327,7 +349,8 @@ def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) 
     due = "" if event.at_ms is None or event.at_ms <= event.time_ms else f", to be ready at {moment(event.at_ms)}"
     who = f"worker {event.text}" if event.text else "a worker that gave no name"
     sentences = {
-        "enqueued": f"Enqueued at {when}{due}.",
+        "enqueued": f"Enqueued at {when}{due}{', behind other jobs' if event.state == 'blocked' else ''}.",
+        "unblocked": f"The last job that it waited for ended at {when}{due}.",
         "claimed": f"{number}: claimed by {who} at {when}.",
         "done": f"{number}: done at {when}{held}{kept}.",
         "retried": f"{number}: failed at {when}{held}{kept}{error}{back}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -15,6 +15,9 @@ MAX_PAYLOAD = 8 * 1024 * 1024
 MAX_HEADERS_BYTES = 16 * 1024
 MAX_ERROR_CHARS = 8_000
 PRIORITIES = 10
+
+
+OnParentDead = Literal["cancel", "run", "wait"]
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -30,8 +33,14 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     #: When `key` is held by a job with another payload: "error" raises KeyConflict, "keep" answers with that job.
     on_conflict: Literal["error", "keep"] = "error"
-    #: The queue it goes to, of the same tenant: of a job that `ack(then=…)` hands over. None: the queue that is called.
+    #: The queue it goes to, of the same tenant. None: the queue that is called.
     queue: str | None = None
+    #: What other jobs of the same call name it by, in `after`: "#fetch" is the job with the name "fetch".
+    name: str | None = None
+    #: Its parents: it is `blocked` until all of them are done. What an enqueue returned, a job's id, or "#name".
+    after: Sequence[Enqueued | str] = ()
+    #: When a parent is dead: "cancel" removes the job, "run" counts that parent as done, "wait" waits for its replay.
+    on_parent_dead: OnParentDead = "cancel"
     #: Jobs of one queue take turns by their group (`GroupPolicy`).
     group: str | None = None
 
@@ -49,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     tenant: str
     queue: str
-    #: scheduled, ready, leased, done or dead ("removed" only from `wait_for`, of a job that was cancelled or purged)
+    #: blocked, scheduled, ready, leased, done or dead ("removed" only from `wait_for`, of a job that was cancelled or purged)
     state: str
     payload: bytes
     headers: dict[str, str]
@@ -105,10 +114,22 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     enqueued: int
     removed: int
     at_least: bool = False
+    #: Jobs that wait for other jobs.
+    blocked: int = 0
 
     @property
     def waiting(self) -> int:
         return self.ready + self.scheduled
+
+
+class ParentResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A parent of a job, and what it left behind. `state` is "gone" once it is no longer kept."""
+
+    id: str
+    queue: str
+    state: str
+    result: bytes | None = None
+    error: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True):

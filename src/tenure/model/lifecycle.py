@@ -7,6 +7,8 @@
                          │                               ▼
                          └────── attempts < max ──── (policy) ── attempts = max, or fail ──▶ dead ──replay──▶ waiting
 
+   (none) ── enqueue(after=…) ──▶ blocked ── its last parent ended ──▶ waiting
+
 `waiting` is shown as `scheduled` before its time and as `ready` from then on; nothing moves when the time comes.
 """
 
@@ -25,6 +27,8 @@ class State(IntEnum):
     LEASED = 2
     DONE = 3
     DEAD = 4
+    #: It waits for other jobs, its parents.
+    BLOCKED = 5
 
 
 class Change(IntEnum):
@@ -50,6 +54,7 @@ class Change(IntEnum):
     RETIRED = 22
     REPAIRED = 23
     RESTORED = 24
+    UNBLOCKED = 25
 
 
 class Reason(IntEnum):
@@ -62,7 +67,8 @@ class Reason(IntEnum):
 
 #: Every job change: the states it may start from, and those it may lead to.
 TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
-    Change.ENQUEUED: (frozenset({State.GONE}), frozenset({State.WAITING})),
+    Change.ENQUEUED: (frozenset({State.GONE}), frozenset({State.WAITING, State.BLOCKED})),
+    Change.UNBLOCKED: (frozenset({State.BLOCKED}), frozenset({State.WAITING})),
     Change.CLAIMED: (frozenset({State.WAITING}), frozenset({State.LEASED})),
     # A job that is not retained goes from leased to gone in one step.
     Change.DONE: (frozenset({State.LEASED}), frozenset({State.DONE, State.GONE})),
@@ -70,10 +76,10 @@ TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
     Change.DIED: (frozenset({State.LEASED}), frozenset({State.DEAD})),
     Change.RELEASED: (frozenset({State.LEASED}), frozenset({State.WAITING})),
     Change.EXPIRED: (frozenset({State.LEASED}), frozenset({State.WAITING})),
-    Change.CANCELLED: (frozenset({State.WAITING, State.LEASED}), frozenset({State.GONE})),
+    Change.CANCELLED: (frozenset({State.BLOCKED, State.WAITING, State.LEASED}), frozenset({State.GONE})),
     Change.REPLAYED: (frozenset({State.DEAD}), frozenset({State.WAITING})),
-    Change.TTL_PASSED: (frozenset({State.WAITING}), frozenset({State.GONE})),
-    Change.PURGED: (frozenset({State.WAITING, State.DONE, State.DEAD}), frozenset({State.GONE})),
+    Change.TTL_PASSED: (frozenset({State.BLOCKED, State.WAITING}), frozenset({State.GONE})),
+    Change.PURGED: (frozenset({State.BLOCKED, State.WAITING, State.DONE, State.DEAD}), frozenset({State.GONE})),
     Change.RETIRED: (frozenset({State.DONE}), frozenset({State.GONE})),
     # From another store or an archive, as it stood there; nobody holds it here.
     Change.RESTORED: (frozenset({State.GONE}), frozenset({State.WAITING, State.DONE, State.DEAD})),
@@ -84,7 +90,7 @@ TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
 TERMINAL = frozenset({State.DONE, State.DEAD})
 
 #: What users may ask `list` and `purge` for.
-SHOWN = ("scheduled", "ready", "leased", "done", "dead")
+SHOWN = ("scheduled", "ready", "leased", "done", "dead", "blocked")
 
 
 def allowed(change: Change, before: State, after: State) -> bool:

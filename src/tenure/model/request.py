@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.durations import Duration, duration_ms, moment_ms
 from tenure.model.ids import NO_ID, job_id_bytes
-from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Job, NewJob, Where
+from tenure.model.job import MAX_ERROR_CHARS, MAX_HEADERS_BYTES, MAX_PAYLOAD, Enqueued, Job, NewJob, OnParentDead, Where
 from tenure.model.lifecycle import Reason
 from tenure.model.names import MAX_KEY_BYTES, checked, short_text
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
@@ -20,6 +20,10 @@ class FlowPart(NamedTuple):
 
     #: The queue it goes to; None: that of the call.
     queue: str | None = None
+    name: str | None = None
+    #: Its parents, each once: ids, and names of jobs of the same call.
+    after: tuple[bytes | str, ...] = ()
+    on_parent_dead: OnParentDead = "cancel"
 
 
 class JobRequest(NamedTuple):
@@ -69,14 +73,33 @@ def job_request(job: object) -> JobRequest:
         None if ttl is None else duration_ms("ttl", ttl, minimum_ms=1),
         checked_headers(headers) if headers else None,
         checked_on_conflict(job.on_conflict),
-        None if job.queue is None else flow_part(job),
+        flow_part(job.queue, job.name, job.after, job.on_parent_dead),
         None if job.group is None else checked("group", job.group),
     )
 
 
-def flow_part(job: NewJob) -> FlowPart:
-    """Checked. Raises InvalidArgument."""
-    return FlowPart(None if job.queue is None else checked("queue", job.queue))
+def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead: str) -> FlowPart | None:
+    """The job's place in a flow, checked; None: it has none. Raises InvalidArgument."""
+    if (queue, name, on_parent_dead) == (None, None, "cancel") and after in ((), []):
+        return None
+    if isinstance(after, (str, bytes, Enqueued)) or not isinstance(after, Iterable):
+        raise InvalidArgument("after is a list of jobs: what enqueue returned, ids, or names of jobs of the same call")
+    if on_parent_dead not in ("cancel", "run", "wait"):
+        raise InvalidArgument(f"on_parent_dead={on_parent_dead!r}: cancel, run or wait")
+    return FlowPart(
+        None if queue is None else checked("queue", queue),
+        None if name is None else short_text("name", name, MAX_KEY_BYTES),
+        tuple(dict.fromkeys(map(_parent, after))),
+        on_parent_dead,  # type: ignore[arg-type]  # one of the three, as of the line above
+    )
+
+
+def _parent(given: object) -> bytes | str:
+    if isinstance(given, Enqueued):
+        return bytes.fromhex(given.id)
+    if isinstance(given, str):
+        return given[1:] if given.startswith("#") else job_id_bytes(given)
+    raise InvalidArgument(f"a parent is what enqueue returned, an id or a #name, not {type(given).__name__}")
 
 
 #: How many jobs one delivery may hand over to.

@@ -44,6 +44,7 @@ class Rule(NamedTuple):
 RULES: dict[Change, Rule] = {
     #                      lease   token   attempt visible  attempts
     Change.ENQUEUED:   Rule("none", "zero", "zero", "later", "any"),
+    Change.UNBLOCKED:  Rule("none", "same", "same", "later", "any"),
     Change.CLAIMED:    Rule("new",  "next", "next", "due",   "any"),
     Change.DONE:       Rule("live", "same", "same", "any",   "any"),
     Change.RETRIED:    Rule("live", "same", "same", "later", "left"),
@@ -57,7 +58,7 @@ RULES: dict[Change, Rule] = {
     Change.PURGED:     Rule("held", "same", "same", "any",   "any"),
     Change.RETIRED:    Rule("held", "same", "same", "any",   "any"),
     Change.RESTORED:   Rule("none", "any",  "any",  "any",   "any"),
-    Change.REPAIRED:   Rule("held", "any",  "any",  "any",   "any"),
+    Change.REPAIRED:   Rule("none", "any",  "any",  "any",   "any"),
 }  # fmt: skip
 
 #: Events that move no job.

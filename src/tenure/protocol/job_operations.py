@@ -16,7 +16,7 @@ from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
 from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
-from tenure.model.request import UpcomingRequest
+from tenure.model.request import JobRequest, UpcomingRequest
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -28,10 +28,30 @@ from tenure.version import __version__
 def enqueue(call: Call) -> object:
     jobs = call.request
     if isinstance(jobs, m.JobBody):
-        return call.backend.enqueue(call.name, (jobs.checked(),))[0]
+        request = jobs.checked()
+        if request.flow is not None:
+            _check_flow(call, (request,))
+        return call.backend.enqueue(call.name, (request,))[0]
     if not jobs:
         return []
-    return call.backend.enqueue(call.name, m.job_requests(jobs))
+    requests = m.job_requests(jobs)
+    if type(requests) is list:
+        _check_flow(call, requests)
+    return call.backend.enqueue(call.name, requests)
+
+
+def _check_flow(call: Call, jobs: Sequence[JobRequest]) -> None:
+    """Raise NotFound if a job goes to, or waits for a job of, a queue that the token may not name."""
+    own = call.identity.queues
+    for job in jobs:
+        if job.flow is None:
+            continue
+        if job.flow.queue is not None:
+            call.identity.queue(job.flow.queue, call.name.tenant)
+        for parent in job.flow.after if own is not None else ():
+            found = call.backend.find(parent) if isinstance(parent, bytes) else None
+            if own is not None and found is not None and found.queue not in own:
+                raise NotFound(f"there is no job {found.id} for this token")
 
 
 def cancel(call: Call) -> m.Done:
@@ -106,10 +126,7 @@ def _may_hand_over(call: Call, items: Sequence[Settle]) -> None:
     """Raise Forbidden or NotFound if the caller may not add jobs to the queues that its items name."""
     if not call.identity.may("produce"):
         raise Forbidden("then adds jobs: that takes the scope produce, too")
-    tenant = call.name.tenant
-    for job in [job for item in items for job in item.then or ()]:
-        if job.flow is not None and job.flow.queue is not None:
-            call.identity.queue(job.flow.queue, tenant)
+    _check_flow(call, [job for item in items for job in item.then or ()])
 
 
 def extend(call: Call) -> Extended:
@@ -191,6 +208,17 @@ def timeline(call: Call) -> m.EventList:
     if not events:
         raise NotFound("there is no such job, or the journal no longer tells of it")
     return m.EventList(events)
+
+
+def parents(call: Call) -> m.ParentList:
+    """Of a parent in a queue that the token may not name, neither result nor error is shown."""
+    query = call.request
+    found = call.backend.parents(call.name, call.job, query.begin, query.limit)
+    tenant = call.name.tenant
+    return m.ParentList([
+        parent if call.sees(tenant, parent.queue) else msgspec.structs.replace(parent, result=None, error=None)
+        for parent in found
+    ])  # fmt: skip
 
 
 def explain(call: Call) -> Explanation:

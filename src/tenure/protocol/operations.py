@@ -71,6 +71,8 @@ _ALL = (
                "The job that holds an idempotency key."),
     _operation("timeline", "GET", _J + "/timeline", "any", m.Nothing, m.EventList, w.timeline,
                "What happened to a job."),
+    _operation("parents", "GET", _J + "/parents", "any", m.ParentsQuery, m.ParentList, w.parents,
+               "The jobs that it waits or waited for, with their results."),
     _operation("explain", "GET", _J + "/explain", "any", m.Nothing, Explanation, w.explain,
                "Where a job is, why, what happened and what happens next, in sentences.", verb="timeline"),
     _operation("wait_for", "GET", _J + "/wait", "any", m.WaitQuery, Job, w.wait_for,

@@ -191,7 +191,7 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
         if queue is None or raw is None:
             return False
         state = records.decode_state(raw, job)
-        if state.state == State.WAITING:
+        if state.state in (State.WAITING, State.BLOCKED):
             remove(unit, queue.number, job, state, Change.CANCELLED)
         elif state.state == State.LEASED:
             remove_leased(unit, queue.number, job, state, Change.CANCELLED)
@@ -237,6 +237,9 @@ def purge(core: Core, name: QueueName, state: str, progress: Progress | None = N
         space = keyspace.DONE if state == "done" else keyspace.DEAD
         ranges = [(keyspace.ended_from(queue.number, 0), keyspace.ended_from(queue.number, now + 1))]
         return _remove_range(core, queue, space, ranges, None, progress)
+    if state == "blocked":
+        ranges = [keyspace.queue_range(queue.number)]
+        return _remove_range(core, queue, keyspace.BLOCKED, ranges, None, progress, now)
     ranges = [(begin, end) for _, begin, end in waiting_ranges(queue, state, now)]
     return _remove_range(core, queue, keyspace.READY, ranges, None, progress, now)
 

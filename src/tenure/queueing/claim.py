@@ -252,33 +252,34 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
     tiers = core.priorities.of(tx, queue)
-    found = None
     if queue.grouped:
-        found = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
-    if found is None and request.max_bytes is None and not queue.meter:
+        by_turns = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
+        if by_turns is not None:
+            tx.delete_many(keyspace.GROUP_READY, by_turns.group_orphans)
+            outcome = _granted(grant, by_turns, step)
+            return step if by_turns.again else outcome
+    if request.max_bytes is None and not queue.meter:
         shares = tx.first_together(tiers, until, request.limit)
         if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
-    if found is None:
-        # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
-        spread = 1 if step.ready else tx.spread
-        found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, spread)
-        if spread > 1 and not found.jobs:
-            # What was chosen could not be taken, and there may be others before and behind it.
-            found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, 1)
+    # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
+    spread = 1 if step.ready else tx.spread
+    found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, spread)
+    if spread > 1 and not found.jobs:
+        # What was chosen could not be taken, and there may be others before and behind it.
+        found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, 1)
+    return _granted(grant, found, step)
+
+
+def _granted(grant: Grant, found: Selection, step: Step) -> Leased | Step | None:
+    """Lease the jobs that were found. If there are none: where the claim goes on, or None. Raises Corrupt for damage alone."""
+    unit, queue = grant.unit, grant.queue
     for key in found.orphans:
-        tx.delete(keyspace.READY, key)
-    for key in found.group_orphans:
-        tx.delete(keyspace.GROUP_READY, key)
+        unit.tx.delete(keyspace.READY, key)
     for job, state in found.expired:
         remove(unit, queue.number, job, state, Change.TTL_PASSED)
-    return grant.rows(found) if found.jobs else _further(found, step)
-
-
-def _further(found: Selection, step: Step) -> Step | None:
-    """Where a claim goes on that found no job; None: there is none. Raises Corrupt if all it found is damaged."""
-    if found.again:
-        return step
+    if found.jobs:
+        return grant.rows(found)
     damaged = step.damaged or (found.damaged[0] if found.damaged else None)
     if found.stopped is not None:
         return Step(True, step.leases, found.stopped + b"\0", damaged)

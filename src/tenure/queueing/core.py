@@ -9,6 +9,7 @@ from tenure.clock import Clock
 from tenure.model.ids import IdSource
 from tenure.model.names import ANY_QUEUE
 from tenure.process import Layer, renewed_after_fork
+from tenure.queueing.flows import end_parents
 from tenure.queueing.priorities import Priorities
 from tenure.queueing.queue_turns import QueueTurns
 from tenure.queueing.registry import Registry
@@ -83,6 +84,8 @@ class Core:
             nonlocal unit
             unit = UnitOfWork(tx, self, now)
             result = plan(unit)
+            if unit.flow_work is not None:
+                end_parents(unit, unit.flow_work)
             unit.finish()
             return result
 

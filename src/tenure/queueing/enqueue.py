@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
-from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TooLarge
+import msgspec
+
+from tenure.errors import KeyConflict, QueueFull, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
-from tenure.model.lifecycle import TERMINAL, State
+from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
-from tenure.queueing import groups, quota_usage, quotas
+from tenure.queueing import flow_links, groups, quota_usage, quotas
 from tenure.queueing.core import Core
+from tenure.queueing.flow_links import Link
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
 from tenure.queueing.queue_turns import NEVER
@@ -23,9 +25,18 @@ from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, commit
-from tenure.storage.records import NO_TEXT, PART_BYTES, V1, encode_plain_job, pack_event, seal_state
+from tenure.storage.records import (
+    NO_TEXT,
+    PART_BYTES,
+    V1,
+    encode_plain_job,
+    pack_event,
+    pack_event_head,
+    seal_state,
+)
 
-_WAITING = int(State.WAITING)
+_WAITING, _BLOCKED = int(State.WAITING), int(State.BLOCKED)
+_FLOW = JobRequest._fields.index("flow")
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
 _LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
@@ -50,10 +61,19 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
     return core.write(plan, now, answer=ENQUEUED)
 
 
+Plan = Callable[[UnitOfWork], list[Enqueued]]
+Found = tuple[RegisteredQueue, list[bytes], dict[int, bytes]]
+"""A queue, the ids of its new jobs, and those of jobs that were there before, by their place in the batch."""
+_NO_LINKS: dict[int, Link] = {}
+
+
 def planned(
-    core: Core, name: QueueName, requests: Sequence[JobRequest]
-) -> tuple[int, Callable[[UnitOfWork], list[Enqueued]]]:
-    """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`)."""
+    core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str] | None = None
+) -> tuple[int, Plan]:
+    """The time, and the plan of a transaction: for itself, or together with a marker (`staged_writes`).
+
+    `settled`: the jobs that the same transaction settles (`handover`), by what verb.
+    """
     now = core.time.now_ms()
     if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes:
         _check_size(requests, core.traits.atomic_bytes)
@@ -64,9 +84,7 @@ def planned(
     if not alike:
         for index, request in enumerate(requests):
             if request.flow is not None:
-                raise InvalidArgument(
-                    "queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle"
-                )
+                return now, _flow_plan(core, name, requests, settled or {})
             if request.key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
@@ -74,47 +92,100 @@ def planned(
                 moments[index] = core.time.from_calendar(request.at_ms, now)
             if request.group is not None:
                 grouped.append((request.group, request.priority))
-    return now, partial(_plan, core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
+    return now, Batch(core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
 
 
-def _plan(
-    core: Core,
-    name: QueueName,
-    requests: Sequence[JobRequest],
-    alike: bool,
-    drawn: Sequence[bytes],
-    keyed: Sequence[Keyed],
-    moments: Mapping[int, int],
-    grouped: Sequence[tuple[str, int]],
-    unit: UnitOfWork,
-) -> list[Enqueued]:
-    """`drawn` are ids that the jobs get, once their queue is marked in them; `moments`, when the later ones are ready.
+class Batch(msgspec.Struct):
+    """The plan of an enqueue into one queue."""
 
-    `alike`: they are nothing but their payloads. `grouped`: group and priority of those that have a group.
-    """
-    queue = core.registry.find(unit.tx, name) or unit.queue(name)
-    mark = queue.mark
-    ids = [job[:6] + mark + job[9:] for job in drawn]
-    duplicates = _find_duplicates(unit, queue, requests, ids, keyed) if keyed else {}
-    if queue.bounded:
-        _admit(unit, queue, payloads_of(requests), duplicates)
-    if grouped:
-        queue = groups.expect(unit, queue, grouped)
-    if not (alike and _put_together(unit, queue, payloads_of(requests), ids)):
-        _put_rows(unit, queue, requests, ids, moments, duplicates)
-    added = len(ids) - len(duplicates)
-    if added:
-        counters, add = queue.counters, unit.tx.add
-        add(counters[_WAITING_COUNT], added)
-        add(counters[_ENQUEUED_COUNT], added)
-    if keyed:
-        hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
-    if not duplicates:
-        return list(map(Enqueued, map(bytes.hex, ids)))
-    return [
-        Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
-        for index, job in enumerate(ids)
-    ]
+    core: Core
+    name: QueueName
+    requests: Sequence[JobRequest]
+    #: They are nothing but their payloads.
+    alike: bool
+    #: Ids that the jobs get, once their queue is marked in them.
+    drawn: Sequence[bytes]
+    keyed: Sequence[Keyed]
+    #: When the later ones are ready.
+    moments: Mapping[int, int]
+    #: Group and priority of those that have a group.
+    grouped: Sequence[tuple[str, int]]
+
+    def find(self, unit: UnitOfWork) -> Found:
+        """What has to be read before anything is written."""
+        queue = self.core.registry.find(unit.tx, self.name) or unit.queue(self.name)
+        mark, keyed = queue.mark, self.keyed
+        ids = [job[:6] + mark + job[9:] for job in self.drawn]
+        return queue, ids, _find_duplicates(unit, queue, self.requests, ids, keyed) if keyed else {}
+
+    def __call__(
+        self, unit: UnitOfWork, found: Found | None = None, links: Mapping[int, Link] = _NO_LINKS
+    ) -> list[Enqueued]:
+        """`found`: what `find` returned, if it was called; `links`: of jobs that wait for jobs, or are waited for."""
+        queue, ids, duplicates = found or self.find(unit)
+        requests, keyed = self.requests, self.keyed
+        if queue.bounded:
+            _admit(unit, queue, payloads_of(requests), duplicates)
+        if self.grouped:
+            queue = groups.expect(unit, queue, self.grouped)
+        if not (self.alike and not links and _put_together(unit, queue, payloads_of(requests), ids)):
+            _put_rows(unit, queue, requests, ids, self.moments, duplicates, links)
+        added = len(ids) - len(duplicates)
+        if added:
+            counters, add = queue.counters, unit.tx.add
+            blocked = sum([link.open > 0 for link in links.values()]) if links else 0
+            add(counters[_WAITING_COUNT], added - blocked)
+            add(counters[_ENQUEUED_COUNT], added)
+            if blocked:
+                add(counters[Counter.BLOCKED], blocked)
+        if keyed:
+            hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
+        if not duplicates:
+            return list(map(Enqueued, map(bytes.hex, ids)))
+        return [
+            Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
+            for index, job in enumerate(ids)
+        ]
+
+
+def _flow_plan(core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str]) -> Plan:
+    """Jobs that wait for each other or for others, or go to several queues: a batch for each queue."""
+    names = flow_links.named(requests)
+    by_queue: dict[QueueName, list[int]] = {}
+    for place, request in enumerate(requests):
+        by_queue.setdefault(flow_links.queue_of(name, request), []).append(place)
+    batches: list[tuple[list[int], Batch]] = []
+    for queue, places in by_queue.items():
+        _, batch = planned(core, queue, [requests[place]._replace(flow=None) for place in places])
+        assert isinstance(batch, Batch)  # without flows it is one
+        batches.append((places, batch))
+
+    def plan(unit: UnitOfWork) -> list[Enqueued]:
+        found: list[Found] = []
+        jobs: list[flow_links.Place] = [(0, NO_ID)] * len(requests)
+        fresh: dict[bytes, int] = {}
+        for places, batch in batches:
+            try:
+                found.append(batch.find(unit))
+            except KeyConflict as conflict:
+                raise conflict.at(places) from None
+            queue, ids, duplicates = found[-1]
+            for index, place in enumerate(places):
+                jobs[place] = (queue.number, duplicates.get(index, ids[index]))
+                if index not in duplicates:
+                    fresh[ids[index]] = place
+        there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
+        # A job with the same key as another of the call stands for that one.
+        known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
+        links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, settled)
+        answers: list[Enqueued] = [Enqueued("")] * len(requests)
+        for (places, batch), of_queue in zip(batches, found, strict=True):
+            own = {index: links[place] for index, place in enumerate(places) if place in links}
+            for place, answer in zip(places, batch(unit, of_queue, own), strict=True):
+                answers[place] = answer
+        return answers
+
+    return plan
 
 
 def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
@@ -131,7 +202,7 @@ def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[b
         if unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref):
             unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
         elif begin:
-            _put_rows(unit, queue, PlainRequests(list(bodies)), jobs, {}, {})
+            _put_rows(unit, queue, PlainRequests(list(bodies)), jobs, {}, {}, _NO_LINKS)
         else:
             return False
         begin = end
@@ -148,6 +219,7 @@ def _put_rows(
     ids: Sequence[bytes],
     moments: Mapping[int, int],
     duplicates: Mapping[int, bytes],
+    links: Mapping[int, Link],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
     now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
@@ -165,16 +237,30 @@ def _put_rows(
         if priority != used:
             used = priority
             unit.in_use(queue.number, priority)
-        ref = add_event(pack_event(heads[priority], job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
+        link = links.get(index) if links else None
+        head = heads[priority]
+        if link is not None and link.open:
+            head = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, queue.number)
+        ref = add_event(pack_event(head, job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
         row, ready_row = prefix + job, tiers[9 - priority] + commit(visible) + job
         flags = due_at = 0
         if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
-            if request.group is not None:
+            if request.group is not None and (link is None or not link.open):
                 ready_row = keyspace.ready(queue.number, priority, visible, job, keyspace.GROUPED)
                 groups.wait(unit, queue, job, priority, visible, request.group.encode())
+        if link is not None:
+            flags |= link.flags
+            if link.open:
+                state = (V1, _BLOCKED, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
+                writes += (
+                    (JOBS, row, body),
+                    (STATE, row, seal_state(*state)),
+                    (keyspace.BLOCKED, row, link.blocked),
+                )
+                continue
         writes += (
             (JOBS, row, body),
             (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
@@ -219,7 +305,7 @@ def _admit(
     limit, meter = queue.policy.max_waiting, queue.meter
     more = len(payloads) - len(duplicates)
     if limit is not None and more:
-        waiting = unit.counted(queue.counters[Counter.WAITING])
+        waiting = unit.counted(queue.counters[Counter.WAITING]) + unit.counted(queue.counters[Counter.BLOCKED])
         if waiting + more > limit:
             raise QueueFull(str(queue.name), waiting, limit)
     if meter:

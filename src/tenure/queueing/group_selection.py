@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.model.group import UNLIMITED, GroupPolicy
 from tenure.model.lease import ClaimRequest
 from tenure.model.rate import Rate
@@ -38,15 +40,24 @@ _VISIBLE = slice(21, 29)  # where a group_ready key holds the time
 _JOB = slice(29, 45)
 
 
+class GroupSelection(Selection):
+    """As `Selection`, of a queue that has groups."""
+
+    #: Nothing was found, and places were moved: the caller commits, and looks again.
+    again: bool = False
+    #: Rows of `group_ready` without a job.
+    group_orphans: list[bytes] = msgspec.field(default_factory=list)
+
+
 def select(
     unit: UnitOfWork, queue: RegisteredQueue, tiers: Sequence[bytes], until: bytes, request: ClaimRequest, inspect: int
-) -> Selection | None:
+) -> GroupSelection | None:
     """The jobs that a claim takes, by turns. None: no group has a turn, and the queue is as one without groups.
 
     `again` is set on the answer if it found nothing, but has moved places or cleared rows: the caller commits, and asks again.
     """
     if groups.bring_back(unit, queue):
-        found = Selection()
+        found = GroupSelection()
         found.again = True
         return found
     scopes = [(tier, keyspace.group_turns(queue.number, tier[_TIER])) for tier in tiers]
@@ -180,7 +191,7 @@ class _Selecting:
         self, unit: UnitOfWork, queue: RegisteredQueue, until: bytes, request: ClaimRequest, inspect: int
     ) -> None:
         self.unit, self.queue, self.now, self.until, self.inspect = unit, queue, unit.now, until, inspect
-        self.found = Selection()
+        self.found = GroupSelection()
         self._request = request
         self._members: list[_Member] = []
         self._limits: dict[bytes, _Limits] = {}
@@ -277,4 +288,8 @@ class _Selecting:
             full_at = limits.full_at_ns()
             if full_at is not None and limits.record is not None:
                 unit.groups.of(number, group, limits.record.name).full_at_ns = full_at
-        self.found.again = self.found.again and not self.found.jobs
+        found = self.found
+        cleared = found.expired or found.orphans or self._in_vain > _IN_VAIN
+        found.again = found.again and not found.jobs and bool(cleared)
+        if found.again:
+            found.damaged.clear()  # met again by the step that follows

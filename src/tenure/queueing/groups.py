@@ -15,7 +15,7 @@ the end of the transaction. Jobs without a group are nothing of this: `group_sel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.errors import Corrupt
@@ -100,13 +100,11 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
         return b""
 
 
-def expect(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[tuple[str, int]]) -> RegisteredQueue:
+def expect(unit: UnitOfWork, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> RegisteredQueue:
     """Jobs of these groups and priorities are about to be put into a queue: read their groups before anything is written.
 
-    Returns the queue, marked as one that has groups if there are any.
+    Returns the queue, marked as one that has groups.
     """
-    if not jobs:
-        return queue
     marked = make_grouped(unit, queue)
     unit.groups.expect(marked, jobs)
     return marked
@@ -170,6 +168,7 @@ class GroupChanges:
 
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:
         """Read the groups of jobs, each given by its group and priority, before the verb writes them."""
+        self._queues[queue.number] = queue
         for name, priority in jobs:
             raw = name.encode()
             self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)

@@ -6,10 +6,10 @@ import base64
 from collections.abc import Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import Counts, Job, Page, QueueDepth, QueueInfo, ended_as
+from tenure.model.job import Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
-from tenure.queueing import journal
+from tenure.queueing import flows, journal
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import holders_at
 from tenure.queueing.job_notes import read_notes, whole_result
@@ -30,7 +30,7 @@ _FEW = 64
 #: The spaces that a job is shown from.
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
-    keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS,
+    keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.BLOCKED, keyspace.PARENTS,
 )  # fmt: skip
 
 
@@ -146,6 +146,37 @@ def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
     return ended_as(last, state, ended)
 
 
+def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> list[ParentResult]:
+    """What became of the jobs that it waits for, from a place on; about `ANSWER_BYTES` at most."""
+    with core.engine.snapshot(SHOWN_SPACES) as reader:
+        queue = core.registry.find(reader, name)
+        found: list[ParentResult] = []
+        size = 0
+        for number, parent in () if queue is None else flows.parents_of(reader, queue.number, job, begin, limit):
+            found.append(_parent_result(core, reader, number, parent))
+            size += len(found[-1].result or b"")
+            if size >= ANSWER_BYTES:
+                break
+        return found
+
+
+def _parent_result(core: Core, reader: Reader, number: int, job: bytes) -> ParentResult:
+    queue = core.registry.by_number(reader, number)
+    raw = reader.get(keyspace.STATE, keyspace.of_queue(number, job))
+    told = "" if queue is None else queue.name.queue
+    if raw is None:
+        return ParentResult(id=job.hex(), queue=told, state="gone")
+    state = records.decode_state(raw, job)
+    notes = read_notes(reader, number, job, state)
+    return ParentResult(
+        id=job.hex(),
+        queue=told,
+        state=shown(State(state.state), state.visible_at_ms, core.time.now_ms()),
+        result=whole_result(reader, number, job, notes),
+        error=notes.error,
+    )
+
+
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -197,9 +228,12 @@ def _index_rows(
     begin, end = keyspace.queue_range(queue.number)
     if after is not None:
         begin = after + b"\0"
-    for keys in iterate_keys(reader, keyspace.DONE if state == "done" else keyspace.DEAD, begin, end, 500):
+    for keys in iterate_keys(reader, _ENDED_IN[state], begin, end, 500):
         for key in keys:
             yield key, key[-16:]
+
+
+_ENDED_IN = {"done": keyspace.DONE, "dead": keyspace.DEAD, "blocked": keyspace.BLOCKED}
 
 
 def _leased_rows(reader: Reader, queue: RegisteredQueue, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -316,6 +350,7 @@ def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bo
         enqueued=number[Counter.ENQUEUED],
         removed=number[Counter.REMOVED],
         at_least=at_least,
+        blocked=number[Counter.BLOCKED],
     )
 
 

@@ -36,7 +36,7 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
     for attempt in range(_TRIES):
         core.read(lambda reader: _refuse_held(core, reader, (name,), force))
         admin.purge(core.plain, name, "done")
-        for state in ("ready", "scheduled", "dead") if force else ():
+        for state in ("blocked", "ready", "scheduled", "dead") if force else ():
             admin.purge(core.plain, name, state)
         try:
             return core.write(lambda unit: _delete(core, unit, (name,)), answer=YES_OR_NO, step=b"delete")
@@ -70,6 +70,7 @@ def replace_queues(core: Core, tenant: str, wanted: Mapping[str, Policy]) -> Non
 def _refuse_held(core: Core, reader: Reader, names: Sequence[QueueName], force: bool) -> None:
     for queue in _found(core, reader, names):
         waiting, leased, dead = (_count(reader, queue, c) for c in (Counter.WAITING, Counter.LEASED, Counter.DEAD))
+        waiting += _count(reader, queue, Counter.BLOCKED)
         if leased or ((waiting or dead) and not force):
             raise QueueNotEmpty(str(queue.name), leased, waiting, dead)
 

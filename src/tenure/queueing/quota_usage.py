@@ -1,6 +1,6 @@
 """What the tenants with a quota have, counted as it changes: the jobs that wait, and the bytes that are stored.
 
-    JOBS     jobs that wait
+    JOBS     jobs that wait, for their time or for other jobs
     STORED   bytes of payloads, whatever state their jobs are in, of results, and of manifests of staged writes
 
 A queue's row names its tenant's meter, so nothing is looked up where there is none. A meter is a number of the queues'
@@ -39,7 +39,7 @@ def removed(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> Non
     """This job is about to be removed. Requires: its rows are not deleted yet."""
     meter = unit.meter_of(queue)
     if meter:
-        waiting = state.state == State.WAITING
+        waiting = state.state in (State.WAITING, State.BLOCKED)
         moved(unit, meter, -1 if waiting else 0, -weigh(unit.tx, queue, [job]))
 
 

@@ -284,6 +284,6 @@ class _Count:
 def _waits(reader: Reader, queue: int, job: bytes) -> bool:
     raw = get_each(reader, keyspace.STATE, [keyspace.of_queue(queue, job)])[0]
     try:
-        return isinstance(raw, bytes) and records.decode_state(raw, job).state == State.WAITING
+        return isinstance(raw, bytes) and records.decode_state(raw, job).state in (State.WAITING, State.BLOCKED)
     except Corrupt:
         return False

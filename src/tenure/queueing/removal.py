@@ -18,6 +18,7 @@ COUNTED = {
     State.LEASED: Counter.LEASED,
     State.DONE: Counter.DONE,
     State.DEAD: Counter.DEAD,
+    State.BLOCKED: Counter.BLOCKED,
 }
 
 
@@ -36,6 +37,8 @@ def delete_extras(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
         tx.delete(keyspace.NOTES, keyspace.of_queue(queue, job))
     if flags & (records.HAS_PARTS | records.HAS_RESULT_PARTS):
         tx.delete_range(keyspace.PAYLOAD, *keyspace.payload_range(queue, job, 0, 0xFFFF))
+    if flags & records.HAS_PARENTS:
+        tx.delete_range(keyspace.PARENTS, *keyspace.job_range(queue, job))
 
 
 def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] | None:
@@ -47,6 +50,8 @@ def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] |
         return keyspace.DONE, keyspace.ended(queue, state.ended_at_ms, job)
     if state.state == State.DEAD:
         return keyspace.DEAD, keyspace.ended(queue, state.ended_at_ms, job)
+    if state.state == State.BLOCKED:
+        return keyspace.BLOCKED, keyspace.of_queue(queue, job)
     return None
 
 
@@ -95,3 +100,6 @@ def _tell(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: 
     gone = state._replace(state=int(State.GONE))
     unit.event(change, queue, job, gone, lease=state.lease, previous=state.last_event)
     unit.ended.append(job)
+    # Of one that is retired the children have ended, and the rows that lead to them are deleted (`keep_for_children`).
+    if state.flags & records.HAS_CHILDREN and change is not Change.RETIRED:
+        unit.parent_ended(queue, job, None if state.state == State.DONE else State.GONE, gone=True)

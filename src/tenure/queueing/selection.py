@@ -46,10 +46,6 @@ class Selection(msgspec.Struct):
     damaged: list[Corrupt] = []
     #: The last ready row that was looked at, if as many were passed over as may be.
     stopped: bytes | None = None
-    #: Nothing was found, and something was moved or cleared: the caller commits, and looks again (`group_selection`).
-    again: bool = False
-    #: Rows of `group_ready` without a job.
-    group_orphans: list[bytes] = []
 
     @property
     def passed_over(self) -> int:

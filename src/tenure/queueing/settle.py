@@ -19,6 +19,7 @@ from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
 from tenure.queueing import groups, quota_usage
 from tenure.queueing.core import Core
+from tenure.queueing.flows import KEPT_FOR_CHILDREN_MS
 from tenure.queueing.handover import put_follow_ups
 from tenure.queueing.job_notes import put_result, read_notes, write_notes
 from tenure.queueing.job_rows import read_states
@@ -30,7 +31,16 @@ from tenure.queueing.removal import delete_extras
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
-from tenure.storage.records import HAS_GROUP, NO_TEXT, LeaseRecord, Notes, StateRecord, new_tuple, pack_event
+from tenure.storage.records import (
+    HAS_CHILDREN,
+    HAS_GROUP,
+    NO_TEXT,
+    LeaseRecord,
+    Notes,
+    StateRecord,
+    new_tuple,
+    pack_event,
+)
 
 _LEASED = int(State.LEASED)
 _WAITING = int(State.WAITING)
@@ -56,9 +66,8 @@ def _settle(
     if len(items) > 1 and not queue.retention_ms and _remove_together(unit, queue, items):
         return [None] * len(items)
     outcomes, held, leases = _judge(unit, queue, items)
-    handing_over = [item for item, _ in held if item.then is not None]
-    if handing_over:
-        put_follow_ups(core, unit, name, handing_over)  # first, since it reads counters that settling changes
+    if any(item.then is not None for item, _ in held):
+        held = put_follow_ups(core, unit, name, held)  # first, since it reads counters that settling changes
     for item, state in held:
         if state.flags & HAS_GROUP:
             groups.let_go_of(unit, queue.number, item.proof.job, state)
@@ -172,6 +181,8 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
         quota_usage.removed_done(unit, queue, (job,))
     if state.flags:
         delete_extras(tx, queue.number, job, state.flags)
+        if state.flags & HAS_CHILDREN:
+            unit.parent_ended(queue.number, job, State.DONE, gone=True)
     unit.add_event(
         pack_event(
             queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,
@@ -188,6 +199,8 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
 
 def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord, result: bytes | None) -> None:
     keep_ms = max(queue.retention_ms, 0 if result is None else queue.result_retention_ms)
+    if not keep_ms and state.flags & HAS_CHILDREN:
+        keep_ms = KEPT_FOR_CHILDREN_MS
     if not keep_ms:
         _remove_done(unit, queue, job, state)
         return
@@ -204,6 +217,8 @@ def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: Stat
     tx.put(keyspace.DUE, keyspace.due(Due.RETENTION, now + keep_ms, number, job), b"")
     unit.count(number, Counter.DONE, 1)
     unit.ended.append(job)
+    if done.flags & HAS_CHILDREN:
+        unit.parent_ended(number, job, State.DONE, gone=False)
 
 
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,6 +303,8 @@ def kill(
     tx.put(keyspace.DEAD, keyspace.ended(number, now, job), b"")
     unit.count(number, Counter.DEAD, 1)
     unit.ended.append(job)
+    if state.flags & HAS_CHILDREN:
+        unit.parent_ended(number, job, State.DEAD, gone=False)
 
 
 # ── extend, progress ─────────────────────────────────────────────────────────────────────────────────────────────────

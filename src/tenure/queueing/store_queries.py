@@ -37,6 +37,7 @@ _COUNTED = {
     "leased": Counter.LEASED,
     "done": Counter.DONE,
     "dead": Counter.DEAD,
+    "blocked": Counter.BLOCKED,
 }
 _PLACE = Struct(">Q16s")
 #: Queues that are read between two breaks, in which other threads may run.

@@ -17,6 +17,7 @@ from tenure.model.lifecycle import TERMINAL, Change, Reason, State
 from tenure.model.retry import after_expiry
 from tenure.queueing import groups, staged_writes
 from tenure.queueing.core import Core
+from tenure.queueing.flows import keep_for_children
 from tenure.queueing.journal import trim
 from tenure.queueing.leases import CLAIM_MEMORY_MS, close_jobs, end_lease, held_jobs, read_lease
 from tenure.queueing.registry import RegisteredQueue
@@ -240,19 +241,21 @@ def retire_due(unit: UnitOfWork, limit: int) -> int:
 
 
 def _past_ttl(unit: UnitOfWork, row: DueKey) -> int:
-    return _remove_if(unit, row, State.WAITING, Change.TTL_PASSED)
+    return _remove_if(unit, row, (State.WAITING, State.BLOCKED), Change.TTL_PASSED)
 
 
 def _retire(unit: UnitOfWork, row: DueKey) -> int:
-    return _remove_if(unit, row, State.DONE, Change.RETIRED)
+    return _remove_if(unit, row, (State.DONE,), Change.RETIRED)
 
 
-def _remove_if(unit: UnitOfWork, row: DueKey, expected: State, change: Change) -> int:
+def _remove_if(unit: UnitOfWork, row: DueKey, expected: tuple[State, ...], change: Change) -> int:
     """Remove the job if it is still what the row was written for; else the row is left over, and goes."""
     raw = unit.tx.get(keyspace.STATE, keyspace.of_queue(row.queue, row.reference))
     state = None if raw is None else records.decode_state(raw, row.reference)
-    if state is None or state.state != expected or state.due_at_ms != row.time_ms:
+    if state is None or state.state not in expected or state.due_at_ms != row.time_ms:
         unit.tx.delete(keyspace.DUE, keyspace.due(Due(row.kind), row.time_ms, row.queue, row.reference))
+        return 0
+    if state.state == State.DONE and state.flags & records.HAS_CHILDREN and keep_for_children(unit, row, state):
         return 0
     remove(unit, row.queue, row.reference, state, change)
     return 1

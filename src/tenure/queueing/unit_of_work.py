@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,29 @@ JournalEnd = tuple[int, int, int]
 """Where the journal ends: its last commit, the number of the next event, the time of the last row."""
 
 
+class ParentEnd(NamedTuple):
+    """A job that others wait for has ended, or is being removed."""
+
+    queue: int
+    job: bytes
+    #: DONE or DEAD; GONE: it was removed before it was done. None: it was done before.
+    outcome: State | None
+    #: It is not kept: nothing of it may stay.
+    gone: bool
+
+
+class FlowWork:
+    """What a transaction has to do for jobs that wait for jobs, once its plan has run (`flows.end_parents`)."""
+
+    __slots__ = ("ends", "links")
+
+    def __init__(self) -> None:
+        #: Jobs with children that ended.
+        self.ends: list[ParentEnd] = []
+        #: Rows of `children` of jobs that this transaction itself settles: written if they are kept.
+        self.links: list[bytes] = []
+
+
 class UnitOfWork:
     # What few transactions have is made when it is needed.
     #: Texts of the events in the journal row that is being filled, and their bytes.
@@ -48,6 +71,7 @@ class UnitOfWork:
     _groups: GroupChanges | None = None
     #: Queues that get a turn by this transaction, by number.
     offers: dict[int, Offer] | None = None
+    flow_work: FlowWork | None = None
 
     def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
         self.tx, self._core = tx, core
@@ -203,6 +227,15 @@ class UnitOfWork:
         if queue.limited:
             self.woken[queue.name] = self.woken.get(queue.name, 0) + count
             self.lifted(queue)
+
+    def parent_ended(self, queue: int, job: bytes, outcome: State | None, *, gone: bool) -> None:
+        """A job whose state has HAS_CHILDREN has ended, or is removed."""
+        self.flows().ends.append(ParentEnd(queue, job, outcome, gone))
+
+    def flows(self) -> FlowWork:
+        if self.flow_work is None:
+            self.flow_work = FlowWork()
+        return self.flow_work
 
     def numbered(self, queue: int) -> RegisteredQueue | None:
         """The queue of that number; None if it is deleted."""

@@ -30,6 +30,9 @@
                  1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again
     group_ready  queue u32, group 16, 9-priority u8, visible_at u64, job   – : waiting jobs that have a group, by group
     groups       queue u32, group 16                             counts, what its limits need, its name
+    blocked      queue u32, job 16                               how many of its parents have not ended
+    children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
+    parents      queue u32, job 16, place u32, queue u32, parent 16   – : a job, and one that it waits for
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -69,12 +72,16 @@ JOB_QUEUES: Space = 21
 TURNS: Space = 22
 GROUP_READY: Space = 23
 GROUPS: Space = 24
+BLOCKED: Space = 25
+CHILDREN: Space = 26
+PARENTS: Space = 27
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
     "segments", "segment_state", "segment_ready", "job_queues", "turns", "group_ready", "groups",
+    "blocked", "children", "parents",
 )  # fmt: skip
 
 #: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
@@ -120,6 +127,7 @@ class Counter(IntEnum):
     DEAD = 4
     ENQUEUED = 5
     REMOVED = 6
+    BLOCKED = 10
 
 
 class Usage(IntEnum):
@@ -350,6 +358,25 @@ def split_quota_row(key: bytes) -> str:
 
 def quota_range() -> tuple[bytes, bytes]:
     return _QUOTA, _QUOTA + b"\xff"
+
+
+# ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
+
+_CHILD = Struct(">I16sI16s")
+_PARENT = Struct(">I16sII16s")
+
+#: Queue number, job, and the child's.
+child = _CHILD.pack
+split_child = _CHILD.unpack
+#: Queue number, job, the parent's place among its parents, and the parent's queue number and id.
+parent = _PARENT.pack
+split_parent = _PARENT.unpack
+
+
+def job_range(queue: int, job: bytes) -> tuple[bytes, bytes]:
+    """The rows of one job in `children` or `parents`."""
+    at = _QUEUE_ID.pack(queue, job)
+    return at, at + b"\xff" * 25
 
 
 # ── turns: the tenants of the store, the queues of a tenant ──────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 returned           ack, with the result
 Dead, dead_on      fail: dead at once
 Retry              nack, after the time it names
+Snooze             release, for the time it names: the delivery does not count
 retry_on given, and the exception is none of them      fail
 anything else      nack: the task's backoff, else the queue's policy, until max_attempts
 """
@@ -42,6 +43,14 @@ class Dead(Exception):
         super().__init__(reason)
 
 
+class Snooze(Exception):
+    """Raised by a handler: not now. The job is back after `after` seconds, and the delivery does not count."""
+
+    def __init__(self, after: Duration) -> None:
+        self.after_ms = duration_ms("after", after)
+        super().__init__(f"snoozed for {after}")
+
+
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of one run, in the form it is settled in. A process pool's child sends it as MessagePack."""
 
@@ -69,6 +78,8 @@ class FailureRules(msgspec.Struct, frozen=True):
             return Outcome("nack", None, f"{type(error).__name__} (no more can be said: {type(exc).__name__})")
 
     def _decide(self, error: BaseException, attempt: int, roll: float | None) -> Outcome:
+        if isinstance(error, Snooze):
+            return Outcome("release", delay_ms=error.after_ms)
         text = error_text(error)
         if isinstance(error, Retry):
             delay = error.after_ms

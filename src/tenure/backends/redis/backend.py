@@ -11,7 +11,17 @@ from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
-from tenure.contract.backend import Events, JobIds, Progress, QueueInfos, QuotaInfos, SnapshotInfos, Topic, Watch
+from tenure.contract.backend import (
+    Events,
+    JobIds,
+    Parents,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    SnapshotInfos,
+    Topic,
+    Watch,
+)
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
@@ -133,6 +143,9 @@ class RedisBackend(NetworkServing):
 
     def timeline(self, name: QueueName, job: bytes) -> Events:
         return journal.timeline(self._core, name, job)
+
+    def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
+        return []  # without `traits.flows` no job has any
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)

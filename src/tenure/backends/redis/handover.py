@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.backends.redis.constants import VERDICTS
 from tenure.backends.redis.core import Core
-from tenure.backends.redis.produce import arguments, pack, refusal
+from tenure.backends.redis.produce import NO_FLOWS, arguments, pack, refusal
 from tenure.backends.redis.records import SETTLE, encode_result
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import InvalidArgument
@@ -19,6 +19,8 @@ def ack_and_enqueue(core: Core, name: QueueName, queue: RegisteredQueue, shard: 
     """
     jobs = item.then or ()
     for job in jobs:
+        if job.flow is not None and (job.flow.after or job.flow.name is not None):
+            raise InvalidArgument(NO_FLOWS)
         if job.flow is not None and job.flow.queue not in (None, name.queue):
             raise InvalidArgument(
                 f"on Redis and Valkey then= stays within one queue, whose keys share a slot: {job.flow.queue!r} is another "

@@ -49,6 +49,10 @@ LARGE = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
 _PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
+NO_FLOWS = (
+    "on Redis and Valkey jobs do not wait for jobs (traits.flows): after=, name= and queue= need a store whose queues "
+    "share transactions (rocksdb:, lmdb:, or a server in front of one); ack(then=…) hands over within one queue"
+)
 _decode_refusals = msgspec.msgpack.Decoder(list[Refusal]).decode
 
 
@@ -72,7 +76,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
     for request in requests:
         size += len(request[0])
         if request.flow is not None:
-            raise InvalidArgument("queue= is for the jobs of ack(then=…): enqueue into a queue through its own handle")
+            raise InvalidArgument(NO_FLOWS)
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
     known = _known_before(core, queue, requests) if core.filters.keys is not None else {}

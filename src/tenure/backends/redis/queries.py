@@ -152,7 +152,7 @@ def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
 def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
     after = None if cursor is None else _split_cursor(cursor, name, state)
     queue = core.shards.find(name)
-    if queue is None:
+    if queue is None or state == "blocked":  # without `traits.flows` no job is
         return Page([], None)
     jobs: list[Job] = []
     partition, place = (0, b"") if after is None else after

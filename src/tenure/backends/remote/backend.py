@@ -11,7 +11,7 @@ from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
-from tenure.contract.backend import Backend, Events, Progress, QueueInfos, QuotaInfos, Topic, Watch
+from tenure.contract.backend import Backend, Events, Parents, Progress, QueueInfos, QuotaInfos, Topic, Watch
 from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
@@ -215,6 +215,10 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             return self._of_queue("timeline", name, f"/jobs/{job.hex()}/timeline", None, m.EventList).events
         except NotFound:
             return []
+
+    def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
+        query = query_of(begin=begin, limit=limit)
+        return self._of_queue("parents", name, f"/jobs/{job.hex()}/parents{query}", None, m.ParentList).parents
 
     def policy(self, name: QueueName) -> Policy:
         return self._of_queue("policy", name, "/policy", None, Policy)

@@ -18,6 +18,8 @@ from tenure.protocol.messages.administration import (
     GroupsQuery as GroupsQuery,
     ListQuery as ListQuery,
     NewestQuery as NewestQuery,
+    ParentList as ParentList,
+    ParentsQuery as ParentsQuery,
     PurgeBody as PurgeBody,
     QueueBody as QueueBody,
     QueueList as QueueList,

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from tenure.errors import InvalidArgument
 from tenure.model.event import Event
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import Counts, QueueInfo
+from tenure.model.job import Counts, ParentResult, QueueInfo
 from tenure.model.quota import QuotaInfo
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
@@ -74,6 +74,17 @@ class UpcomingQuery(Request):
 
 class EventList(Struct, frozen=True):
     events: list[Event]
+
+
+class ParentsQuery(Request):
+    """Which of a job's parents: from this place on, so many at most."""
+
+    begin: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    limit: Limit = 100
+
+
+class ParentList(Struct, frozen=True):
+    parents: list[ParentResult]
 
 
 class QueueBody(Struct, frozen=True, kw_only=True):
@@ -156,7 +167,7 @@ class DrawBody(Request):
 
 
 class PurgeBody(Request):
-    state: Literal["ready", "scheduled", "done", "dead"] = "dead"
+    state: Literal["ready", "scheduled", "done", "dead", "blocked"] = "dead"
 
 
 class CleanupBody(Request):

@@ -14,7 +14,7 @@ DurationMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
 PositiveMs = Annotated[int, Meta(ge=1, le=MAX_MS)]
 TimeMs = Annotated[int, Meta(ge=0, le=2 * MAX_MS)]
 Limit = Annotated[int, Meta(ge=1, le=10_000)]
-State = Literal["ready", "scheduled", "leased", "done", "dead"]
+State = Literal["ready", "scheduled", "leased", "done", "dead", "blocked"]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
 Small = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 

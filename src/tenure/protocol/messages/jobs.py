@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from tenure.errors import InvalidArgument
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD
+from tenure.model.job import MAX_ERROR_CHARS, MAX_PAYLOAD, OnParentDead
 from tenure.model.lease import (
     MAX_CLAIM,
     AlikeSettles,
@@ -32,6 +32,7 @@ from tenure.model.request import (
     all_plain,
     checked_bytes,
     checked_headers,
+    flow_part,
     job_request,
     payloads_of,
 )
@@ -56,8 +57,14 @@ class JobBody(Request, gc=False):
     headers: dict[str, str] | None = None
     #: What a key means that another payload holds: an error, or that job is kept and answered with.
     on_conflict: Literal["error", "keep"] = "error"
-    #: Of a job in `then`: the queue it goes to, if not the one that the request names.
+    #: The queue it goes to, if not the one that the request names.
     queue: str | None = None
+    #: What other jobs of the request name it by in `after`: `#name`.
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
+    #: Jobs that have to be done before it is ready: ids, or `#name`.
+    after: list[str] | None = None
+    #: What a dead one among them means: the job is removed, runs all the same, or waits for its replay.
+    on_parent_dead: Literal["cancel", "run", "wait"] = "cancel"
     #: Jobs of one queue take turns by their group.
     group: Annotated[str, Meta(pattern=f"^{TENANT_PATTERN}$")] | None = None
 
@@ -77,7 +84,7 @@ class JobBody(Request, gc=False):
             self.ttl_ms,
             checked_headers(self.headers) if self.headers else None,
             self.on_conflict,
-            None if self.queue is None else FlowPart(checked("queue", self.queue)),
+            flow_part(self.queue, self.name, self.after or (), self.on_parent_dead),
             None if self.group is None else checked("group", self.group),
         )
 
@@ -93,8 +100,15 @@ class JobBody(Request, gc=False):
         payload, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict, flow, group = job
         return cls(
             payload, None, delay_ms, at_ms, priority, key, max_attempts, ttl_ms, headers, on_conflict,
-            None if flow is None else flow.queue, group,
+            *_flow_fields(flow), group,
         )  # fmt: skip
+
+
+def _flow_fields(flow: FlowPart | None) -> tuple[str | None, str | None, list[str] | None, OnParentDead]:
+    if flow is None:
+        return None, None, None, "cancel"
+    parents = [parent.hex() if isinstance(parent, bytes) else f"#{parent}" for parent in flow.after]
+    return flow.queue, flow.name, parents or None, flow.on_parent_dead
 
 
 #: Jobs in one request: each as it is described, or, where there is nothing to say of it, its payload alone.

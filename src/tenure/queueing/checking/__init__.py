@@ -4,13 +4,14 @@
 2. Every index row points at a job in that state; every leased job names a lease that holds it.   `strays`, `leases`
 3. A lease with no open job has no row left, and nothing due.                                     `leases`
 4. Counters equal a recount.                                                                      `counters`
-5. Conservation, per queue: enqueued = waiting + leased + done + dead + removed.                  `counters`
+5. Conservation, per queue: enqueued = waiting + blocked + leased + done + dead + removed.        `counters`
 6. The journal, as far back as it is kept, leads to the same states as the tables.                `journal`
 7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
 8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
 9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `quota_usage`
 10. A queue that has waiting jobs has a place among those that take turns.                        `turns`
 12. A group that has jobs has its row, its counts, and a turn for each priority of them.          `groups`
+13. A blocked job waits for as many jobs as it says; rows that join two jobs belong to both.      `flows`
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from tenure.model.report import Finding, Report
 from tenure.queueing.checking import (
     counters,
+    flows,
     groups,
     jobs,
     journal,
@@ -79,6 +81,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         leases.check(survey)
         requests.check(survey)
         strays.check(survey)
+        flows.check(survey)
         counters.check(survey)
         quota_usage.check(survey)
         limits.check(survey, core.time.now_ms())

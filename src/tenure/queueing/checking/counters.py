@@ -16,6 +16,7 @@ COUNTS = {
     Counter.LEASED: int(State.LEASED),
     Counter.DONE: int(State.DONE),
     Counter.DEAD: int(State.DEAD),
+    Counter.BLOCKED: int(State.BLOCKED),
 }
 
 

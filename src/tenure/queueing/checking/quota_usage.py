@@ -37,7 +37,7 @@ def _check_usage(survey: Survey, tenant: str, meter: int) -> None:
     numbers = [queue.number for queue in survey.queues.values() if queue.name.tenant == tenant]
     if any(queue in numbers for queue, _ in survey.unknown | survey.damaged):
         return  # what such a job weighs is not known before it is mended
-    waiting = sum(survey.recount[number, int(State.WAITING)] for number in numbers)
+    waiting = sum(survey.recount[number, int(state)] for number in numbers for state in (State.WAITING, State.BLOCKED))
     try:
         stored = sum(survey.weight[n] for n in numbers) + quotas.manifests(survey.reader, tenant)
     except Corrupt:

@@ -16,7 +16,7 @@ from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction, iterate, iterate_keys
 from tenure.storage.keyspace import Due
-from tenure.storage.records import V1, EventRecord, StateRecord
+from tenure.storage.records import V1, EventRecord, StateRecord, encode_blocked
 
 LastEvents = dict[tuple[int, bytes], tuple[EventRecord, int, int]]
 """Of a job: its last event, where it stands, and when it happened."""
@@ -53,6 +53,10 @@ def rebuild_state(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents
     if read_state(tx, queue, job) is not None:
         return "nothing to do any more: its state is there"
     flags = _flags(tx, queue, job)
+    if flags is not None:
+        begin, end = keyspace.job_range(queue, job)
+        flags |= records.HAS_CHILDREN if tx.keys(keyspace.CHILDREN, begin, end, 1) else 0
+        flags |= records.HAS_PARENTS if tx.keys(keyspace.PARENTS, begin, end, 1) else 0
     found = events.get((queue, job))
     if flags is None or (found is not None and found[0].state == State.GONE):
         delete_rows(tx, queue, job, 0)
@@ -149,7 +153,7 @@ def _due_at(unit: UnitOfWork, registered: RegisteredQueue | None, queue: int, jo
     """Its ttl or retention, by the due row that is there; a done job without one is kept as long as its policy says."""
     if state.state == State.DONE:
         kind = Due.RETENTION
-    elif state.state == State.WAITING and not state.token:
+    elif state.state in (State.WAITING, State.BLOCKED) and not state.token:
         kind = Due.TTL
     else:
         return 0
@@ -191,7 +195,9 @@ def group_row(reader: Reader, queue: int, job: bytes, state: StateRecord) -> byt
 def put_index(tx: Transaction, queue: int, job: bytes, state: StateRecord) -> None:
     """Write the index rows of a job in this state. Its group is counted by the check that follows."""
     index, by_group = index_row(queue, job, state), group_row(tx, queue, job, state)
-    if index is not None:
+    if index is not None and index[0] != keyspace.BLOCKED:
         tx.put(*index, b"")
+    elif index is not None and tx.get(*index) is None:
+        tx.put(*index, encode_blocked(0, 0))  # counted by the next look
     if by_group is not None:
         tx.put(keyspace.GROUP_READY, by_group, b"")

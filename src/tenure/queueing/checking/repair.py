@@ -17,7 +17,7 @@ from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 from tenure.queueing import quotas, turns
-from tenure.queueing.checking import groups
+from tenure.queueing.checking import flows, groups
 from tenure.queueing.checking.rebuild import LastEvents, group_row, last_events, put_index, read_state, rebuild_state
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
@@ -52,7 +52,7 @@ def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
 
 
 def _delete_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    if fault.job and fault.space in (keyspace.READY, keyspace.DONE, keyspace.DEAD):
+    if fault.job and fault.space in (keyspace.READY, keyspace.DONE, keyspace.DEAD, keyspace.BLOCKED):
         state = read_state(unit.tx, fault.queue, fault.job)
         if state is not None and _index_key(fault, state) == fault.key:
             return "nothing to do any more: the job is in that state now"
@@ -62,6 +62,8 @@ def _delete_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
 
 def _put_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     tx = unit.tx
+    if fault.space == keyspace.BLOCKED:
+        return flows.recount_parents(core, unit, fault, events)
     if fault.job:
         state = read_state(tx, fault.queue, fault.job)
         if state is None or fault.key not in (
@@ -325,6 +327,8 @@ MENDERS: dict[str, Mender] = {
     "hold_key": _hold_key,
     "note_queue": _note_queue,
     "offer_turn": _offer_turn,
+    "note_links": flows.note_links,
+    "recount_parents": flows.recount_parents,
     "give_back": _give_back,
     "lease_lost": _lease_lost,
     "gone": _gone,

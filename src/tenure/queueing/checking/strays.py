@@ -15,7 +15,7 @@ from tenure.storage.keyspace import Due
 from tenure.storage.records import StateRecord
 
 _TOLD = (Due.LEASE, Due.TTL, Due.RETENTION, Due.REQUEST)
-_INDEXES = (keyspace.READY, keyspace.DONE, keyspace.DEAD)
+_INDEXES = (keyspace.READY, keyspace.DONE, keyspace.DEAD, keyspace.BLOCKED)
 
 
 def check(survey: Survey) -> None:

@@ -118,5 +118,5 @@ _JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD)
 _EXPENDABLE = (
     keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
     keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS, keyspace.REQUESTS, keyspace.LIMITS, keyspace.JOB_QUEUES, keyspace.TURNS,
-    keyspace.GROUP_READY, keyspace.GROUPS,
+    keyspace.GROUP_READY, keyspace.GROUPS, keyspace.BLOCKED,
 )  # fmt: skip

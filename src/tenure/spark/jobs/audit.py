@@ -23,7 +23,7 @@ from tenure.spark.jobs.sizing import FEW, sized
 from tenure.spark.snapshots import snapshot
 from tenure.spark.statements import run
 
-_STORED = ("waiting", "leased", "done", "dead")
+_STORED = ("blocked", "waiting", "leased", "done", "dead")
 
 
 def audit(

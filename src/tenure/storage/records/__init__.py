@@ -23,6 +23,7 @@ from tenure.storage.records.bookkeeping import (
     encode_request,
 )
 from tenure.storage.records.bulk_loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
+from tenure.storage.records.flows import ON_PARENT_DEAD, BlockedRecord, decode_blocked, encode_blocked
 from tenure.storage.records.framing import (
     PART_BYTES,
     V1,
@@ -100,9 +101,11 @@ from tenure.storage.records.segments import (
     segment_state_rows,
 )
 from tenure.storage.records.states import (
+    HAS_CHILDREN,
     HAS_GROUP,
     HAS_KEY,
     HAS_NOTES,
+    HAS_PARENTS,
     HAS_PARTS,
     HAS_RESULT_PARTS,
     STATE_ALIKE,
@@ -145,14 +148,17 @@ __all__ = [
     "COUNT_MASK",
     "EVENTS_A_ROW",
     "EVENT_BYTES",
+    "HAS_CHILDREN",
     "HAS_GROUP",
     "HAS_KEY",
     "HAS_NOTES",
+    "HAS_PARENTS",
     "HAS_PARTS",
     "HAS_RESULT_PARTS",
     "JOB_BYTES",
     "LOAD_RUN_BYTES",
     "NO_TEXT",
+    "ON_PARENT_DEAD",
     "PART_BYTES",
     "REF_BITS",
     "REF_BYTES",
@@ -161,6 +167,7 @@ __all__ = [
     "V1",
     "V1_BYTE",
     "V2",
+    "BlockedRecord",
     "ClaimRecord",
     "ClockRecord",
     "ConsumerRecord",
@@ -192,6 +199,7 @@ __all__ = [
     "WriteRecord",
     "alike_states",
     "damaged",
+    "decode_blocked",
     "decode_bucket",
     "decode_claim",
     "decode_count",
@@ -213,6 +221,7 @@ __all__ = [
     "decode_states",
     "decode_struct",
     "decode_turn",
+    "encode_blocked",
     "encode_bucket",
     "encode_claim",
     "encode_count",

@@ -99,7 +99,7 @@ def job_fields(value: bytes, job: bytes) -> JobFields:
     if size < _JOB_BYTES or (crc32(body) if size <= LONG else crc32_held(body)) != unpack_crc(value, size)[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
-    if version not in (V1, V2):
+    if version != V1 and (version != V2 or not key_bytes):
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     if not key_bytes and not headers_bytes:
         return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:], b""
@@ -108,7 +108,9 @@ def job_fields(value: bytes, job: bytes) -> JobFields:
     key, headers = body[_JOB_BYTES:at_headers], body[at_headers:at_payload]
     group = b""
     if version == V2:
-        key, _, group = key.rpartition(_BEFORE_GROUP)
+        key, parted, group = key.rpartition(_BEFORE_GROUP)
+        if not parted or not group:
+            raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     return created_at_ms, parts, key, headers, payload_bytes, body[at_payload:], group
 
 

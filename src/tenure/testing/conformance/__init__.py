@@ -20,7 +20,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     quotas                                   what a tenant may put in
     claim any_queue groups waiting limits    what comes out, and when
     settle extend retries                    what becomes of it
-    handover                                 what follows it
+    handover flows                           what follows it
     requests                                 what is asked for again
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
@@ -37,7 +37,7 @@ from importlib import import_module
 import pytest
 
 THEMES = (
-    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "groups", "handover",
+    "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "flows", "groups", "handover",
     "limits", "look",
     "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
     "snapshots", "staging", "store_wide", "sweeping", "ttl", "waiting",
@@ -46,6 +46,7 @@ FIXTURES = (
     "anywhere",
     "broken",
     "clock",
+    "flowing",
     "foldered",
     "grouped",
     "holding",

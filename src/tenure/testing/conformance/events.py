@@ -67,7 +67,8 @@ def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) ->
         "repaired",
         "restored",
         "queue_deleted",
-    }  # told in the themes of damage, of restoring, and of the whole store
+        "unblocked",
+    }  # told in the themes of damage, of restoring, of the whole store, and of flows
     missing = {change.name.lower() for change in Change} - {event.type for event in events} - elsewhere
     assert not missing, f"nothing told of {missing}"
 

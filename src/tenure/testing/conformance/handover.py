@@ -149,11 +149,6 @@ def test_then_is_a_list_of_jobs(queue: Queue) -> None:
     assert ready_payloads(queue) == []
 
 
-def test_an_enqueue_names_no_other_queue(queue: Queue) -> None:
-    with pytest.raises(InvalidArgument, match="its own handle"):
-        queue.enqueue(NewJob(b"x", queue="other"))
-
-
 def test_a_hand_over_wakes_who_waits(live: World) -> None:
     queue = live.queue()
     delivery = one(queue)

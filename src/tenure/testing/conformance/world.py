@@ -125,7 +125,7 @@ def assert_sound(store: Store) -> None:
     )
     for info in store.queues():
         n = info.counts
-        assert n.enqueued == n.waiting + n.leased + n.done + n.dead + n.removed, f"{info.queue}: {n}"
+        assert n.enqueued == n.waiting + n.blocked + n.leased + n.done + n.dead + n.removed, f"{info.queue}: {n}"
         assert min(n.ready, n.scheduled, n.leased, n.done, n.dead, n.enqueued, n.removed) >= 0, f"{info.queue}: {n}"
     if report.events <= 5_000:  # enough for almost every test, and quick
         departed = specification_findings(store.backend)

@@ -1,0 +1,85 @@
+"""Damage to what joins jobs: `check` finds it, `check(repair=True)` mends it, and the flow goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import tenure
+from tenure import NewJob, Store
+from tenure.storage import keyspace, records
+from tenure.storage.transaction import Transaction
+from tenure.testing.conformance.world import assert_sound
+from tenure.testing.harness import engine_of
+
+
+class Flow:
+    """Two parents that wait, and their child."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.queue = store, store.queue("work")
+        *parents, child = self.queue.enqueue_many(
+            [NewJob(b"a", name="a"), NewJob(b"b", name="b"), NewJob(b"child", after=["#a", "#b"])]
+        )
+        self.number = store.queues()[0].number
+        self.parents = [bytes.fromhex(parent.id) for parent in parents]
+        self.child = bytes.fromhex(child.id)
+
+    def at(self, job: bytes) -> bytes:
+        return keyspace.of_queue(self.number, job)
+
+    def link(self, parent: int) -> bytes:
+        return keyspace.child(self.number, self.parents[parent], self.number, self.child)
+
+    def change(self, plant: Callable[[Transaction], None]) -> None:
+        engine_of(self.store).transact(plant)
+
+
+def _forget_children(flow: Flow, tx: Transaction) -> None:
+    at = flow.at(flow.parents[0])
+    state = records.decode_state(tx.get(keyspace.STATE, at) or b"", flow.parents[0])
+    tx.put(keyspace.STATE, at, records.encode_state(state._replace(flags=0)))
+
+
+DAMAGE: dict[str, Callable[[Flow, Transaction], None]] = {
+    "counts too many": lambda flow, tx: tx.put(keyspace.BLOCKED, flow.at(flow.child), records.encode_blocked(5, 0)),
+    "counts too few": lambda flow, tx: tx.put(keyspace.BLOCKED, flow.at(flow.child), records.encode_blocked(1, 0)),
+    "count cannot be read": lambda flow, tx: tx.put(keyspace.BLOCKED, flow.at(flow.child), b"\1nonsense"),
+    "count is missing": lambda flow, tx: tx.delete(keyspace.BLOCKED, flow.at(flow.child)),
+    "state of the child cannot be read": lambda flow, tx: tx.put(keyspace.STATE, flow.at(flow.child), b"\1nonsense"),
+    "state of a parent cannot be read": lambda flow, tx: tx.put(keyspace.STATE, flow.at(flow.parents[0]), b"\1no"),
+    "parent does not know of its child": _forget_children,
+    "link of no job": lambda flow, tx: tx.put(keyspace.CHILDREN, keyspace.child(1, bytes(16), 1, flow.child), b""),
+    "parent of no job": lambda flow, tx: tx.put(keyspace.PARENTS, keyspace.parent(1, bytes(16), 0, 1, flow.child), b""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found_and_mended(damage: str) -> None:
+    with tenure.open("memory:", sweep=False) as store:
+        flow = Flow(store)
+        flow.change(lambda tx: DAMAGE[damage](flow, tx))
+        assert not store.check().clean
+        report = store.check(repair=True)
+        assert report.ok, report.findings
+        assert_sound(store)
+        ran = []
+        while claim := flow.queue.claim():
+            ran += [delivery.payload for delivery in claim]
+            flow.queue.ack_many(list(claim))
+        assert sorted(ran[:2]) == [b"a", b"b"]
+        assert ran[2:] == [b"child"]
+
+
+def test_a_lost_link_makes_the_child_ready_when_the_others_have_ended() -> None:
+    """What it waits for cannot be told any more: it waits for the rest."""
+    with tenure.open("memory:", sweep=False) as store:
+        flow = Flow(store)
+        flow.change(lambda tx: tx.delete(keyspace.CHILDREN, flow.link(0)))
+        assert store.check(repair=True).ok
+        assert_sound(store)
+        flow.queue.cancel(flow.parents[0].hex())
+        (delivery,) = flow.queue.claim()
+        flow.queue.ack(delivery)
+        assert [d.payload for d in flow.queue.claim()] == [b"child"]

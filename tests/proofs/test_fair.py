@@ -1,0 +1,177 @@
+"""Fairness and limits, with figures: groups inside a queue, tenants and queues of a store.
+
+    max_leased=1      many threads, many groups: never two jobs of a group in hands at once
+    weights           1 : 2 : 4 under saturation
+    small ones        with one job each, beside one with very many: when each is claimed, in shares
+    empty queues      what very many of them add to a claim from any queue
+
+The short run is in `make test`; `make test-crash` (FAIR=1) runs the sizes of the issue. Each prints its figures (pytest -rP).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import GroupPolicy, NewJob, Policy
+from tenure.api.claim import Claim
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if "FAIR" in os.environ else 300)]
+
+FULL = "FAIR" in os.environ
+GROUPS = 10_000 if FULL else 200
+THREADS = 64 if FULL else 8
+EACH = 2 if FULL else 3
+SMALL = 10_000 if FULL else 200
+BIG = 1_000_000 if FULL else 5_000
+CLAIMS = 10_000 if FULL else 1_400
+EMPTY = 1_000_000 if FULL else 2_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[tenure.Store]:
+    with tenure.open(f"rocksdb:{tmp_path}/store", durability="os", sweep=False, listen=False) as opened:
+        yield opened
+
+
+def in_batches(jobs: Sequence[bytes | NewJob], queue: tenure.Queue, size: int = 5_000) -> None:
+    for at in range(0, len(jobs), size):
+        queue.enqueue_many(jobs[at : at + size])
+
+
+def worked_off(queue: tenure.Queue, jobs: int, look: Callable[[str, int], None]) -> float:
+    """Claim and ack one job after another in `THREADS` threads; the jobs a second. `look` is told of each, +1 and -1."""
+    left = threading.Semaphore(jobs)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while left.acquire(blocking=False):
+                claim = queue.claim(wait=60)
+                assert claim, "a job was left waiting"
+                group = claim[0].payload.decode()
+                look(group, 1)
+                look(group, -1)  # before the ack: from then on another may have the next of the group
+                queue.ack(claim[0])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return jobs / (time.perf_counter() - began)
+
+
+def test_a_group_of_one_never_has_two(store: tenure.Store) -> None:
+    names = [f"g{n}" for _ in range(EACH) for n in range(GROUPS)]
+    held: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def look(group: str, change: int) -> None:
+        with lock:
+            held[group] += change
+            assert held[group] <= 1, f"two jobs of {group} were in hands at once"
+
+    grouped = store.queue("grouped")
+    grouped.configure(Policy(group=GroupPolicy(max_leased=1)))
+    in_batches([NewJob(name.encode(), group=name) for name in names], grouped)
+    plain = store.queue("plain")
+    in_batches([NewJob(name.encode(), headers={"as": "rows"}) for name in names], plain)
+    without = worked_off(plain, len(names), lambda group, change: None)
+    with_groups = worked_off(grouped, len(names), look)
+    assert grouped.counts().waiting == 0
+    assert store.check().clean
+    print(
+        f"{THREADS} threads, {GROUPS:,} groups of {EACH} jobs, max_leased=1: {with_groups:,.0f} jobs/s,"
+        f" {with_groups / without:.2f} of the {without:,.0f} without groups"
+    )
+
+
+def test_weights_are_shares(store: tenure.Store) -> None:
+    weights = {"one": 1, "two": 2, "four": 4}
+    queue = store.queue("q")
+    queue.configure(Policy(groups={name: GroupPolicy(weight=weight) for name, weight in weights.items()}))
+    for name in weights:
+        in_batches([NewJob(name.encode(), group=name)] * (CLAIMS * 4 // 7 + 10), queue)
+    served: Counter[str] = Counter()
+    for _ in range(CLAIMS):
+        claim = queue.claim()
+        served[claim[0].payload.decode()] += 1
+        queue.ack(claim[0])
+    off = {name: served[name] * 7 / (CLAIMS * weight) - 1 for name, weight in weights.items()}
+    print(f"weights 1:2:4 over {CLAIMS:,} claims: {dict(served)}, off by {max(map(abs, off.values())):.2%} at most")
+    assert max(map(abs, off.values())) <= 0.05
+
+
+def told(what: str, places: list[float]) -> None:
+    places.sort()
+    at = [(p, places[min(len(places) - 1, len(places) * p // 100)]) for p in (50, 90, 99, 100)]
+    print(f"{what}: claimed at {', '.join(f'p{p} {share:.2f}' for p, share in at)} of a fair share")
+
+
+def places_of(claims: Callable[[], Claim], small: int, is_small: Callable[[Claim], bool]) -> list[float]:
+    """When each of the small ones was served, in shares: a turn of each of them and of the big one."""
+    share = small + 1
+    places = []
+    for place in range(1, 2 * share + 1):
+        claim = claims()
+        if is_small(claim):
+            places.append(place / share)
+        claim.queue.ack(claim[0])
+    assert len(places) == small, "every small one was served within two shares"
+    return places
+
+
+def test_small_groups_beside_a_big_one(store: tenure.Store) -> None:
+    queue = store.queue("q")
+    in_batches([NewJob(b"big", group="big")] * BIG, queue)
+    in_batches([NewJob(b"small", group=f"small{n}") for n in range(SMALL)], queue)
+    places = places_of(lambda: queue.claim(), SMALL, lambda claim: claim[0].payload == b"small")
+    told(f"{SMALL:,} groups with one job beside one with {BIG:,}", places)
+    assert places[-1] <= 2
+
+
+def test_small_tenants_beside_a_big_one(store: tenure.Store) -> None:
+    in_batches([b"big"] * BIG, store.queue("all", "big"))
+    for n in range(SMALL):
+        store.queue("one", f"small{n}").enqueue(b"small")
+    places = places_of(store.claim_any, SMALL, lambda claim: claim[0].payload == b"small")
+    told(f"{SMALL:,} tenants with one job beside one with {BIG:,}", places)
+    assert places[-1] <= 2
+
+
+def test_empty_queues_cost_a_claim_from_any_nothing(store: tenure.Store) -> None:
+    busy = [store.queue(f"busy{n}", f"t{n}") for n in range(100)]
+
+    def measured() -> float:
+        for queue in busy:
+            queue.enqueue_many([b"x"] * 20)
+        began = time.thread_time()
+        for _ in range(1_000):
+            claim = store.claim_any()
+            claim.queue.ack(claim[0])
+        return (time.thread_time() - began) * 1000
+
+    measured()
+    alone = min(measured() for _ in range(3))
+    for at in range(0, EMPTY, 1_000):
+        store.apply({f"empty{n}": Policy() for n in range(at, at + 1_000)}, "t0")
+    beside = min(measured() for _ in range(3))
+    print(
+        f"a claim from any of 100 busy queues: {alone:.0f} µs of processor time; beside {EMPTY:,} empty ones"
+        f" {beside:.0f} µs, {beside / alone:.2f} ×"
+    )
+    if FULL:
+        assert beside < alone * 1.3

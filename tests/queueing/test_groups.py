@@ -1,0 +1,152 @@
+"""Groups: what `check` sees of their rows, what repair mends, and what their places cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import GroupPolicy, ManualClock, NewJob, Policy
+from tenure.storage import keyspace, records
+from tenure.storage.engine import Transaction
+from tenure.testing.harness import engine_of
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "rocksdb", "lmdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[tenure.Store]:
+    url = "memory:" if request.param == "memory" else f"{request.param}:{tmp_path}"
+    with tenure.open(url, sweep=False, clock=clock) as opened:
+        yield opened
+
+
+def write(store: tenure.Store, fn: Callable[[Transaction], None]) -> None:
+    engine_of(store).transact(fn)
+
+
+def rows(store: tenure.Store, space: int) -> list[tuple[bytes, bytes]]:
+    with engine_of(store).snapshot((space,)) as moment:
+        found: list[tuple[bytes, bytes]] = moment.scan(space, b"", keyspace.LAST, 1000)
+        return found
+
+
+def mended(store: tenure.Store) -> set[str]:
+    """The rules that were broken. Repaired, nothing is wrong any more."""
+    report = store.check(repair=True)
+    assert report.ok, report.findings
+    assert store.check().clean
+    return {finding.rule for finding in report.findings}
+
+
+def filled(store: tenure.Store) -> tenure.Queue:
+    queue = store.queue("q")
+    queue.enqueue_many([NewJob(b"%d" % n, group=f"g{n % 3}", priority=n % 2) for n in range(12)])
+    return queue
+
+
+@pytest.mark.parametrize("space", [keyspace.GROUPS, keyspace.GROUP_READY])
+def test_rows_that_are_lost_are_made_again(store: tenure.Store, space: int) -> None:
+    queue = filled(store)
+    queue.claim(2, lease=3600)
+    before = rows(store, space)
+    write(store, lambda tx: tx.delete_many(space, [key for key, _ in before]))
+    assert mended(store) <= {"groups", "index"}
+    assert rows(store, space) == before
+    assert len(queue.claim(100)) == 10
+
+
+def test_groups_that_lost_their_turns_get_them_back(store: tenure.Store) -> None:
+    queue = filled(store)
+    turns = [key for key, _ in rows(store, keyspace.TURNS) if keyspace.split_group_turns(key[1:9]) is not None]
+    assert len(turns) == 2 * 6  # three groups of two priorities: a row of the order and a place each
+    write(store, lambda tx: tx.delete_many(keyspace.TURNS, turns))
+    assert mended(store) == {"groups"}
+    assert len(queue.claim(100)) == 12
+
+
+def test_stray_rows_are_removed(store: tenure.Store) -> None:
+    queue = filled(store)
+    (number,) = {keyspace.queue_of(key) for key, _ in rows(store, keyspace.GROUPS)}
+    stray = keyspace.group_ready(number, b"\7" * 16, 9, 1, b"\1" * 16)
+    order = keyspace.turn(keyspace.group_turns(number, 3), 7, b"\7" * 16)
+    parked = keyspace.turn(keyspace.parked_groups(number), 7, b"\3" + b"\7" * 16)
+    idle = records.encode_group(records.GroupRecord(0, 5, 0, 0, b"nobody"))
+
+    def spoil(tx: Transaction) -> None:
+        tx.put(keyspace.GROUP_READY, stray, b"")
+        tx.put(keyspace.TURNS, order, b"")
+        tx.put(keyspace.TURNS, parked, b"")
+        tx.put(keyspace.GROUPS, keyspace.of_queue(number, b"\7" * 16), idle)
+
+    write(store, spoil)
+    assert mended(store) == {"groups", "index"}
+    assert len(rows(store, keyspace.GROUPS)) == 3
+    assert len(queue.claim(100)) == 12
+
+
+def test_a_damaged_row_of_a_group_is_made_again(store: tenure.Store) -> None:
+    queue = filled(store)
+    key, value = rows(store, keyspace.GROUPS)[0]
+    write(store, lambda tx: tx.put(keyspace.GROUPS, key, value[:5] + bytes((value[5] ^ 1,)) + value[6:]))
+    assert mended(store) == {"damaged"}
+    assert len(queue.claim(100)) == 12
+
+
+def test_a_lost_state_is_made_again_with_its_group(store: tenure.Store) -> None:
+    queue = store.queue("q")
+    job = queue.enqueue(b"x", group="g").id
+    (at,) = [key for key, _ in rows(store, keyspace.STATE)]
+    write(store, lambda tx: tx.delete(keyspace.STATE, at))
+    mended(store)
+    found = queue.get(job)
+    assert found is not None
+    assert found.group == "g"
+    assert [group.waiting for group in queue.groups()] == [1]
+    assert queue.claim()[0].id == job
+
+
+def test_nothing_is_left_of_groups_that_are_worked_off(store: tenure.Store) -> None:
+    queue = filled(store)
+    queue.enqueue_many([b"without"] * 3)
+    queue.ack_many(queue.claim(100))
+    assert not queue.claim()
+    assert rows(store, keyspace.GROUPS) == []
+    assert rows(store, keyspace.GROUP_READY) == []
+    assert [key for key, _ in rows(store, keyspace.TURNS) if keyspace.split_group_turns(key[1:9]) is not None] == []
+
+
+def test_a_group_at_its_limit_has_no_turn(store: tenure.Store) -> None:
+    queue = store.queue("q")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in range(5) for _ in range(2)])
+    held = queue.claim(100, lease=3600)
+    assert len(held) == 5
+
+    def turns() -> int:
+        return sum(keyspace.split_group_turns(key[1:9]) is not None for key, _ in rows(store, keyspace.TURNS))
+
+    assert turns() == 0, "claims would look at groups that have no room"
+    queue.ack(held[0])
+    assert turns() == 2, "its place, and its row in the order"
+
+
+def test_more_groups_come_back_at_once_than_one_transaction_takes(store: tenure.Store, clock: ManualClock) -> None:
+    queue = store.queue("q")
+    queue.enqueue_many([NewJob(b"x", group=f"g{n}", delay=5) for n in range(450)])
+    clock.advance(5)
+    assert len(queue.claim(1000)) == 450
+
+
+def test_groups_that_were_emptied_otherwise_are_passed_in_steps(store: tenure.Store) -> None:
+    """Cancelled jobs leave their groups' places behind: a claim clears more of them than one transaction may."""
+    queue = store.queue("q")
+    made = queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in range(1200)])
+    for job in made[:-1]:
+        queue.cancel(job.id)
+    assert [delivery.id for delivery in queue.claim(5)] == [made[-1].id]
