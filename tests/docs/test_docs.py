@@ -84,7 +84,7 @@ LINES = [
     (f"{name_of(document)}:{block.line}", line)
     for document in DOCUMENTS
     for block in blocks(document)
-    if block.language == "console"
+    if block.language == "console" and not block.reason
     for line in block.body.splitlines()
     if line.startswith("$ ") and "tenure " in line
 ]

@@ -98,6 +98,7 @@ def test_what_no_store_would_take_is_refused_where_it_is_added(database: UserDat
             ("no such name!", b"x"),
             ("emails", NewJob(b"x", priority=10)),
             ("emails", NewJob(b"x", queue="other")),
+            ("emails", NewJob(b"x", after=["0" * 32])),
             ("emails", "text"),
         ):
             with pytest.raises(InvalidArgument):

@@ -24,7 +24,8 @@ def actions() -> set[str]:
     named = set(re.findall(r"\b[A-Z]\w+", following)) & set(
         re.findall(r"^(\w+)(?:\([\w, ]*\))? ==", SPEC, re.MULTILINE)
     )
-    return (named - {"Next", "Claims", "Leases", "None"}) | {"Claimed"}
+    # A job is unblocked by the transaction that ends its last parent.
+    return (named - {"Next", "Claims", "Leases", "None"}) | {"Claimed", "Unblocked"}
 
 
 def test_both_name_the_same_actions() -> None:

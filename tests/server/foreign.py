@@ -49,7 +49,7 @@ class Probe(NamedTuple):
 
 
 #: Fields of text that name nothing. (Numbers, switches and bytes never do.)
-PLAIN = {"index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
+PLAIN = {"group", "groups", "index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
 }  # fmt: skip
 
 
@@ -105,6 +105,8 @@ def _values(kind: inspect.Type, name: str, things: Things) -> list[Any]:
     """The first is the least there can be."""
     if name and _is_text(kind):
         foreign = _foreign(name, things)
+        if name == "after" and _takes_many(kind):  # a job's parents, not a place in a list
+            foreign = [[job] for job in things.jobs]
         if foreign is not None:
             return foreign if _takes_many(kind) else [",".join(f) if isinstance(f, list) else f for f in foreign]
     match kind:

@@ -13,6 +13,7 @@ from tenure.cli import (
     consume,
     dashboard,
     export,
+    flow,
     history,
     maintenance,
     migrate,
@@ -73,6 +74,7 @@ cli.add_theme(
         maintenance.configure,
         maintenance.delete,
         quota.quota,
+        flow.flow,
     ),
 )
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))

@@ -94,6 +94,11 @@ def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead
     )
 
 
+def unknown_parent(job: bytes) -> InvalidArgument:
+    """The same answer for a job that never was, one that is gone, and one that the caller may not know of."""
+    return InvalidArgument(f"parent {job.hex()} is not there: it was never enqueued by this tenant, or is gone")
+
+
 def _parent(given: object) -> bytes | str:
     if isinstance(given, Enqueued):
         return bytes.fromhex(given.id)

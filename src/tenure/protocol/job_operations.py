@@ -16,7 +16,7 @@ from tenure.model.ids import job_id_bytes
 from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
 from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
-from tenure.model.request import JobRequest, UpcomingRequest
+from tenure.model.request import JobRequest, UpcomingRequest, unknown_parent
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -41,17 +41,17 @@ def enqueue(call: Call) -> object:
 
 
 def _check_flow(call: Call, jobs: Sequence[JobRequest]) -> None:
-    """Raise NotFound if a job goes to, or waits for a job of, a queue that the token may not name."""
-    own = call.identity.queues
+    """Raise NotFound if a job goes to a queue that the token may not name, InvalidArgument if it waits for a job of one."""
+    own, name = call.identity.queues, call.name
     for job in jobs:
         if job.flow is None:
             continue
         if job.flow.queue is not None:
-            call.identity.queue(job.flow.queue, call.name.tenant)
+            call.identity.queue(job.flow.queue, name.tenant)
         for parent in job.flow.after if own is not None else ():
             found = call.backend.find(parent) if isinstance(parent, bytes) else None
-            if own is not None and found is not None and found.queue not in own:
-                raise NotFound(f"there is no job {found.id} for this token")
+            if own is not None and found is not None and found.tenant == name.tenant and found.queue not in own:
+                raise unknown_parent(parent)  # type: ignore[arg-type]  # bytes: it was found by them
 
 
 def cancel(call: Call) -> m.Done:
@@ -81,9 +81,17 @@ def _claimer(call: Call) -> Callable[[ClaimRequest], Leased | None]:
     """The backend's verb that the request asks for, on the queues it may name."""
     if isinstance(call.request, m.ClaimAnyBody):
         among = _among(call)
-        return lambda request: call.backend.claim_any(request, among)
+        return lambda request: call.backend.claim_any(_own_claim(call, request), among)
     names = _names(call)
     return lambda request: call.backend.claim(names, request)
+
+
+def _own_claim(call: Call, request: ClaimRequest) -> ClaimRequest:
+    """A claim from any queue belongs to no queue: its id is made the caller's own, or a repeat would get another's jobs."""
+    if request.id is None or call.sees_all:
+        return request
+    queues = ",".join(sorted(call.identity.queues or ()))
+    return msgspec.structs.replace(request, id=f"{call.tenant}/{queues}/{request.id}")
 
 
 def _among(call: Call) -> AnyQueues:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tenure.errors import InvalidArgument
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
-from tenure.model.request import FlowPart, JobRequest
+from tenure.model.request import FlowPart, JobRequest, unknown_parent
 from tenure.queueing import locations
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -149,7 +149,7 @@ class _StoredParents:
         queue = None if number is None else self._unit.numbered(number)
         raw = None if number is None else tx.get(keyspace.STATE, keyspace.of_queue(number, job))
         if number is None or raw is None or queue is None or queue.name.tenant != self._tenant:
-            raise InvalidArgument(f"parent {job.hex()} is not there: it was never enqueued by this tenant, or is gone")
+            raise unknown_parent(job)
         state = records.decode_state(raw, job)
         verb = self._settled.get(job)
         if verb not in (None, "ack"):
