@@ -58,10 +58,11 @@ def run(options: list[str]) -> int:
 def main(options: list[str]) -> int:
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
         return run(options)
-    with tempfile.TemporaryDirectory(prefix="tenure-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="t-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o755)  # PostgreSQL runs as a user of its own
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        return run(options)
+        # Not pytest's own folder in it: the path of a Unix socket may not be long.
+        return run([f"--basetemp={folder}/b", *options])
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_counts_and_queues(shell: Shell):
     shell.kill("sms", "c", "no")
     assert shell.json("counts", "emails").object == {
         "tenant": "default", "queue": "emails", "ready": 1, "scheduled": 1, "waiting": 2, "leased": 0, "done": 0, "dead": 0,
-        "enqueued": 2, "removed": 0, "at_least": False,
+        "blocked": 0, "enqueued": 2, "removed": 0, "at_least": False,
     }  # fmt: skip
     assert shell("counts", "emails").out.split()[:7] == [
         "ready", "scheduled", "leased", "done", "dead", "enqueued", "removed",

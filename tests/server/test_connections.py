@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -90,15 +90,23 @@ def test_an_answer_that_nobody_reads_ends(server: Running):
         f"GET /v1/queues/large/jobs?state=ready&limit=8 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n\r\n"
     )
     server.close()
+    connections = server.service._server.server_state.connections  # type: ignore[union-attr]  # a running server has one
+    wait_until(lambda: not connections)
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.connect(("127.0.0.1", server.port))
         before = handles()
+        deaf.connect(("127.0.0.1", server.port))
         deaf.sendall(ask.encode())
-        until = time.monotonic() + 20
-        while handles() >= before and time.monotonic() < until:
-            time.sleep(0.05)
-        assert handles() < before
+        wait_until(lambda: len(connections) == 1)
+        wait_until(lambda: not connections)
+        assert handles() <= before
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert true()
 
 
 def handles() -> int:

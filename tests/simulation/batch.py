@@ -27,7 +27,15 @@ class Tally(NamedTuple):
 
 def simulate(seeds: range) -> Tally:
     """Run the histories of these seeds."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        return _simulate(seeds)
+    finally:
+        logging.disable(before)
+
+
+def _simulate(seeds: range) -> Tally:
     began, tally = time.process_time(), Tally()
     for seed in seeds:
         history = History(seed)

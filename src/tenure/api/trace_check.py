@@ -24,7 +24,7 @@ def specification_findings(backend: Backend) -> list[Finding]:
         page = backend.events(cursor, _PAGE, 0, None)
         for event in page.events:
             journal = None if traits.journal == "store" else (event.tenant, event.queue)
-            trace = traces.setdefault(journal, Trace(dense=dense))
+            trace = traces.setdefault(journal, Trace(dense=dense, timed=traits.order == "strict"))
             why = None if trace is None else trace.take(event)
             if why is not None:
                 traces[journal] = None  # what follows a departure proves nothing

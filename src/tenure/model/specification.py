@@ -110,10 +110,15 @@ class _Lease(NamedTuple):
 
 
 class Trace:
-    """A journal, event by event. `dense`: it is one journal, whose events are numbered without a gap."""
+    """A journal, event by event.
 
-    def __init__(self, *, dense: bool = True) -> None:
+    `dense`: it is one journal, whose events are numbered without a gap. `timed`: its writers take their turn, so that an
+    event's time is the moment of its decision; elsewhere it gets its time with its number, afterwards.
+    """
+
+    def __init__(self, *, dense: bool = True, timed: bool = True) -> None:
         self._dense = dense
+        self._timed = timed
         self._jobs: dict[_Name, _Job] = {}
         self._leases: dict[str, _Lease] = {}
         self._paused: set[_Queue] = set()
@@ -174,7 +179,7 @@ class Trace:
         if event.at_ms is None:
             return "it does not say until when"
         if lease.until_ms is not None:
-            if lease.until_ms <= event.time_ms:
+            if self._passed(lease.until_ms, event):
                 return f"it extends a lease that ended {event.time_ms - lease.until_ms} ms before"
             if event.at_ms <= lease.until_ms:
                 return "it does not extend its lease"
@@ -214,7 +219,7 @@ class Trace:
             return f"it names {event.previous} as the event before it, which is {before.place}"
         why = (
             _wrong_numbers(rule, change, before, event)
-            or _wrong_moment(rule, before, event)
+            or _wrong_moment(rule, before, event, timed=self._timed)
             or self._wrong_lease(rule, before, event)
         )
         if why is None:
@@ -233,17 +238,20 @@ class Trace:
         lease = self._leases.get(event.lease_id or "")
         if lease is None or lease.until_ms is None:
             return None
-        live = event.time_ms < lease.until_ms
-        if not live and (rule.lease == "live" or event.reason == "failed"):
+        if self._passed(lease.until_ms, event) and (rule.lease == "live" or event.reason == "failed"):
             return f"its lease ended {event.time_ms - lease.until_ms} ms before"
-        if live and rule.lease == "over":
+        if event.time_ms < lease.until_ms and rule.lease == "over":
             return f"its lease lasts {lease.until_ms - event.time_ms} ms more"
         return None
+
+    def _passed(self, moment_ms: int, event: Event) -> bool:
+        """Whether a moment had passed when the event was decided. Where it got its time afterwards, nobody can tell."""
+        return self._timed and moment_ms <= event.time_ms
 
     def _wrong_grant(self, event: Event) -> str | None:
         if event.lease_id is None:
             return "it grants no lease"
-        if event.at_ms is None or event.at_ms <= event.time_ms:
+        if event.at_ms is None or self._passed(event.at_ms, event):
             return "its lease ends before it begins"
         if self._dense and (event.tenant, event.queue) in self._paused:
             return "its queue is paused"
@@ -303,13 +311,17 @@ def _token_fits(rule: str, before: int, now: int) -> bool:
     return rule == "any" or now == (0 if rule == "zero" else before)
 
 
-def _wrong_moment(rule: Rule, before: _Job, event: Event) -> str | None:
+def _wrong_moment(rule: Rule, before: _Job, event: Event, *, timed: bool) -> str | None:
     """Whether the job was visible, or will be, when the rule says."""
     if rule.visible == "due" and before.visible_ms is not None and before.visible_ms > event.time_ms:
         return f"the job is not visible for another {before.visible_ms - event.time_ms} ms"
-    if rule.visible == "later" and (event.at_ms is None or event.at_ms < event.time_ms):
+    if rule.visible == "later" and (event.at_ms is None or (timed and event.at_ms < event.time_ms)):
         return "it makes the job visible before now"
-    if rule.visible == "back" and before.visible_ms not in (None, event.at_ms) and (event.at_ms or 0) < event.time_ms:
+    if (
+        rule.visible == "back"
+        and before.visible_ms not in (None, event.at_ms)
+        and (timed and (event.at_ms or 0) < event.time_ms)
+    ):
         return "it moves the job to an earlier time"
     return None
 

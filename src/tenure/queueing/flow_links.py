@@ -145,7 +145,7 @@ class _StoredParents:
 
     def _read(self, job: bytes) -> tuple[Place, int]:
         tx = self._unit.tx
-        number = locations.locate(tx, job)
+        number = locations.locate(tx, job, self._unit.row)
         queue = None if number is None else self._unit.numbered(number)
         raw = None if number is None else tx.get(keyspace.STATE, keyspace.of_queue(number, job))
         if number is None or raw is None or queue is None or queue.name.tenant != self._tenant:

@@ -8,16 +8,19 @@ jobs that are stored together their one record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tenure.model.ids import MARK, MARKS, marked_queue, queue_mark
 from tenure.queueing.registry import NEXT_QUEUE
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader, Transaction
+from tenure.storage.engine import Reader, Space, Transaction
 
 
-def locate(reader: Reader, job: bytes) -> int | None:
-    """The number of the queue that has this job; None: no queue has."""
+def locate(reader: Reader, job: bytes, meta: Callable[[Space, bytes], bytes | None] | None = None) -> int | None:
+    """The number of the queue that has this job; None: no queue has.
+
+    `meta` reads the queue counter, for a transaction that may have changed it: no transaction reads what it wrote.
+    """
     first = marked_queue(job)
     if first and _there(reader, first, job):
         return first
@@ -26,7 +29,7 @@ def locate(reader: Reader, job: bytes) -> int | None:
         number = records.decode_number(raw)
         return number if _there(reader, number, job) else None
     # Only a store with more queues than there are marks has others with the same one.
-    raw = reader.get(keyspace.META, NEXT_QUEUE)
+    raw = (meta or reader.get)(keyspace.META, NEXT_QUEUE)
     last = 0 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
     return next((number for number in range(first + MARKS, last, MARKS) if _there(reader, number, job)), None)
 
