@@ -29,7 +29,7 @@ from tenure.testing.fdb.faults import Faults, Rates
 from tenure.testing.fdb.harness import follow
 from tenure.testing.fdb.scheduler import Scheduler
 
-SEEDS = int(os.environ.get("FDB_SEEDS", "300"))
+SEEDS = int(os.environ.get("FDB_SEEDS", "1000"))
 STEP = 100
 
 
