@@ -144,6 +144,19 @@ def test_one_claim_of_several_and_one_ack(store: Store) -> None:
     assert queue.counts().removed == 60
 
 
+@pytest.mark.parametrize(("most", "taken", "whole"), [(1000, 100, True), (999, 99, False)])
+def test_a_claim_with_a_bound_on_bytes_takes_it_whole_if_it_fits(
+    store: Store, most: int, taken: int, whole: bool
+) -> None:
+    """As every claim through a server has: the jobs are those that rows would give."""
+    queue = store.queue("work")
+    ids = [added.id for added in queue.enqueue_many([b"ten bytes!"] * 100)]
+    claim = queue.claim(limit=100, max_bytes=most)
+    assert [delivery.id for delivery in claim] == ids[:taken]
+    assert (stored(store, STATE) == 0) == whole
+    assert len(queue.ack_many(claim.deliveries).done) == taken
+
+
 def test_what_is_between_comes_first(store: Store) -> None:
     """A job of higher priority, one that was there before, one that came between two batches: in their order."""
     queue = store.queue("work")

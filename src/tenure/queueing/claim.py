@@ -258,9 +258,11 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
             tx.delete_many(keyspace.GROUP_READY, by_turns.group_orphans)
             outcome = _granted(grant, by_turns, step)
             return step if by_turns.again else outcome
-    if request.max_bytes is None and not queue.meter:
+    if not queue.meter:
         shares = tx.first_together(tiers, until, request.limit)
-        if shares and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
+        most = request.max_bytes
+        fits = most is None or sum([share.payload_bytes for share in shares]) <= most
+        if shares and fits and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
             return grant.segments(shares)
     # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
     spread = 1 if step.ready else tx.spread

@@ -130,3 +130,7 @@ class SegmentShare(NamedTuple):
     @property
     def places(self) -> Sequence[int]:
         return self.segment.places[: self.taken]
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(map(len, self.segment.payloads_at(self.places)))
