@@ -75,6 +75,8 @@ class Traits:
     groups: bool = True
     #: Whether jobs can wait for jobs, and a delivery can hand over to another queue. Without: `then` stays in one queue.
     flows: bool = True
+    #: Whether jobs have steps and signals.
+    steps: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 
