@@ -17,6 +17,7 @@ from tenure.contract.backend import (
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -33,6 +34,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState, owner_of
 from tenure.queueing import (
@@ -49,6 +51,7 @@ from tenure.queueing import (
     queue_deletion,
     quotas,
     restore,
+    schedules,
     settle,
     staged_writes,
     steps,
@@ -264,6 +267,12 @@ class EmbeddedBackend:
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         return quotas.quotas(self._core, tenant)
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return schedules.schedules(self._core, tenant)
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        return schedules.change_schedule(self._core, tenant, name, change)
 
     def draw(self, tenant: str, requests: int) -> int:
         return quotas.draw(self._core, tenant, requests)
