@@ -166,9 +166,9 @@ class Cluster:
             return list(islice(found, limit) if limit else found)
 
     def boundaries(self, begin: bytes, end: bytes, every: int) -> list[bytes]:
-        """Where shards begin: the range's first key, and each `every`-th after it."""
+        """Where shards begin within a range: at each `every`-th of its keys."""
         with self.lock:
-            return list(islice(self._rows.irange(begin, end, inclusive=(True, False)), 0, None, every))
+            return list(islice(self._rows.irange(begin, end, inclusive=(True, False)), every, None, every))
 
     # ── committing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
