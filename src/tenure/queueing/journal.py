@@ -312,7 +312,7 @@ def trim(core: Core) -> tuple[int, bool]:
         if found is None:
             return 0, False
         first, end = found
-        stop = min(end, first + _TRIM)
+        stop = min(end, first + unit.tx.at_most(_TRIM))
         unit.tx.delete_range(keyspace.JOURNAL, keyspace.commit(first), keyspace.commit(stop))
         return stop - first, stop < end
 
