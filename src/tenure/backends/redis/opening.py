@@ -77,7 +77,7 @@ def open_redis(
         quotas=False,
         any_queue=False,
         groups=False,
-        flows=False,
+        flows="queue" if chosen.partitions == 1 else "partition",
         grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks

@@ -43,9 +43,15 @@ function L.give_back(b, id, s, change, lease, text)
   s.state, s.lease = WAITING, lease
   s.last = L.event(b, change, id, s, {lease = by, at = s.visible, text = text})
   L.put_state(b, id, s)
+  b.leased = b.leased - 1
+  L.wait_in_tier(b, id, s)
+end
+
+-- A job that becomes waiting gets its place; its state says so already.
+function L.wait_in_tier(b, id, s)
   call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
   b.tiers = L.with(b.tiers, 2 ^ s.priority)
-  b.leased, b.waiting = b.leased - 1, b.waiting + 1
+  b.waiting = b.waiting + 1
   b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
 
@@ -57,12 +63,14 @@ function L.kill(b, id, s, reason, text, lease)
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':dead', b.now, id)
   b.leased, b.dead = b.leased - 1, b.dead + 1
-  L.ended(b, id)
+  L.ended(b, id, s, DEAD, false)
 end
 
-function L.ended(b, id)
+-- `outcome` and `gone`: as L.parent_ended takes them.
+function L.ended(b, id, s, outcome, gone)
   b.ended = b.ended or {}
   b.ended[#b.ended + 1] = id
+  if L.has(s.flags, HAS_CHILDREN) then L.parent_ended(b, id, outcome, gone) end
 end
 
 function L.set_error(b, id, s, text)
@@ -76,6 +84,7 @@ end
 
 function L.delete_notes(b, id, s)
   if s.flags > HAS_KEY then call('HDEL', b.base .. ':notes', id .. 'e', id .. 'p', id .. 'r') end
+  if L.has(s.flags, HAS_PARENTS) then call('HDEL', b.base .. ':parents', id) end
 end
 
 -- Take a job out of everything it is in; the caller has changed the counters.

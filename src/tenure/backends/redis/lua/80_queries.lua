@@ -79,6 +79,8 @@ readers.page = function(keys, args)
   end
   if state == 'done' or state == 'dead' then
     add(0, b.base .. ':' .. state, 0, 2 ^ 52)
+  elseif state == 'blocked' then
+    add(0, b.base .. ':blocked', 0, 2 ^ 52)
   elseif state == 'leased' then
     local leases = call('ZRANGE', b.base .. ':leases', 0, -1)
     table.sort(leases, L.less)
@@ -142,7 +144,7 @@ readers.counts = function(keys, args)
     if L.has(b.tiers, 2 ^ tier) then ready = ready + call('ZCOUNT', b.base .. ':t' .. tier, '-inf', b.now) end
   end
   return {b.now, 1, ready, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed, byte(b.rules_row),
-    call('GET', b.base .. ':policy') or ''}
+    call('GET', b.base .. ':policy') or '', call('ZCARD', b.base .. ':blocked')}
 end
 
 readers.now = function(keys, args)
