@@ -113,13 +113,6 @@ function L.enqueue(b, args, flow)
     if #conflicts > 0 then return {'E', 'key', concat(conflicts)} end
   end
   local added = count - duplicates
-  if added > 0 and rules.max_waiting > 0 then
-    local waiting = b.waiting + call('ZCARD', base .. ':blocked')
-    if waiting + added > rules.max_waiting then
-      return {'E', 'full', string.format('%.0f', waiting), string.format('%.0f', rules.max_waiting)}
-    end
-  end
-  L.make(b, args[5], args[4])
   prefix = L.ids(b, args[6])
   local plan
   if flow then
@@ -127,6 +120,13 @@ function L.enqueue(b, args, flow)
     no, plan = L.plan_links(b, flow.links, first, id_of, flow.settled)
     if no then return no end
   end
+  if added > 0 and rules.max_waiting > 0 then
+    local waiting = b.waiting + call('ZCARD', base .. ':blocked')
+    if waiting + added > rules.max_waiting then
+      return {'E', 'full', string.format('%.0f', waiting), string.format('%.0f', rules.max_waiting)}
+    end
+  end
+  L.make(b, args[5], args[4])
   local blocked = plan and plan.blocked or 0
   b.waiting, b.enqueued = b.waiting + added - blocked, b.enqueued + added
   local one = #wishes == BYTES.WISH

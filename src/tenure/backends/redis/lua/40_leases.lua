@@ -129,5 +129,6 @@ function L.expire(b, seed, most, most_jobs, grace)
     L.end_lease(b, lease, l or {lost = 1})
     leases = leases + 1
   end
+  L.end_parents(b)
   return leases, back, dead, leases > 0 and (leases < #due or #due == most)
 end

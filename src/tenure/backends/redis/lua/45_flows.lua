@@ -139,9 +139,11 @@ function L.parent_ended(b, id, outcome, gone)
   insert(b.parents_ended, {id = id, outcome = outcome, gone = gone})
 end
 
--- Tell the children of the jobs that ended in this step. A removed child ends its own children in turn.
+-- Tell the children of the jobs that have ended in this step so far: at its end, and before it looks for other jobs.
+-- A removed child ends its own children in turn.
 function L.end_parents(b)
   local ends, waits, at = b.parents_ended, {}, 1
+  if not ends then return end
   while at <= #ends do
     local to, ids = #ends, {}
     for i = at, to do ids[#ids + 1] = ends[i].id end

@@ -13,6 +13,7 @@ function L.pass_ttl(b)
       call('ZREM', b.base .. ':ttl', id)
     end
   end
+  L.end_parents(b)
   return removed, #ids
 end
 
