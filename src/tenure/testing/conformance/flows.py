@@ -425,6 +425,22 @@ def test_a_released_job_takes_its_turn_in_its_group(flowing: World) -> None:
     done(queue, b"child")
 
 
+def test_a_claim_meets_a_parent_past_its_ttl(flowing: World, clock: ManualClock) -> None:
+    """Its end gives a group its turn, which the same claim has moved."""
+    queue = flowing.queue()
+    groups = ("g", "h") if flowing.store.traits.groups else (None, None)
+    parent = queue.enqueue(NewJob(b"parent", group=groups[0], ttl=5))
+    other, child = queue.enqueue_many(
+        [NewJob(b"other", group=groups[1]), NewJob(b"child", group=groups[1], after=[parent], on_parent_dead="run")]
+    )
+    clock.advance(6)
+    found: list[str] = []
+    while claim := queue.claim(limit=5):
+        found += [delivery.id for delivery in claim]
+        queue.ack_many(list(claim))
+    assert (sorted(found), states(queue, [parent])) == (sorted([other.id, child.id]), ["gone"])
+
+
 # ── with what every enqueue has ──────────────────────────────────────────────────────────────────────────────────────
 
 
