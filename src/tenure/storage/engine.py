@@ -71,8 +71,6 @@ class Traits:
     quotas: bool = True
     #: Whether a claim can be served by any queue, in turn.
     any_queue: bool = True
-    #: Whether jobs can have a group, and the groups of a queue take turns.
-    groups: bool = True
     #: How far a flow reaches: the jobs that a job waits for, or hands over to, are in any queue of its tenant, in its own
     #: queue, or in its own partition of that.
     flows: Literal["tenant", "queue", "partition"] = "tenant"

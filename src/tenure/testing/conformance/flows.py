@@ -414,8 +414,6 @@ def test_parents_and_children_may_be_retired_together(flowing: World, clock: Man
 
 def test_a_released_job_takes_its_turn_in_its_group(flowing: World) -> None:
     queue = flowing.queue()
-    if not flowing.store.traits.groups:
-        pytest.skip("this store has no groups")
     parent = queue.enqueue(NewJob(b"parent", group="g"))
     child = queue.enqueue(NewJob(b"child", group="g", after=[parent]))
     gone = queue.enqueue(NewJob(b"gone", group="h", after=[parent]))
@@ -428,10 +426,9 @@ def test_a_released_job_takes_its_turn_in_its_group(flowing: World) -> None:
 def test_a_claim_meets_a_parent_past_its_ttl(flowing: World, clock: ManualClock) -> None:
     """Its end gives a group its turn, which the same claim has moved."""
     queue = flowing.queue()
-    groups = ("g", "h") if flowing.store.traits.groups else (None, None)
-    parent = queue.enqueue(NewJob(b"parent", group=groups[0], ttl=5))
+    parent = queue.enqueue(NewJob(b"parent", group="g", ttl=5))
     other, child = queue.enqueue_many(
-        [NewJob(b"other", group=groups[1]), NewJob(b"child", group=groups[1], after=[parent], on_parent_dead="run")]
+        [NewJob(b"other", group="h"), NewJob(b"child", group="h", after=[parent], on_parent_dead="run")]
     )
     clock.advance(6)
     found: list[str] = []

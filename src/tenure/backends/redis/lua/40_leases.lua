@@ -43,14 +43,13 @@ function L.give_back(b, id, s, change, lease, text)
   s.state, s.lease = WAITING, lease
   s.last = L.event(b, change, id, s, {lease = by, at = s.visible, text = text})
   L.put_state(b, id, s)
-  b.leased = b.leased - 1
-  L.wait_in_tier(b, id, s)
+  L.let_go(b, id, s)
+  L.wait_again(b, id, s)
 end
 
--- A job that becomes waiting gets its place; its state says so already.
-function L.wait_in_tier(b, id, s)
-  call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
-  b.tiers = L.with(b.tiers, 2 ^ s.priority)
+-- A job becomes waiting, as its state says already.
+function L.wait_again(b, id, s)
+  L.wait(b, id, s)
   b.waiting = b.waiting + 1
   b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
@@ -62,7 +61,8 @@ function L.kill(b, id, s, reason, text, lease)
   s.last = L.event(b, CHANGE.DIED, id, s, {lease = by, text = text})
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':dead', b.now, id)
-  b.leased, b.dead = b.leased - 1, b.dead + 1
+  L.let_go(b, id, s)
+  b.dead = b.dead + 1
   L.ended(b, id, s, DEAD, false)
 end
 
@@ -93,6 +93,7 @@ function L.delete(b, id, s)
   call('HDEL', base .. ':jobs', id)
   call('HDEL', base .. ':state', id)
   L.delete_notes(b, id, s)
+  L.leave_group(b, id, s)
 end
 
 -- Take over leases that have run out: their jobs go back, or die if that was their last attempt.

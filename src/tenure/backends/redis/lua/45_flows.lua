@@ -210,7 +210,7 @@ function L.unblock(b, id)
   s.state, s.visible = WAITING, max(b.now, s.visible)
   s.last = L.event(b, CHANGE.UNBLOCKED, id, s, {at = s.visible})
   L.put_state(b, id, s)
-  L.wait_in_tier(b, id, s)
+  L.wait_again(b, id, s)
 end
 
 -- ── looking ──
