@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tenure import telemetry
@@ -250,6 +251,11 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
 def retire_due(unit: UnitOfWork, limit: int) -> int:
     """Remove up to `limit` done jobs whose retention has passed: `cleanup`'s share of the sweep."""
     return sum([_retire(unit, row) for row in _due(unit.tx, Due.RETENTION, unit.now, limit)])
+
+
+def pass_ttl(unit: UnitOfWork, rows: Sequence[DueKey]) -> int:
+    """Remove jobs whose ttl has passed: a claim's share of the sweep."""
+    return sum([_past_ttl(unit, row) for row in rows])
 
 
 def _past_ttl(unit: UnitOfWork, row: DueKey) -> int:

@@ -73,8 +73,9 @@ class Traits:
     quotas: bool = True
     #: Whether a claim can be served by any queue, in turn.
     any_queue: bool = True
-    #: Whether jobs can wait for jobs, and a delivery can hand over to another queue. Without: `then` stays in one queue.
-    flows: bool = True
+    #: How far a flow reaches: the jobs that a job waits for, or hands over to, are in any queue of its tenant, in its own
+    #: queue, or in its own partition of that.
+    flows: Literal["tenant", "queue", "partition"] = "tenant"
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 
