@@ -20,7 +20,7 @@ def store(tmp_path: Path):
 
 def syncs(store: tenure.Store) -> int:
     """How many syncs were waited for, or made in the background."""
-    return engine(store).group_commit.syncs
+    return int(engine(store).group_commit.syncs)
 
 
 def engine(store: Any) -> Any:
@@ -72,7 +72,7 @@ def test_a_claim_that_nobody_waits_for_is_on_disk_soon(store: tenure.Store) -> N
 
 
 def test_tokens_grow_from_one_opening_to_the_next(tmp_path: Path) -> None:
-    tokens = []
+    tokens: list[set[int]] = []
     for _ in range(3):
         with tenure.open(f"rocksdb:{tmp_path / 'q'}", durability="os", sweep=False, listen=False) as store:
             queue = store.queue("mail")
