@@ -98,6 +98,7 @@ from tenure.storage.records.segments import (
     encode_segment,
     encode_segment_mark,
     encode_segment_state,
+    segment_state_row,
     segment_state_rows,
 )
 from tenure.storage.records.states import (
@@ -265,6 +266,7 @@ __all__ = [
     "seal",
     "seal_state",
     "seal_states",
+    "segment_state_row",
     "segment_state_rows",
     "split_parts",
     "split_ref",
