@@ -22,7 +22,13 @@ from tenure.storage.records.bookkeeping import (
     encode_number,
     encode_request,
 )
-from tenure.storage.records.bulk_loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
+from tenure.storage.records.bulk_loads import (
+    LOAD_RUN_BYTES,
+    TOGETHER,
+    LoadShape,
+    decode_load_runs,
+    encode_load_runs,
+)
 from tenure.storage.records.flows import ON_PARENT_DEAD, BlockedRecord, decode_blocked, encode_blocked
 from tenure.storage.records.framing import (
     PART_BYTES,
@@ -165,6 +171,7 @@ __all__ = [
     "REF_BYTES",
     "STATE_ALIKE",
     "STATE_BYTES",
+    "TOGETHER",
     "V1",
     "V1_BYTE",
     "V2",
