@@ -55,7 +55,8 @@ def target(core: Core, name: QueueName) -> LoadTarget:
     queue = core.read(lambda reader: core.registry.find(reader, name))
     if queue is None:
         queue = core.write(lambda unit: unit.queue(name))
-    return LoadTarget(queue.number, queue.policy.max_attempts, core.time.now_ms(), core.time.drift_ms())
+    now, drift = core.time.now_ms(), core.time.drift_ms()
+    return LoadTarget(queue.number, queue.policy.max_attempts, now, drift, bool(queue.bounded))
 
 
 def load(core: Core, request: LoadRequest) -> WriteState:
@@ -69,7 +70,7 @@ def load(core: Core, request: LoadRequest) -> WriteState:
         if os.path.basename(part.name) != part.name or not set(part.spaces) <= set(GIVEN) or part.rows < 1:
             raise InvalidArgument(f"{part.name!r} is not a part of a load")
     parts = [LoadedPart(part.name, part.queue, part.rows, part.spaces) for part in request.parts]
-    record = LoadRecord(request.id, request.manifest, parts, core.time.now_ms(), request.keep_ms)
+    record = LoadRecord(request.id, request.manifest, parts, core.time.now_ms(), request.keep_ms, request.chunk)
     try:
         return _run(core, loader, record, again=False)
     except _Repeated as repeated:
@@ -118,11 +119,7 @@ class _Load:
         self._number = self._commit = 0
 
     def intend(self, tx: Transaction) -> Sequence[Table]:
-        found = staged_writes.find(tx, self._record.id)
-        if found is not None:
-            if not found.finished:
-                raise InvalidArgument(f"write {self._record.id!r} was begun by the ordinary path: finish it that way")
-            raise _Repeated(found)
+        self._check_marker(staged_writes.find(tx, self._record.id))
         unit = UnitOfWork(tx, self._core, self._record.time_ms)
         self._now, self._number, self._commit = unit.now, unit.next_number, tx.next_append(keyspace.JOURNAL)
         self._check_queues(tx)
@@ -159,8 +156,21 @@ class _Load:
         if self._journal:
             self._core.journal_end = last, self._number, self._now
         tx.delete(keyspace.META, self._key)
-        total = sum(self._counts.values())
-        return staged_writes.put_new(unit, self._record.id, self._record.manifest, self._record.keep_ms, loaded=total)
+        record, total = self._record, sum(self._counts.values())
+        if record.chunk is not None:
+            return staged_writes.count_loaded(unit, record.id, record.chunk, total)
+        return staged_writes.put_new(unit, record.id, record.manifest, record.keep_ms, loaded=total)
+
+    def _check_marker(self, found: WriteState | None) -> None:
+        """Raise _Repeated if the load happened before, InvalidArgument if its write is not as far."""
+        name, chunk = self._record.id, self._record.chunk
+        if found is not None and (found.finished or (chunk is not None and chunk < found.chunk)):
+            raise _Repeated(found)
+        if chunk is None and found is not None:
+            raise InvalidArgument(f"write {name!r} was begun by the ordinary path: finish it that way")
+        if chunk is not None and (found is None or chunk > found.chunk):
+            next_chunk = "it is begun" if found is None else f"chunk {found.chunk}"
+            raise InvalidArgument(f"chunk {chunk} of write {name!r} comes before {next_chunk}")
 
     def _check_queues(self, tx: Transaction) -> None:
         for part in self._record.parts:
