@@ -64,6 +64,7 @@ from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engine import Engine, Snapshot, Traits
 from tenure.storage.folder import expand
 from tenure.storage.group_commit import GroupCommit
+from tenure.storage.keyspace import NAMES
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
@@ -340,6 +341,10 @@ class EmbeddedBackend:
         Not part of the contract: readers elsewhere open its folder, or ask a server for its tables.
         """
         return self._named_snapshots.open(id, self._clock.wall_ms())
+
+    def moment(self) -> Snapshot:
+        """The store as it is now, for a look of a few seconds. Not part of the contract."""
+        return self._engine.snapshot(tuple(range(len(NAMES))))
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
         return journal.slice_of(self._core, begin, end, max_bytes)

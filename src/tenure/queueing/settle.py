@@ -1,7 +1,7 @@
 """Settling: ack, nack, fail, release. A job is settled only by the holder of its live lease.
 
 The proof is job, lease and token together; the clock decides whether the lease lives, not the sweeper. Each job of a
-call is settled whole or not at all, and all that are, in one transaction.
+call is settled whole or not at all, and all that are, in one transaction (in several, where the engine keeps them small).
 """
 
 from __future__ import annotations
@@ -53,7 +53,21 @@ _ROLL_STEP = 0.6180339887498949
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
     # Jitter is drawn outside the transaction, which may run again.
-    return core.write(partial(_settle, core, name, items, random.random()), answer=OUTCOMES)
+    plan = _settle if len(items) == 1 else _settle_some
+    done = core.write(partial(plan, core, name, items, random.random()), answer=OUTCOMES)
+    while len(done) < len(items):
+        left, step = items[len(done) :], b"from %d" % len(done)
+        more = core.write(partial(_settle_some, core, name, left, random.random()), answer=OUTCOMES, step=step)
+        done = [*done, *more]
+    return done
+
+
+def _settle_some(
+    core: Core, name: QueueName, items: Sequence[Settle], roll: float, unit: UnitOfWork
+) -> list[TenureError | None]:
+    """Settle the first items, as many as one transaction takes on."""
+    most = unit.tx.at_most(len(items))
+    return _settle(core, name, items if most >= len(items) else items[:most], roll, unit)
 
 
 def _settle(

@@ -159,7 +159,7 @@ class RedisBackend(NetworkServing):
         return journal.timeline(self._core, name, job)
 
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
-        return []  # without `traits.flows` no job has any
+        return queries.parents(self._core, name, job, begin, limit)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)

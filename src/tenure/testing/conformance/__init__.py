@@ -46,6 +46,7 @@ FIXTURES = (
     "anywhere",
     "broken",
     "clock",
+    "far",
     "flowing",
     "foldered",
     "grouped",
