@@ -13,11 +13,11 @@ import pytest
 import tenure
 from tenure import ManualClock, Policy
 from tenure.protocol.identity import Identity
-from tenure.server.dashboard import views
 from tenure.server.dashboard.causes import causes_of, common_part, masked
 from tenure.server.dashboard.history import History
 from tenure.server.dashboard.session import cookie
-from tenure.server.dashboard.views import VIEWS, Viewer
+from tenure.server.dashboard.views import VIEWS, Viewer, content, jobs
+from tenure.server.dashboard.views import queue as queue_view
 from tenure.server_settings import Auth
 from tests.dashboard.scene import furnish
 from tests.server.running import Running, running, token
@@ -218,7 +218,7 @@ def test_jobs_are_searched_by_id_key_error_and_time():
 
 
 def test_lists_go_on_by_cursor_and_searches_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(views, "SEARCHED", 200)
+    monkeypatch.setattr(jobs, "SEARCHED", 200)
     with running() as server:
         queue = server.store.queue("emails", tenant="acme")
         queue.enqueue_many([b"x"] * 1000)
@@ -241,17 +241,17 @@ def test_a_large_payload_is_cut():
         job = queue.enqueue("é".encode() * 200_000)
         shown = ask(server, f"/ui/job?queue=emails&id={job.id}", token("acme", "consume"))["payload"]
         assert shown["bytes"] == 400_000
-        assert len(shown["text"]) == views.TEXT_BYTES // 2
+        assert len(shown["text"]) == content.TEXT_BYTES // 2
         assert shown["text_cut"]
         binary = queue.enqueue(b"\xff" * 10_000)
         shown = ask(server, f"/ui/job?queue=emails&id={binary.id}", token("acme", "consume"))["payload"]
         assert shown["text"] is None
-        assert len(shown["hex"]) == 2 * views.HEX_BYTES
+        assert len(shown["hex"]) == 2 * content.HEX_BYTES
 
 
 def test_text_that_is_cut_within_a_character_stays_text():
     for extra in range(4):
-        shown = views.content(b"a" * extra + "𝄞".encode() * 40_000)
+        shown = content.content(b"a" * extra + "𝄞".encode() * 40_000)
         assert shown.text is not None
         assert shown.text.strip("a𝄞") == ""
 
@@ -297,7 +297,7 @@ def test_the_last_hour_is_told_in_minutes():
             clock.advance(30)
             queue.ack_many(claim)
             history.tick()
-        view = views.queue(viewer, views.QueueQuery(queue="emails"))
+        view = queue_view.show(viewer, queue_view.QueueQuery(queue="emails"))
         assert view.charts.ins[-3:] == [4, 4, 4]
         assert view.charts.outs[-3:] == [2, 2, 2]
         assert sum(view.charts.ins) == 12  # not the five that were there before
@@ -308,7 +308,7 @@ def test_the_last_hour_is_told_in_minutes():
         assert [seen.worker for seen in history.workers()] == ["w1"]
         clock.advance(7200)
         history.tick()
-        assert sum(views.queue(viewer, views.QueueQuery(queue="emails")).charts.ins) == 0
+        assert sum(queue_view.show(viewer, queue_view.QueueQuery(queue="emails")).charts.ins) == 0
 
 
 def test_a_busy_journal_is_sampled(monkeypatch: pytest.MonkeyPatch):
