@@ -62,6 +62,7 @@ VERBS: dict[str, Verb] = {
         _verb("holder", Queries, "small"),
         _verb("timeline", Queries),
         _verb("parents", Queries),
+        _verb("children", Queries),
         _verb("queues", Queries),
         _verb("find", Queries, "small"),
         _verb("list_all", Queries),

@@ -229,6 +229,10 @@ def parents(call: Call) -> m.ParentList:
     ])  # fmt: skip
 
 
+def children(call: Call) -> m.ChildList:
+    return m.ChildList(call.backend.children(call.name, call.job, call.request.limit))
+
+
 def explain(call: Call) -> Explanation:
     """The caller may see no queue but its own: facts of other queues are not asked for."""
     explanation = explained(read_facts(call.backend, call.name, call.job))

@@ -73,6 +73,8 @@ _ALL = (
                "What happened to a job."),
     _operation("parents", "GET", _J + "/parents", "any", m.ParentsQuery, m.ParentList, w.parents,
                "The jobs that it waits or waited for, with their results."),
+    _operation("children", "GET", _J + "/children", "any", m.ChildrenQuery, m.ChildList, w.children,
+               "The first of the jobs that wait or waited for it."),
     _operation("explain", "GET", _J + "/explain", "any", m.Nothing, Explanation, w.explain,
                "Where a job is, why, what happened and what happens next, in sentences.", verb="timeline"),
     _operation("wait_for", "GET", _J + "/wait", "any", m.WaitQuery, Job, w.wait_for,
