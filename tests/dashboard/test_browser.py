@@ -209,7 +209,8 @@ def test_it_works_by_the_keyboard(server: Running, visit: NewVisit):
 PAGES = {
     "queues": "#/", "queue": "#/queue/acme/emails", "job-leased": "#/job/acme/emails/{leased}",
     "job-dead": "#/job/acme/emails/{dead}", "dead": "#/dead/acme/emails", "dead-queues": "#/dead",
-    "workers": "#/workers", "upcoming": "#/upcoming",
+    "workers": "#/workers", "upcoming": "#/upcoming", "queue-groups": "#/queue/acme/exports",
+    "job-blocked": "#/job/acme/site/{index}", "flow": "#/flow/acme/site/{index}",
 }  # fmt: skip
 
 

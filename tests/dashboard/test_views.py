@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ManualClock, Policy
+from tenure import ManualClock, NewJob, Policy
 from tenure.protocol.identity import Identity
 from tenure.server.dashboard.causes import causes_of, common_part, masked
 from tenure.server.dashboard.history import History
@@ -167,7 +167,7 @@ def test_every_view_takes_a_token_and_shows_nothing_of_another_tenant(name: str)
         jobs = furnish(server.store, "acme")
         query = {
             "queue": "?queue=emails", "jobs": "?queue=emails&state=dead", "job": f"?queue=emails&id={jobs['dead']}",
-            "dead": "?queue=emails",
+            "dead": "?queue=emails", "groups": "?queue=exports", "flow": f"?queue=site&id={jobs['crawl']}",
         }.get(name, "")  # fmt: skip
         assert server.ask("GET", f"/ui/{name}{query}", None, {}).status == 401
         mine = server.ask("GET", f"/ui/{name}{query}", None, token("acme", "consume"))
@@ -175,6 +175,7 @@ def test_every_view_takes_a_token_and_shows_nothing_of_another_tenant(name: str)
         other = server.ask("GET", f"/ui/{name}{query}", None, token("other", "admin"))
         assert b"acme" not in other.body
         assert b"mailer" not in other.body
+        assert b"customer-17" not in other.body
         assert jobs["dead"].encode() not in other.body
         if query:
             assert other.status == 404
@@ -276,6 +277,71 @@ def test_errors_that_differ_in_numbers_are_one_cause():
         ]
         assert causes[0].last_ms - causes[0].first_ms == 40_000
         assert queue.replay(where=tenure.Where(error=causes[0].part), dry_run=True).count == 5
+
+
+def test_groups_are_shown_with_their_shares():
+    with running() as server:
+        furnish(server.store)
+        found = ask(server, "/ui/groups?queue=exports", token("acme", "consume"))
+        rows = {row["group"]: row for row in found["groups"]}
+        assert rows["customer-17"]["at_limit"]
+        assert rows["customer-17"]["share"] is None
+        assert (rows["customer-17"]["leased"], rows["customer-17"]["waiting"]) == (2, 4)
+        assert (rows["globex"]["weight"], rows["globex"]["share"]) == (3, 0.75)
+        assert (rows[None]["waiting"], rows[None]["share"]) == (1, 0.25)
+        assert ask(server, "/ui/groups?queue=emails", token("acme", "consume"))["groups"] == []
+
+
+def test_blocked_jobs_are_counted_and_listed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(History, "infos", lambda self, after=None: self._backend.queues(None))  # a reading now
+    with running() as server:
+        jobs = furnish(server.store)
+        who = token("acme", "consume")
+        assert ask(server, "/ui/overview", who)["totals"]["blocked"] == 2
+        assert ask(server, "/ui/queue?queue=site", who)["row"]["blocked"] == 1
+        assert [job["id"] for job in ask(server, "/ui/jobs?queue=site&state=blocked", who)["jobs"]] == [jobs["index"]]
+
+
+# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_flow_is_laid_out_from_any_of_its_jobs():
+    with running() as server:
+        jobs, who = furnish(server.store), token("acme", "consume")
+        for name, queue in (("crawl", "site"), ("index", "site"), ("report", "site-reports")):
+            view = ask(server, f"/ui/flow?queue={queue}&id={jobs[name]}", who)
+            layers: dict[int, list[str]] = {}
+            for node in view["nodes"]:
+                layers.setdefault(node["layer"], []).append(node["state"])
+            assert [sorted(states) for states in layers.values()] == [
+                ["done"], ["dead", "done", "leased", "ready", "ready"], ["blocked"], ["blocked"],
+            ]  # fmt: skip
+            assert (view["jobs"], view["more"]) == (8, False)
+        around = ask(server, f"/ui/job?queue=site&id={jobs['index']}", who)
+        assert len(around["parents"]) == 5
+        assert [child["id"] for child in around["children"]] == [jobs["report"]]
+        # A token for one queue sees that there are others, and nothing of what is in them.
+        narrow = ask(
+            server,
+            f"/ui/flow?queue=site-reports&id={jobs['report']}",
+            token("acme", "consume", queues=["site-reports"]),
+        )
+        assert [node["queue"] for node in narrow["nodes"] if node.get("linked")] == ["site-reports"]
+        assert b"ConnectionError" not in json.dumps(narrow).encode()
+        for id in ("0" * 32, "x"):
+            assert server.ask("GET", f"/ui/flow?queue=site&id={id}", None, who).status == 404
+
+
+def test_a_large_flow_is_told_in_numbers():
+    with running() as server:
+        queue = server.store.queue("work", tenant="acme")
+        names = [f"p{n}" for n in range(400)]
+        made = queue.enqueue_many(
+            [*(NewJob(b"p", name=name) for name in names), NewJob(b"c", after=[f"#{name}" for name in names])]
+        )
+        view = ask(server, f"/ui/flow?queue=work&id={made[-1].id}", token("acme", "consume"))
+        assert (view["nodes"], view["more"], view["jobs"]) == ([], True, 300)
+        assert {(row["state"], row["jobs"]) for row in view["counts"]} == {("blocked", 1), ("ready", 299)}
 
 
 # ── the last hour ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ import { age, h, number, size, state, table, when } from "./dom.js";
 
 export const jobLink = (job) => `#/job/${encodeURIComponent(job.tenant)}/${encodeURIComponent(job.queue)}/${job.id ?? job.job_id}`;
 
-const WHEN = { scheduled: ["Ready", "visible_at_ms"], ready: ["Ready since", "visible_at_ms"], leased: ["Lease ends", "lease_until_ms"], done: ["Done", "ended_at_ms"], dead: ["Died", "ended_at_ms"] };
+const WHEN = { blocked: ["Enqueued", "created_at_ms"], scheduled: ["Ready", "visible_at_ms"], ready: ["Ready since", "visible_at_ms"], leased: ["Lease ends", "lease_until_ms"], done: ["Done", "ended_at_ms"], dead: ["Died", "ended_at_ms"] };
 
 export function jobTable(caption, jobs, { chosen = null, empty = "None.", which = "ready" } = {}) {
   const [title, field] = WHEN[which] ?? WHEN.ready;

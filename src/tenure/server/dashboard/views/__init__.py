@@ -2,9 +2,11 @@
 
     me         who is signed in, and what its scopes allow
     overview   tenants and queues in numbers, a page of them
-    queue      one queue: numbers, policy, groups, the last hour
+    queue      one queue: numbers, policy, the last hour
+    groups     the groups of a queue, and their shares
     jobs       jobs of a queue by state, searched by id, key, error and time
-    job        one job: payload, result, timeline, explanation
+    job        one job: payload, result, timeline, explanation, parents and children
+    flow       the graph of jobs that a job is part of
     dead       dead letters of a queue, grouped by cause
     workers    who holds what, and who claimed lately
     upcoming   the next scheduled jobs
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.errors import InvalidArgument
-from tenure.server.dashboard.views import account, dead, job, jobs, overview, queue, upcoming, workers
+from tenure.server.dashboard.views import account, dead, flow, groups, job, jobs, overview, queue, upcoming, workers
 from tenure.server.dashboard.views.viewer import NoQuery, Viewer
 
 __all__ = ["VIEWS", "View", "Viewer", "shown"]
@@ -36,8 +38,10 @@ VIEWS: dict[str, View] = {
     "me": View(NoQuery, account.show),
     "overview": View(overview.OverviewQuery, overview.show),
     "queue": View(queue.QueueQuery, queue.show),
+    "groups": View(queue.QueueQuery, groups.show),
     "jobs": View(jobs.JobsQuery, jobs.show),
     "job": View(job.JobQuery, job.show),
+    "flow": View(job.JobQuery, flow.show),
     "dead": View(dead.DeadQuery, dead.show),
     "workers": View(NoQuery, workers.show),
     "upcoming": View(NoQuery, upcoming.show),

@@ -1,4 +1,4 @@
-"""job: one job with its payload, result, timeline and explanation."""
+"""job: one job with its payload, result, timeline, explanation, parents and children."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ from tenure.server.dashboard.views.jobs import Brief, brief
 from tenure.server.dashboard.views.viewer import Text, Viewer
 
 _EVENTS = 300
+#: Parents and children that are shown of each.
+_RELATIVES = 20
 
 
 class JobQuery(Struct, forbid_unknown_fields=True):
     queue: Text
     id: Text
     tenant: Text = ""
+
+
+class Relative(Struct):
+    """A parent or a child of a job."""
+
+    id: str
+    queue: str
+    state: str
 
 
 class JobView(Struct):
@@ -42,6 +52,9 @@ class JobView(Struct):
     #: Events that are older than those shown.
     events_left_out: int
     explanation: Explanation
+    #: The first of them; the flow's page has all.
+    parents: list[Relative]
+    children: list[Relative]
 
 
 def show(viewer: Viewer, query: JobQuery) -> JobView:
@@ -55,6 +68,8 @@ def show(viewer: Viewer, query: JobQuery) -> JobView:
     if explanation is None:
         raise NotFound("there is no such job, or the journal no longer tells of it")
     found = facts.job
+    parents = [] if found is None else viewer.backend.parents(name, job_id, 0, _RELATIVES)
+    children = [] if found is None else viewer.backend.children(name, job_id, _RELATIVES)
     return JobView(
         job=None if found is None else brief(found),
         payload=None if found is None else content(found.payload),
@@ -69,6 +84,8 @@ def show(viewer: Viewer, query: JobQuery) -> JobView:
         events=list(facts.events[-_EVENTS:]),
         events_left_out=max(0, len(facts.events) - _EVENTS),
         explanation=explanation,
+        parents=[Relative(one.id, one.queue, one.state) for one in parents],
+        children=[Relative(one.id, one.queue, one.state) for one in children],
     )
 
 

@@ -74,6 +74,7 @@ class Brief(Struct, omit_defaults=True):
     worker: str | None = None
     lease_until_ms: int | None = None
     progress: float | None = None
+    group: str | None = None
 
 
 class JobsView(Struct):
@@ -136,6 +137,7 @@ def brief(job: Job) -> Brief:
         worker=job.worker,
         lease_until_ms=job.lease_until_ms,
         progress=job.progress,
+        group=job.group,
     )
 
 

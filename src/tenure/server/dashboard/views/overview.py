@@ -25,6 +25,7 @@ class QueueRow(Struct, omit_defaults=True):
     paused: bool
     scheduled: int
     ready: int
+    blocked: int
     leased: int
     dead: int
     #: `ready` is a lower bound, and `scheduled` the rest.
@@ -42,6 +43,7 @@ class Totals(Struct):
     queues: int
     scheduled: int
     ready: int
+    blocked: int
     leased: int
     dead: int
 
@@ -71,6 +73,7 @@ def show(viewer: Viewer, query: OverviewQuery) -> Overview:
             queues=len(infos),
             scheduled=sum(info.counts.scheduled for info in infos),
             ready=sum(info.counts.ready for info in infos),
+            blocked=sum(info.counts.blocked for info in infos),
             leased=sum(info.counts.leased for info in infos),
             dead=sum(info.counts.dead for info in infos),
         ),
@@ -83,7 +86,7 @@ def show(viewer: Viewer, query: OverviewQuery) -> Overview:
 
 def _busiest_first(info: QueueInfo) -> tuple[int, str, str]:
     """By order of magnitude, so that rows do not change places with every job."""
-    jobs = info.counts.waiting + info.counts.leased + info.counts.dead
+    jobs = info.counts.waiting + info.counts.blocked + info.counts.leased + info.counts.dead
     return -len(str(jobs)) if jobs else 0, info.tenant, info.queue
 
 
@@ -97,6 +100,7 @@ def queue_row(history: History, info: QueueInfo, now_ms: int) -> QueueRow:
         paused=info.paused,
         scheduled=counts.scheduled,
         ready=counts.ready,
+        blocked=counts.blocked,
         leased=counts.leased,
         dead=counts.dead,
         at_least=counts.at_least,

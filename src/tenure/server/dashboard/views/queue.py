@@ -1,4 +1,4 @@
-"""queue: one queue with its numbers, policy, groups and the last hour."""
+"""queue: one queue with its numbers, policy and the last hour."""
 
 from __future__ import annotations
 
