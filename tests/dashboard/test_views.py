@@ -139,9 +139,9 @@ def test_the_page_and_its_files_load_nothing_from_elsewhere():
 
 
 def test_no_file_makes_html_from_text_or_names_another_host():
-    from tenure.server.dashboard.assets import assets
+    from tenure.server.dashboard.assets import read_assets
 
-    for name, asset in assets().items():
+    for name, asset in read_assets("static").items():
         text = asset.body.decode()
         for word in (
             "innerHTML",
