@@ -15,7 +15,7 @@ NAMES = {
     "QuotaExceeded", "RateLimited", "TooLarge",
     "WaitTimeout", "JournalTrimmed", "SnapshotExpired", "StoreError", "OpenError", "UnknownEngine", "StoreLocked", "FormatError", "StoreClosed",
     "Unavailable", "Corrupt", "Unauthenticated", "Forbidden",
-    "App", "Retry", "Dead", "Snooze", "current_job", "TaskFailed",
+    "App", "Flow", "chain", "group", "Retry", "Dead", "Snooze", "current_job", "TaskFailed",
     "__version__",
 }  # fmt: skip
 

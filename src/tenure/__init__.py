@@ -68,6 +68,7 @@ from tenure.version import __version__
 if _typing.TYPE_CHECKING:
     from tenure.worker.app import App
     from tenure.worker.context import current_job
+    from tenure.worker.flows import Flow, chain, group
     from tenure.worker.outcomes import Dead, Retry, Snooze
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "Delivery",
     "Enqueued",
     "Event",
+    "Flow",
     "Forbidden",
     "FormatError",
     "GroupPolicy",
@@ -118,7 +120,9 @@ __all__ = [
     "WaitTimeout",
     "Where",
     "__version__",
+    "chain",
     "current_job",
+    "group",
     "open",
 ]
 
@@ -126,9 +130,12 @@ __all__ = [
 _LAZY = {
     "App": "tenure.worker.app",
     "Dead": "tenure.worker.outcomes",
+    "Flow": "tenure.worker.flows",
     "Retry": "tenure.worker.outcomes",
     "Snooze": "tenure.worker.outcomes",
+    "chain": "tenure.worker.flows",
     "current_job": "tenure.worker.context",
+    "group": "tenure.worker.flows",
 }
 
 

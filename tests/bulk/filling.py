@@ -26,7 +26,7 @@ def fill(store: Store, clock: ManualClock | None = None, scale: int = 1) -> None
     mail.enqueue(b"x" * 65_536)
     mail.enqueue(bytes(range(256)) * 1024, headers={"size": "large"})
     plain.enqueue_many([b"p" * (n % 40) for n in range(100)])
-    grouped = [None, "g1", "g2", None] if store.traits.groups else [None]
+    grouped = [None, "g1", "g2", None]
     other.enqueue_many([NewJob(b"o", key=f"k{n}", group=grouped[n % len(grouped)]) for n in range(20)])
     wait(1)
     claim = mail.claim(limit=40, worker="wörker-1", id="claim-1")

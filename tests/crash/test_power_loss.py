@@ -38,10 +38,13 @@ pytestmark = [
 
 
 class NextBoot(SystemClock):
-    """The machine was started again: what was only written may be gone."""
+    """The machine was started again, a day later: what was only written may be gone, and every lease has ended."""
 
     def boot_id(self) -> str:
         return "after the power cut"
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 86_400_000
 
 
 @pytest.fixture
@@ -53,8 +56,8 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def events(url: str, **options: Any) -> list[tuple[Any, ...]]:
-    """All that ever happened in the store, after a check of all it holds."""
+def events(url: str, again: set[tuple[str, int]] | None = None, **options: Any) -> list[tuple[Any, ...]]:
+    """All that ever happened in the store, after a check of all it holds; `again` gets what is claimed then."""
     if url.startswith("rocksdb:"):
         options["listen"] = False
     with tenure.open(url, sweep=False, clock=NextBoot(), **options) as store:
@@ -65,6 +68,8 @@ def events(url: str, **options: Any) -> list[tuple[Any, ...]]:
         while True:
             page = store.events(after=cursor, limit=10_000)
             if not page.events:
+                if again is not None:
+                    again |= given_again(store)
                 return found
             found += [(e.commit, e.index, e.type, e.job_id, e.token) for e in page.events]
             cursor = page.cursor
@@ -92,6 +97,29 @@ def acknowledged(said: bytes) -> set[tuple[str, str]]:
     return found
 
 
+def given(said: bytes) -> set[tuple[str, int]]:
+    """(job, token) of every delivery that a claim had returned."""
+    claims: set[str] = set()
+    found: set[tuple[str, int]] = set()
+    for line in said.split(b"\n")[:-1]:
+        words = json.loads(line)
+        if words[0] == "B" and words[2] == "claim":
+            claims.add(words[1])
+        elif words[0] == "E" and words[1] in claims and words[2] is not None:
+            found |= {(job_id, token) for job_id, token, _ in words[2][1]}
+    return found
+
+
+def given_again(store: tenure.Store) -> set[tuple[str, int]]:
+    """(job, token) of all that the store gives to whoever claims."""
+    found: set[tuple[str, int]] = set()
+    for info in store.queues():
+        queue = store.queue(info.queue, tenant=info.tenant)
+        while claim := queue.claim(limit=1_000):
+            found |= {(delivery.id, delivery.token) for delivery in claim}
+    return found
+
+
 def marks(said: bytes) -> list[bytes]:
     lines = [line for line in said.split(b"\n")[:-1][-40:] if line.startswith(b'["mark"')]
     return [bytes.fromhex(json.loads(line)[1]) for line in lines]
@@ -99,7 +127,7 @@ def marks(said: bytes) -> list[bytes]:
 
 class Outcomes:
     def __init__(self) -> None:
-        self.opened = self.refused = self.cut = self.aside = 0
+        self.opened = self.refused = self.cut = self.aside = self.lost_claims = 0
         self.wrong: list[str] = []
 
 
@@ -113,7 +141,8 @@ def judge(images: Images, target: Path, history: list[tuple[Any, ...]], durabili
         shutil.rmtree(KEEP / "last", ignore_errors=True)
         shutil.copytree(target, KEEP / "last")
     try:
-        found = events(f"rocksdb:{target}")
+        again: set[tuple[str, int]] = set()
+        found = events(f"rocksdb:{target}", again)
     except Corrupt as refusal:
         told.refused += 1
         print(f"refused: {refusal} (lost: {lost})")
@@ -129,6 +158,9 @@ def judge(images: Images, target: Path, history: list[tuple[Any, ...]], durabili
         there = {(kind, job_id) for _, _, kind, job_id, _ in found}
         missing = acknowledged(said) - there
         assert not missing, f"acknowledged and lost: {missing} (lost: {lost})"
+    told.lost_claims += len(given(said) - {(job_id, token) for _, _, kind, job_id, token in found if kind == "claimed"})
+    twice = given(said) & again
+    assert not twice, f"tokens given twice: {twice} (lost: {lost})"
 
 
 def recorded(folder: Path, durability: str, threads: int, logs: str, seed: int) -> list[Step]:
@@ -179,6 +211,6 @@ def test_power_cut(folder: Path, durability: str, threads: int, logs: str) -> No
                     (KEEP / "last").rename(KEEP / f"{durability}-{threads}-{logs}-{moment}-{chance.random()}")
     print(
         f"{durability}, {threads} threads, logs by {logs}: {told.opened} opened ({told.aside} with logs set aside), "
-        f"{told.refused} refused, {len(told.wrong)} wrong; {told.cut} had lost bytes"
+        f"{told.refused} refused, {len(told.wrong)} wrong; {told.cut} had lost bytes; {told.lost_claims} claims lost, no token given twice"
     )
     assert not told.wrong, "\n".join(told.wrong[:10])

@@ -535,3 +535,7 @@ class GroupReference(Reference):
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+class ApartGroupReference(ApartReference, GroupReference):
+    """Both."""

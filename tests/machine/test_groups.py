@@ -74,8 +74,8 @@ class GroupMachine(QueueMachine):
             yield from page
 
 
-def machine(place: Callable[[], Place]) -> type[GroupMachine]:
-    return type("Machine", (GroupMachine,), {"place": staticmethod(place), "reference": GroupReference})
+def machine(place: Callable[[], Place], reference: type[GroupReference] = GroupReference) -> type[GroupMachine]:
+    return type("Machine", (GroupMachine,), {"place": staticmethod(place), "reference": reference})
 
 
 @pytest.mark.timeout(PATIENCE)

@@ -11,7 +11,8 @@ from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tests.backends.redis.servers import Cluster, RedisHarness, Server, running
 from tests.machine.profiles import PATIENCE, looking
-from tests.machine.reference import ApartReference
+from tests.machine.reference import ApartGroupReference, ApartReference
+from tests.machine.test_groups import machine as grouped_machine
 from tests.machine.test_machine import machine
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -53,6 +54,12 @@ def cluster() -> Iterator[Cluster]:
 def test_one_server(server: Server) -> None:
     made = machine(lambda: RedisPlace(RedisHarness(server.url, [server])), ApartReference)
     run_state_machine_as_test(made, settings=looking(10))
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_groups(server: Server) -> None:
+    made = grouped_machine(lambda: RedisPlace(RedisHarness(server.url, [server])), ApartGroupReference)
+    run_state_machine_as_test(made, settings=looking(8))
 
 
 @pytest.mark.timeout(PATIENCE)

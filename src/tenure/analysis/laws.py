@@ -8,7 +8,7 @@ lease_open   a lease's open count is wrong              overlap        claimed w
 lease_empty  a lease that holds nothing is there        stale_settle   settled by another token or lease than claimed
 counters     a counter is not a recount                 late_settle    settled after its lease had ended
 conservation enqueued − removed is not what is there    attempts       delivered more often than it may be
-journal      table and journal disagree on a job        token          the token did not grow by one, or moved
+journal      table and journal disagree on a job        token          the token did not grow as it must, or moved
 lost         the journal has a job the tables lack      balance        entered − left is not what the journal has open
 
 Six of them are the invariants of the design: 1 `index`, 2 `stray lease lease_open`, 3 `lease_empty` (and its `index`),
@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 
 from tenure.model.lifecycle import TRANSITIONS
+from tenure.model.tokens import TOKEN_COUNT
 
 RULES = (
     "index", "stray", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost",
@@ -56,6 +57,11 @@ def _say(text: str) -> str:
         if piece
     ]
     return " || ".join(parts)
+
+
+def _epoch(token: str) -> str:
+    """What two tokens of one epoch have in common (`model.tokens`)."""
+    return f"({token} - {token} % {TOKEN_COUNT + 1})"
 
 
 def _time(name: str) -> str:
@@ -111,6 +117,7 @@ _CHAIN_LAWS = (
         (
             "was_commit IS NOT NULL AND type <> 'repaired'"
             " AND token <> coalesce(was_token, 0) + CASE WHEN type = 'claimed' THEN 1 ELSE 0 END"
+            f" AND NOT (type = 'claimed' AND token > was_token AND {_epoch('token')} > {_epoch('was_token')})"
         ),
         f"{_AT}: token [token] after [was_token]",
     ),

@@ -123,7 +123,7 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     seen = QueueSample(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
     if info.counts.leased:
         seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _HELD).jobs)
-    if store.traits.groups and info.counts.waiting + info.counts.leased:
+    if info.counts.waiting + info.counts.leased:
         found = sorted(queue.groups(_GROUPS).groups, key=lambda group: -group.waiting)
         seen.groups = found[:_GROUPS_SHOWN]
     return seen

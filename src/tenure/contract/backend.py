@@ -184,7 +184,7 @@ class Queries(Protocol):
     def counts(self, name: QueueName) -> Counts: ...
 
     def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
-        """Groups that have jobs that wait or are leased, a page at a time. Raises InvalidArgument without `traits.groups`."""
+        """Groups that have jobs that wait or are leased, a page at a time."""
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         """The job that holds an idempotency key, also one that has ended or is gone; None while nobody does."""

@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 from tenure.model.event import Event
 from tenure.model.lifecycle import TRANSITIONS, Change, State
-
-#: The lower bits of a token count a job's deliveries; the upper ones are the store's epoch.
-TOKEN_COUNT = (1 << 32) - 1
+from tenure.model.tokens import TOKEN_COUNT
 
 
 class Rule(NamedTuple):

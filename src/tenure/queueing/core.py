@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 from tenure.clock import Clock
 from tenure.model.ids import IdSource
 from tenure.model.names import ANY_QUEUE
+from tenure.model.tokens import first_token
 from tenure.process import Layer, renewed_after_fork
+from tenure.queueing.epoch import begin_epoch
 from tenure.queueing.flows import end_parents
 from tenure.queueing.priorities import Priorities
 from tenure.queueing.queue_turns import QueueTurns
@@ -40,6 +42,8 @@ class Core:
         self.clock = clock
         self.time = StoreTime(engine, clock)
         self.ids = IdSource()
+        #: Tokens that are given from now on are larger.
+        self.first_token = first_token(begin_epoch(engine))
         #: How long the journal is kept.
         self.journal_kept_ms = JOURNAL_KEPT_MS
         self.inspect_limit = INSPECT_LIMIT

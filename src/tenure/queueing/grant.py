@@ -13,6 +13,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.lease import ClaimRequest, Delivery, DeliveryColumns, Leased
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
+from tenure.model.tokens import next_token
 from tenure.queueing import groups, limits, quota_usage
 from tenure.queueing.leases import CLAIM_MEMORY_MS
 from tenure.queueing.registry import RegisteredQueue
@@ -20,12 +21,14 @@ from tenure.queueing.selection import Selection
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import LEASE_JOBS, LEASES, Counter, Due
-from tenure.storage.records import EVENTS_A_ROW, HAS_GROUP, NO_TEXT, V1, pack_event, seal_state
+from tenure.storage.records import EVENTS_A_ROW, HAS_GROUP, NO_TEXT, REF_BITS, V1, pack_event, seal_state
 from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
 _LEASED = int(State.LEASED)
 _job_of, _token_of = attrgetter("job"), attrgetter("token")
 _LEASE_DUE = int(Due.LEASE)
+#: Instead of the event that made a job ready, where repair has left none: later than any.
+_NOT_TOLD = 1 << 80
 _WAITING_COUNT, _LEASED_COUNT = int(Counter.WAITING), int(Counter.LEASED)
 
 
@@ -55,15 +58,15 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         unit, queue, name, lease, expires = self.unit, self.queue, self.name, self.lease, self._expires()
         prefix, writes, add_event, heads = queue.prefix, unit.tx.writes, unit.add_event, queue.claimed
         deliveries: list[Delivery] = []
-        worker, text = self.request.worker, NO_TEXT
+        worker, text, first, newest = self.request.worker, NO_TEXT, unit.first_token, 0
         for key, job, state, record in found.jobs:
             if worker and not len(deliveries) % EVENTS_A_ROW:
                 text = self._worker_text(len(found.jobs) - len(deliveries))
-            attempt, token, priority = state.attempt + 1, state.token + 1, state.priority
-            attempts = state.max_attempts
-            ref = add_event(
-                pack_event(heads[priority], job, lease, token, attempt, attempts, expires, state.last_event, text)
-            )
+            attempt, token, priority = state.attempt + 1, next_token(state.token, first), state.priority
+            attempts, before = state.max_attempts, state.last_event
+            if before > newest or not before:
+                newest = before or _NOT_TOLD
+            ref = add_event(pack_event(heads[priority], job, lease, token, attempt, attempts, expires, before, text))
             if state.due_at_ms:
                 writes.append((keyspace.DUE, keyspace.due(Due.TTL, state.due_at_ms, queue.number, job), None))
             leased = seal_state(
@@ -81,7 +84,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             )  # fmt: skip
         if queue.meter:
             quota_usage.moved(unit, queue.meter, -len(deliveries), 0)
-        self._put_lease(list(map(_job_of, deliveries)), list(map(_token_of, deliveries)), expires)
+        self._put_lease(list(map(_job_of, deliveries)), list(map(_token_of, deliveries)), expires, newest)
         return Leased(name, lease, expires, deliveries)
 
     def _worker_text(self, left: int) -> bytes:
@@ -95,22 +98,22 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         ref = unit.begin_events(sum([share.taken for share in shares]))
         text = unit.text(self.request.worker) if self.request.worker else records.NO_TEXT
         jobs: list[bytes] = []
+        tokens: list[int] = []
         payloads: list[bytes] = []
+        newest = 0
         for share in shares:
             segment, state, places = share.segment, share.segment.state, share.places
-            taken = segment.jobs_at(places)
-            middle = (
-                lease
-                + records.pack_event_middle(state.token + 1, state.attempt + 1, state.max_attempts, expires, 0)[
-                    : -records.REF_BYTES
-                ]
-            )
-            unit.add_events_alike(queue.claimed[state.priority], taken, middle, segment.events_at(places), text)
-            unit.tx.lease_together(share, lease, ref + len(jobs))
+            taken, before = segment.jobs_at(places), segment.events_at(places)
+            token = next_token(state.token, unit.first_token)
+            middle = records.pack_event_middle(token, state.attempt + 1, state.max_attempts, expires, 0)
+            alike = lease + middle[: -records.REF_BYTES]
+            unit.add_events_alike(queue.claimed[state.priority], taken, alike, before, text)
+            unit.tx.lease_together(share, lease, token, ref + len(jobs))
+            newest = max(newest, before[-1] or _NOT_TOLD)
             jobs += taken
+            tokens += repeat(token, len(taken))
             payloads += segment.payloads_at(places)
-        tokens = _each(shares, lambda segment: segment.state.token + 1)
-        self._put_lease(jobs, tokens, expires)
+        self._put_lease(jobs, tokens, expires, newest)
         return Leased(
             self.name,
             lease,
@@ -126,10 +129,11 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             ),
         )
 
-    def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int], expires: int) -> None:
-        """Write the lease over these jobs."""
+    def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int], expires: int, newest: int) -> None:
+        """Write the lease over these jobs, of which `newest` is the last event that made one ready."""
         unit, queue, lease, identity = self.unit, self.queue, self.lease, self.identity
         tx, count, at = unit.tx, len(jobs), queue.prefix + lease
+        tx.answers_after = newest >> REF_BITS
         claim_key = NO_ID if identity is None else identity.key
         tx.writes += (
             (LEASES, at, records.encode_new_lease(expires, unit.now, count, claim_key, self.request.worker.encode())),

@@ -93,8 +93,11 @@ def served(record: TurnRecord, jobs: int, weight: float) -> TurnRecord:
 
 
 def arrived(now: int, weight: float, name: bytes = b"") -> TurnRecord:
-    """A place for one whose past is not kept: it comes behind what each of the others gets next, as if just served."""
-    return TurnRecord(Status.ACTIVE, 0, now + round(ONE_JOB / weight), name)
+    """A place for one whose past is not kept: behind what each of the others gets next, before what they get then.
+
+    At the very time of what they get then, the order of the names would decide, and the last name would get half.
+    """
+    return TurnRecord(Status.ACTIVE, 0, now + round(ONE_JOB / weight) - 1, name)
 
 
 def activated(before: TurnRecord | None, now: int, name: bytes = b"") -> TurnRecord:

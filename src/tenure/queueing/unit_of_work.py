@@ -175,6 +175,13 @@ class UnitOfWork:
     def _tail(self) -> bytes:
         return b"".join(self._texts) if self._texts else b""
 
+    # ── deliveries ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def first_token(self) -> int:
+        """Tokens that this transaction gives are larger."""
+        return self._core.first_token
+
     # ── counters and wake-ups ────────────────────────────────────────────────────────────────────────────────────────
 
     def count(self, queue: int, counter: int, delta: int) -> None:

@@ -71,8 +71,6 @@ class Traits:
     quotas: bool = True
     #: Whether a claim can be served by any queue, in turn.
     any_queue: bool = True
-    #: Whether jobs can have a group, and the groups of a queue take turns.
-    groups: bool = True
     #: Whether jobs can wait for jobs, and a delivery can hand over to another queue. Without: `then` stays in one queue.
     flows: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.

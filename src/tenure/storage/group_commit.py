@@ -1,7 +1,8 @@
 """Durability for many commits at once: one sync serves every commit that was applied before it began.
 
 At `disk`, a committer waits for a sync that covers its commit. The first to come leads one; those who come meanwhile
-sleep at its gate, and one of them leads the next. At `os`, nobody waits: a background thread syncs every interval.
+sleep at its gate, and one of them leads the next. A commit that nobody waits for (a claim's) is covered by the next of
+these, or by a background thread within the interval. At `os`, nobody waits: that thread syncs every interval.
 
 Nothing here is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing behind: locks are
 held by `with`, and a thread that wakes looks again at how far the disk has come.
@@ -65,10 +66,35 @@ class GroupCommit:
         self._callbacks: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._caller: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._interval = interval
+        #: Whether the background thread knows that there is a commit that nobody waits for; and what it sleeps at.
+        self._told = False
+        self._unsynced = threading.Event()
         self._thread: threading.Thread | None = None
         if not grouped:
-            self._thread = threading.Thread(target=self._run, args=(interval,), name="tenure-sync", daemon=True)
-            self._thread.start()
+            self._start(self._sync_always)
+
+    def _start(self, run: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=run, name="tenure-sync", daemon=True)
+        self._thread.start()
+
+    def sync_soon(self) -> None:
+        """A commit was applied that its caller does not wait for: it is durable within the interval."""
+        if self._told:
+            return
+        self._unsynced.set()
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._start(self._sync_unsynced)
+        self._told = True  # last: interrupted before, the next caller tells the thread again
+
+    def sync_now(self) -> None:
+        """Make all that was applied durable, at `os` too."""
+        if self.grouped:
+            self.wait(self.applied_to)
+        else:
+            self._sync()
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
         """Run without waiting for any sync.
@@ -142,9 +168,18 @@ class GroupCommit:
         while self.applied_to < enough and perf_counter() < until:
             sleep(_PAUSE)
 
-    def _run(self, interval: float) -> None:
+    def _sync_unsynced(self) -> None:
+        """At `disk`: sync what `sync_soon` was called for, once its interval is over."""
+        while self._unsynced.wait() and not self._stopping.wait(self._interval):
+            self._unsynced.clear()
+            self._told = False
+            with suppress(TenureError):  # whoever waits for a commit is told; nobody waits for this one
+                self.wait(self.applied_to)
+
+    def _sync_always(self) -> None:
+        """At `os`: sync every interval."""
         synced = 0
-        while not self._stopping.wait(interval):
+        while not self._stopping.wait(self._interval):
             target = self.applied_to
             if target == synced:
                 continue
@@ -164,6 +199,7 @@ class GroupCommit:
     def stop(self) -> None:
         """End the threads. Requires: no more commits come."""
         self._stopping.set()
+        self._unsynced.set()
         self._callbacks.put(None)
         if self._thread is not None:
             self._thread.join()

@@ -48,6 +48,9 @@ class Transaction(Changes):
     spread = 1
     #: Whether the engine has a say in when an expired lease may be taken over: then `hold` is called.
     holds_leases = False
+    #: The row of the journal that must be durable before the caller is answered; None: this transaction's own. A claim
+    #: sets it (`grant`): it waits for what made its jobs ready, and its own row is durable soon. Engines may wait longer.
+    answers_after: int | None = None
 
     def __init__(self, reader: Reader, next_commit: int) -> None:
         self.writes = []
@@ -150,8 +153,8 @@ class Transaction(Changes):
         """The next `limit` ready jobs, if they are whole segments and the beginning of one more. Empty: read rows."""
         return ()
 
-    def lease_together(self, share: SegmentShare, lease: bytes, last_event: int) -> None:
-        """The share's jobs are held by `lease` from now on."""
+    def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
+        """The share's jobs are held by `lease`, each with this token, from now on."""
         raise NotImplementedError("this transaction gave out no segment")
 
     def held_together(

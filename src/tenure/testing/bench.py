@@ -19,6 +19,7 @@ from tenure.worker.app import AnyTask, App
 from tenure.worker.codec import is_json, open_envelope
 from tenure.worker.context import CurrentJob
 from tenure.worker.outcomes import Outcome
+from tenure.worker.parent_results import payload_with_results
 from tenure.worker.periodic import Ticker
 
 #: Long enough that no handler under test loses its lease.
@@ -135,7 +136,8 @@ class Bench:
             report=lambda fraction, note: queue.progress(delivery, fraction, note),
         )  # fmt: skip
         caught: list[BaseException] = []
-        outcome = execution.run(self.app, job, delivery.payload, caught.append)
+        payload = payload_with_results(queue, delivery, delivery.payload)
+        outcome = execution.run(self.app, job, payload, caught.append)
         (answer,) = queue.settle_many(
             [Settle(outcome.verb, delivery.proof, outcome.result, outcome.error, outcome.delay_ms)]
         )
@@ -158,10 +160,11 @@ class Bench:
         calls: list[Call] = []
         for state in ("ready", "scheduled"):
             for queue in sorted(queues):
-                for job in self.store.queue(queue, self.app.tenant).list(state, 10_000).jobs:
+                handle = self.store.queue(queue, self.app.tenant)
+                for job in handle.list(state, 10_000).jobs:
                     name = _task_of(job.payload)
                     if name in self.app.tasks and (task is None or name == task.name):
-                        calls.append(self._call(self.app.tasks[name], job.payload, job))
+                        calls.append(self._call(handle, self.app.tasks[name], job))
         return calls
 
     def assert_enqueued(self, task: AnyTask, /, *args: Any, **kwargs: Any) -> Call:
@@ -191,7 +194,8 @@ class Bench:
         return found[0]
 
     @staticmethod
-    def _call(task: AnyTask, payload: bytes, job: Job) -> Call:
+    def _call(queue: Queue, task: AnyTask, job: Job) -> Call:
+        payload = payload_with_results(queue, job.id, job.payload)
         args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
         return Call(task.name, args, kwargs, job)
 

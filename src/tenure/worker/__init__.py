@@ -14,6 +14,8 @@ outcomes.py     Retry, Dead, and what an exception means      background.py    a
 context.py      current_job()                                 queue_watch.py   patterns of queues, queues nobody serves
 middleware.py   hooks around handlers                         periodic.py      cron, each tick once
 execution.py    one job, run to its outcome                   pools/           what runs a handler, and how it is ended
+flows.py        chain, group, Flow: steps as a graph          flow_handles.py  FlowHandle: result, status, cancel, retry
+parent_results.py  results of parents as arguments            type_fit.py      whether a result fits an argument
 log.py          log lines that never fail                     child.py         the child process of a process pool
 metrics.py      Prometheus metrics per task                   health.py        GET /health and /metrics
 

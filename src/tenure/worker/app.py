@@ -20,6 +20,7 @@ from tenure.model.retry import Backoff, Policy
 from tenure.process import Layer, closed_at_exit
 from tenure.worker.codec import ENCODINGS, Encoding
 from tenure.worker.extra_types import ExtraTypes
+from tenure.worker.flow_handles import FlowHandle, flow_handle
 from tenure.worker.middleware import Middleware
 from tenure.worker.outcomes import FailureRules
 from tenure.worker.periodic import Missed, Periodic
@@ -203,6 +204,13 @@ class App:
         known = ", ".join(sorted(self.tasks)) or "none"
         what = "several tasks are" if ending else "no task is"
         raise InvalidArgument(f"{what} named {name!r}. Tasks of this app: {known}")
+
+    def flow(self, job_id: str) -> FlowHandle[Any]:
+        """A handle on the flow that leads to a job, the last one of its steps, perhaps enqueued by another process.
+
+        Raises NotFound. Of a flow of more than 1,000 jobs it knows those nearest to the last.
+        """
+        return flow_handle(self, job_id)
 
     def queues(self) -> list[str]:
         """The queues its tasks are enqueued to, sorted."""

@@ -4,7 +4,7 @@ A payload is one object, which a person or a program in another language can wri
 
     {"task": "tasks.send", "args": {"to": "a@b", "subject": "hi"}}
 
-Arguments go by name. Those that were not given are left out, so that the worker's defaults decide. What was encoded is
+A step of a flow also says which arguments are results of its parents (`parent_results.py`). Arguments go by name. Those that were not given are left out, so that the worker's defaults decide. What was encoded is
 decoded again before it is enqueued: a call that a worker could not read is refused where it was made.
 """
 
@@ -28,11 +28,27 @@ _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """A payload, its arguments not yet read."""
+class ParentRun(msgspec.Struct, frozen=True, array_like=True):
+    """Parents that follow each other in the order in which the job named them, and how their results are encoded."""
+
+    first: int
+    count: int
+    encoding: Encoding
+
+
+class FromParents(msgspec.Struct, frozen=True):
+    """An argument that is the result of one parent, or (`many`) the list of the results of several."""
+
+    runs: list[ParentRun]
+    many: bool = False
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A payload, its arguments not yet read. `parents` are arguments that are not in `args`."""
 
     task: str
     args: msgspec.Raw = msgspec.Raw(b"{}")
+    parents: dict[str, FromParents] = {}
 
 
 _json_envelope = msgspec.json.Decoder(Envelope)
@@ -75,7 +91,8 @@ class Codec:
         self.encoding = encoding
         self._types = types = ExtraTypes() if types is None else types
         self._signature = inspect.signature(function)
-        hints = _hints(function, name)
+        #: The annotations of the parameters and, as `return`, of the result.
+        self.hints = hints = _hints(function, name)
         parameters = self._signature.parameters.values()
         self._names = tuple(p.name for p in parameters)
         #: Whether a call is keywords and nothing else, as nearly every function's can be.
@@ -87,6 +104,8 @@ class Codec:
             p.name for p in parameters if p.default is p.empty and p.kind not in (_VAR_POSITIONAL, _VAR_KEYWORD)
         )
         self._shape = _shape(name, parameters, hints)
+        #: Shapes of calls to which arguments are still to come, by the names of those.
+        self._partial_shapes: dict[frozenset[str], type[msgspec.Struct]] = {}
         try:
             self._json_args = msgspec.json.Decoder(self._shape, dec_hook=types.decode)
             self._msgpack_args = msgspec.msgpack.Decoder(self._shape, dec_hook=types.decode)
@@ -107,16 +126,58 @@ class Codec:
 
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Raises TypeError for what the function would not take, InvalidArgument for what cannot be sent."""
-        given = self._bind(args, kwargs)
-        try:
-            encoded = self._encode(given)
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise InvalidArgument(f"task {self.name}: {self._culprit(given)}: {exc}") from None
+        encoded = self._encode_arguments(self._bind(args, kwargs))
         try:
             (self._json_args if self.encoding == "json" else self._msgpack_args).decode(encoded)
         except _UNREADABLE as exc:
             raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
         return self._head + encoded + self._tail
+
+    def _encode_arguments(self, given: Mapping[str, Any]) -> bytes:
+        try:
+            return self._encode(given)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise InvalidArgument(f"task {self.name}: {self._culprit(given)}: {exc}") from None
+
+    # ── calls whose other arguments are results of parents ───────────────────────────────────────────────────────────
+
+    def bind_partly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, of a call that may lack some. Raises TypeError for those the function does not take."""
+        try:
+            return self._signature.bind_partial(*args, **kwargs).arguments
+        except TypeError as exc:
+            raise TypeError(f"task {self.name}: {exc}") from None
+
+    def missing(self, given: Mapping[str, Any]) -> list[str]:
+        """The parameters without a default that are not given, in their order."""
+        return [name for name in self._names if name in self._required and name not in given]
+
+    def encode_step(self, given: Mapping[str, Any], parents: Mapping[str, FromParents]) -> bytes:
+        """A call with the arguments `given`, by name; those of `parents` are filled in before it runs.
+
+        Raises TypeError for missing arguments, InvalidArgument for what cannot be sent.
+        """
+        missing = self.missing({**given, **parents})
+        if missing:
+            raise TypeError(f"task {self.name}: missing a required argument: {missing[0]!r}")
+        encoded = self._encode_arguments(given)
+        shape = self._partial_shape(frozenset(parents))
+        decoders: Any = msgspec.json if self.encoding == "json" else msgspec.msgpack
+        try:
+            decoders.decode(encoded, type=shape, dec_hook=self._types.decode)
+        except _UNREADABLE as exc:
+            raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
+        if not parents:
+            return self._head + encoded + self._tail
+        envelope = Envelope(self.name, msgspec.Raw(encoded), dict(parents))
+        return (self._types.json if self.encoding == "json" else self._types.msgpack)(envelope)
+
+    def _partial_shape(self, left_out: frozenset[str]) -> type[msgspec.Struct]:
+        found = self._partial_shapes.get(left_out)
+        if found is None:
+            parameters = [p for p in self._signature.parameters.values() if p.name not in left_out]
+            found = self._partial_shapes[left_out] = _shape(self.name, parameters, self.hints)
+        return found
 
     def _encode(self, value: Any) -> bytes:
         """Raises ValueError for a NaN or an infinity in JSON, which would arrive as None; otherwise as msgspec does."""

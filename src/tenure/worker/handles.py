@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextvars
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tenure.api.queue import Queue
 from tenure.errors import TaskFailed, WaitTimeout
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.job import Job
-from tenure.worker import log
+from tenure.worker import execution, log
 from tenure.worker.context import CurrentJob, running_job
 from tenure.worker.queue_watch import serves
 
 if TYPE_CHECKING:
+    from tenure.worker.app import App
     from tenure.worker.outcomes import Outcome
     from tenure.worker.tasks import Task
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Handle(Generic[R]):
@@ -127,21 +130,29 @@ def _warn_of_own_slot(waiter: CurrentJob, task: str, queue: Queue) -> None:
     )  # fmt: skip
 
 
+def run_inline(task: Task[Any, Any, R], payload: bytes) -> InlineHandle[R]:
+    """Run a call in the caller's thread, as a worker would."""
+    return InlineHandle(task, execution.run(task.app, CurrentJob(task.name, queue=task.queue), payload))
+
+
 class InlineHandle(Handle[R]):
     """The call of an app in inline mode: run in the caller's thread when it was enqueued, through the same encoding."""
 
-    def __init__(self, task: Task[Any, Any, R], payload: bytes) -> None:
-        from tenure.worker import execution
-
+    def __init__(self, task: Task[Any, Any, R], outcome: Outcome | None) -> None:
+        """`outcome` is None for a step of a flow that did not run, since one before it failed."""
         super().__init__(task, None, "")
-        self.outcome: Outcome = execution.run(task.app, CurrentJob(task.name, queue=task.queue), payload)
+        self.outcome = outcome
 
     def result(self, timeout: Duration = 10) -> R:
+        if self.outcome is None:
+            raise TaskFailed(self.id, self.task.name, "removed", None)
         if self.outcome.verb != "ack":
             raise TaskFailed(self.id, self.task.name, "failed", self.outcome.error)
         return self.task.codec.decode_result(self.outcome.result)  # type: ignore[no-any-return]
 
     def status(self) -> str:
+        if self.outcome is None:
+            return "removed"
         return "done" if self.outcome.verb == "ack" else "dead"
 
     def job(self) -> None:
@@ -161,17 +172,7 @@ class AsyncHandle(Generic[R]):
 
     async def result(self, timeout: Duration = 10) -> R:
         """As `Handle.result`. It waits a second at a time, so that a cancelled one soon releases its thread."""
-        total = left = duration_ms("timeout", timeout) / 1000
-        context = contextvars.copy_context()
-        while True:
-            piece = min(left, 1.0)
-            try:
-                wait = functools.partial(context.run, self._sync.result, piece)
-                return await self._sync.task.app.threads.run(wait, waits=True)
-            except WaitTimeout:
-                left -= piece
-                if left <= 0:
-                    raise WaitTimeout(self.id, total) from None
+        return await wait_in_pieces(self._sync.task.app, self.id, self._sync.result, timeout)
 
     async def status(self) -> str:
         return await self._sync.task.app.threads.run(self._sync.status)
@@ -184,3 +185,17 @@ class AsyncHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<AsyncHandle {self._sync.task.name} {self.id}>"
+
+
+async def wait_in_pieces(app: App, job_id: str, wait: Callable[[float], T], timeout: Duration) -> T:
+    """Call a function that waits for so many seconds, in a thread, a second at a time. Raises WaitTimeout."""
+    total = left = duration_ms("timeout", timeout) / 1000
+    context = contextvars.copy_context()
+    while True:
+        piece = min(left, 1.0)
+        try:
+            return await app.threads.run(functools.partial(context.run, wait, piece), waits=True)
+        except WaitTimeout:
+            left -= piece
+            if left <= 0:
+                raise WaitTimeout(job_id, total) from None

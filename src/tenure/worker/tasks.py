@@ -23,7 +23,8 @@ from tenure.protocol.tracing import tracing
 from tenure.worker import app_loader
 from tenure.worker.codec import Codec, Encoding, is_json, open_envelope
 from tenure.worker.context import CurrentJob, CurrentJobScope, running_job
-from tenure.worker.handles import AsyncHandle, Handle, InlineHandle
+from tenure.worker.flows import Signature
+from tenure.worker.handles import AsyncHandle, Handle, run_inline
 from tenure.worker.outcomes import FailureRules
 from tenure.worker.tracing import inject
 
@@ -150,13 +151,36 @@ class Task(Generic[P, C, R]):
         """Enqueue the call. Raises InvalidArgument, with nothing enqueued, for what cannot be sent."""
         payload = self.codec.encode_call(args, kwargs)
         if self.app.inline:
-            return InlineHandle(self, payload)
+            return run_inline(self, payload)
         job = self._job(payload, args, kwargs)
         queue = self._queue()
         added = self._enqueue_first(queue, [job])[0] if self._first_job_wins else queue.enqueue(job)
         return Handle(self, queue, added.id, added.duplicate)
 
     enqueue = delay
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
+        """The call as a step of a flow: see `chain`, `group` and `Flow`. Steps before it give the arguments that are missing.
+
+        Raises TypeError for arguments that the function does not take.
+        """
+        return Signature(self, args, kwargs)
+
+    def step_job(self, payload: bytes, given: Mapping[str, Any], *, waits: bool) -> NewJob:
+        """The job of a step of a flow, whose call is encoded already. `waits`: for other steps.
+
+        Raises InvalidArgument for a step that waits and has a key: the job that holds the key may not wait for them.
+        """
+        if waits and (self._unique or self._options.key is not None):
+            raise InvalidArgument(f"task {self.name}: a step that waits for others cannot be unique or have a key")
+        if waits and callable(self._options.group):
+            raise InvalidArgument(
+                f"task {self.name}: the group of a step that waits for others is not known yet: "
+                f'name it, with {self.name}.options(group="...").s(...)'
+            )
+        job = self._job(payload, (), given)
+        job = job if isinstance(job, NewJob) else NewJob(job)
+        return msgspec.structs.replace(job, on_conflict="keep") if self._first_job_wins else job
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The call as a job that is not enqueued: for an outbox. Raises InvalidArgument for what cannot be sent."""
@@ -172,7 +196,7 @@ class Task(Generic[P, C, R]):
             args, kwargs = _call(call)
             payload = self.codec.encode_call(args, kwargs)
             if self.app.inline:
-                handles.append(InlineHandle(self, payload))
+                handles.append(run_inline(self, payload))
             else:
                 jobs.append(self._job(payload, args, kwargs))
         if self.app.inline:

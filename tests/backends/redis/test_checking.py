@@ -9,6 +9,7 @@ import pytest
 
 from tenure.api.store import Store
 from tenure.clock import ManualClock
+from tenure.model.group import GroupPolicy
 from tenure.model.ids import job_id_bytes
 from tenure.model.job import NewJob
 from tenure.model.retry import Policy
@@ -28,6 +29,10 @@ def store(server: Server) -> Iterator[Store]:
         claim = queue.claim(2, lease=600, id="c")
         queue.progress(claim[0], 0.5, "half")
         queue.nack(claim[1], error="no")
+        groups = made.queue("groups")
+        groups.configure(Policy(group=GroupPolicy(max_leased=1)))
+        groups.enqueue_many([NewJob(b"%d" % n, group="ab"[n % 2], priority=n % 3) for n in range(8)])
+        groups.claim(1, lease=600)
         assert_sound(made)
         yield made
 
@@ -64,3 +69,41 @@ def test_what_does_not_belong_is_found_and_mended(store: Store, what: str) -> No
     assert_sound(store)
     assert queue.ack_many(queue.claim(2, lease=600, id="c2")).lost == []
     assert_sound(store)
+
+
+GROUP_BREAKS: dict[str, tuple[str, list[Any]]] = {
+    "a row that is damaged": ("damaged", ["HSET", "group", b"a", b"x" * 44]),
+    "a row that is gone": ("group", ["HDEL", "group", b"a"]),
+    "a name that is not listed": ("group", ["ZREM", "groups", b"a"]),
+    "a name of no group": ("orphan", ["ZADD", "groups", 0, b"nobody"]),
+    "a job that is not in its group": ("group", ["ZREM", "g0:a", "JOB"]),
+    "a job in no group that has one": ("group", ["HDEL", "groupof", "JOB"]),
+    "a job in another group": ("group", ["HSET", "groupof", "JOB", b"b"]),
+    "a job that is not in the index": ("index", ["ZREM", "t10", "JOB"]),
+    "turns that are gone": ("group", ["DEL", "turn0"]),
+    "a state that is damaged": ("damaged", ["HSET", "state", "JOB", b"x" * 90]),
+}
+
+
+@pytest.mark.parametrize("what", GROUP_BREAKS)
+def test_what_is_wrong_with_a_group_is_found_and_mended(store: Store, what: str) -> None:
+    rule, (command, name, *rest) = GROUP_BREAKS[what]
+    queue = store.queue("groups")
+    core = store._backend._core  # type: ignore[attr-defined]
+    key = core.shards.find(queue.name).shards[0].base + b":" + name.encode()
+    job = next(job for job in queue.list("ready") if job.group == "a" and job.priority == 0)
+    core.commands.plain(key, command, key, *[job_id_bytes(job.id) if part == "JOB" else part for part in rest])
+    found = store.check().findings
+    assert any(finding.rule == rule for finding in found), found
+    assert all(finding.repair for finding in store.check(repair=True).findings)
+    assert_sound(store)
+    held = {group.group: group.leased for group in queue.groups()}
+    assert sorted(held.values()) == [0, 1]
+    served: list[str | None] = []
+    while claim := queue.claim(8, lease=600):
+        served += [queue.get(delivery.id).group for delivery in claim]  # type: ignore[union-attr]
+        assert len(claim) <= 2
+        queue.ack_many(claim)
+        assert_sound(store)
+    free = next(name for name, leased in held.items() if not leased)
+    assert served == [free] * 4

@@ -22,13 +22,14 @@ _LUA_ONLY = {
     ">I4I4I4I4",  # the words of an id
     ">I8d",  # the bucket of a rate
     ">I4I4",  # the marker of a chunk
+    ">I8I8I4I8d",  # the row of a group
     ">BI8c16",  # a place in a list
     ">I8I8",  # what is remembered of a request
 }  # fmt: skip
 #: Larger numbers that only Lua knows: its own batches, bits of a UUID, lengths of rows that Python never reads.
 _LUA_ONLY_NUMBERS = {
     "00_keys.lua": {3999, 4000}, "10_records.lua": {1000}, "20_step.lua": {96, 1000},
-    "30_enqueue.lua": {0x80, 256, 4095, 0x7000, 64, 33}, "50_claim.lua": {33, 2000}, "60_settle.lua": {256},
+    "45_groups.lua": {36}, "92_check_groups.lua": {200, 500}, "30_enqueue.lua": {0x80, 256, 4095, 0x7000, 64, 33}, "50_claim.lua": {33, 2000}, "60_settle.lua": {256},
     "75_sweep.lua": {10_000}, "80_queries.lua": {52}, "90_check.lua": {33, 40, 100, 200, 500},
 }  # fmt: skip
 

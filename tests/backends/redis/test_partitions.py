@@ -11,6 +11,7 @@ import pytest
 from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument
+from tenure.model.group import GroupPolicy
 from tenure.model.job import NewJob
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
@@ -149,3 +150,31 @@ def test_pause_reaches_all(store: Store) -> None:
     assert not queue.claim(limit=8)
     queue.resume()
     assert sum(len(queue.claim(limit=8)) for _ in range(4)) == 8
+
+
+def test_a_group_is_in_one_partition_and_its_limit_is_whole(store: Store) -> None:
+    queue = store.queue("work")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    names = [f"g{n}" for n in range(12)]
+    made = queue.enqueue_many([NewJob(b"x", group=name) for _ in range(3) for name in names])
+    by_group = {name: {job.id[-2:] for job in made[n :: len(names)]} for n, name in enumerate(names)}
+    assert all(len(partitions) == 1 for partitions in by_group.values())
+    assert len({partition for partitions in by_group.values() for partition in partitions}) > 1
+    held = []
+    while claim := queue.claim(50, lease=600):
+        held += list(claim)
+    assert len(held) == len(names)
+    found, cursor = [], None
+    while True:
+        page = queue.groups(limit=5, cursor=cursor)
+        found += [(group.group, group.waiting, group.leased, group.at_limit) for group in page]
+        if (cursor := page.cursor) is None:
+            break
+    assert sorted(found) == sorted((name, 2, 1, True) for name in names)
+    assert queue.ack_many(held).lost == []
+
+
+def test_a_job_with_a_group_has_no_key(store: Store) -> None:
+    with pytest.raises(InvalidArgument, match="partitions"):
+        store.queue("work").enqueue(NewJob(b"x", group="g", key="k"))
+    assert store.queue("work").counts().enqueued == 0

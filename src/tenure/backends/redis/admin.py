@@ -10,7 +10,6 @@ import msgspec
 from tenure.backends.redis import queries
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.filters import RotatingFilter
-from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.produce import FIRST_RULES, created_text
 from tenure.backends.redis.queries import surely_gone
 from tenure.backends.redis.records import (
@@ -20,6 +19,7 @@ from tenure.backends.redis.records import (
     TIME,
     decode_body,
     decode_state,
+    encode_group_rules,
     encode_msgpack,
     encode_rules,
 )
@@ -292,14 +292,12 @@ def sweep(core: Core) -> Swept:
 
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
     """Give queues their policies; each shard of each in one step of its own."""
-    if any(policy.group is not None or policy.groups for policy in policies.values()):
-        raise no_groups()
     for name, policy in policies.items():
         queue = core.shards.find_or_register(name)
         for shard in queue.shards:
             core.call_once(
                 shard.base, "configure", created_text(name), FIRST_RULES, encode_rules(policy, len(queue.shards)),
-                encode_msgpack(policy), _DEFAULT,
+                encode_msgpack(policy), _DEFAULT, *encode_group_rules(policy),
             )  # fmt: skip
 
 

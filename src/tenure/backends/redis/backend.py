@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tenure.backends.redis import admin, consume, journal, produce, queries, restore
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
-from tenure.backends.redis.groups import no_groups
+from tenure.backends.redis.groups import list_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import (
@@ -137,7 +137,7 @@ class RedisBackend(NetworkServing):
         return queries.counts(self._core, name)
 
     def groups(self, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
-        raise no_groups()
+        return list_groups(self._core, name, limit, cursor)
 
     def holder(self, name: QueueName, key: str) -> bytes | None:
         return queries.holder(self._core, name, key)

@@ -6,22 +6,32 @@ jobs whose last event was read.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from tenure.backends.redis import journal
 from tenure.backends.redis.constants import PLACE_BITS
 from tenure.backends.redis.core import Core
-from tenure.backends.redis.records import HAS_KEY, State, StoredEvent, decode_body, decode_state, encode_state
+from tenure.backends.redis.records import (
+    HAS_GROUP,
+    HAS_KEY,
+    State,
+    StoredEvent,
+    decode_body,
+    decode_state,
+    encode_state,
+)
 from tenure.backends.redis.shards import Shard
 from tenure.contract.backend import Progress
 from tenure.errors import Corrupt
 from tenure.model import lifecycle
 from tenure.model.ids import NO_ID, created_ms
+from tenure.model.job import PRIORITIES
 from tenure.model.report import Finding, Report
 
 #: More than this is cut off.
 MOST = 1000
-_INDEXES = (*(f"t{tier}" for tier in range(10)), "done", "dead", "ttl", "retention")
+_INDEXES = (*(f"t{tier}" for tier in range(2 * PRIORITIES)), "done", "dead", "ttl", "retention")
 _NUMBERS = (
     "there", "commit", "events", "waiting", "leased", "done", "dead", "enqueued", "removed", "is_waiting", "is_leased",
     "is_done", "is_dead", "all", "jobs", "leases", "lease_rows", "held", "notes", "first",
@@ -32,6 +42,7 @@ _RULES = {
     "due": ("due", "its due row is missing or at another time"),
     "lease": ("lease", "it is leased, and no lease holds it"),
     "body": ("damaged", "its payload is missing"),
+    "group": ("group", "its group's row is missing, at another time, or of another group"),
     "aside": ("damaged", "it could not be read, and was set aside"),
 }
 _LEASES = {
@@ -39,6 +50,14 @@ _LEASES = {
     "due": ("due", "it is due at another time than its row says"),
     "empty_lease": ("empty_lease", "it holds no job"),
     "open": ("lease", "its count of open jobs is wrong"),
+}
+
+
+_GROUPS = {
+    "damaged": ("damaged", "its row is damaged"),
+    "name": ("group", "it is not among the names of groups"),
+    "waiting": ("group", "its count of waiting jobs is wrong"),
+    "turn": ("group", "it has jobs that wait, and no turn"),
 }
 
 
@@ -55,6 +74,8 @@ class _Survey:
         self.shard = shard
         self.found: list[_Found] = []
         self.states: dict[bytes, State] = {}
+        #: How many jobs of each group are leased.
+        self.leased: Counter[str] = Counter()
         self.damaged: set[bytes] = set()
         self.last: dict[bytes, tuple[int, StoredEvent, int]] = {}
         self.events = 0
@@ -137,7 +158,11 @@ def _find_problems(core: Core, survey: _Survey, repair: bool) -> bool:
     _leases(core, survey, before)
     _remembered(core, survey)
     _counters(survey, before)
-    _replayed(survey, before, _numbers(core, survey.shard))
+    groups = _groups(core, survey)
+    after = _numbers(core, survey.shard)
+    if before["commit"] == after["commit"]:
+        _counts_of_groups(survey, groups)
+    _replayed(survey, before, after)
     return True
 
 
@@ -185,11 +210,13 @@ def _jobs(core: Core, survey: _Survey) -> None:
                 continue
             survey.states[job] = decode_state(raw, job)
             try:
-                decode_body(body, job)
+                group = decode_body(body, job).group
             except Corrupt as exc:
                 survey.damaged.add(job)
                 survey.add("damaged", exc.detail, job, ("remove", job, b""))
                 continue
+            if group is not None and survey.states[job].state == lifecycle.State.LEASED:
+                survey.leased[group] += 1
             for problem in dict.fromkeys(problems):
                 survey.add(*_RULES[problem], job, ("index", job, b""))
 
@@ -207,7 +234,7 @@ def _of_damaged_state(survey: _Survey, job: bytes, body: bytes) -> tuple[str, by
     ended = event.state in lifecycle.TERMINAL
     state = State(
         1, event.state if ended else int(lifecycle.State.WAITING), event.priority, event.reason,
-        HAS_KEY if stored.key else 0, event.attempt, event.max_attempts, 0, event.token, created_ms(job), time_ms,
+        (HAS_KEY if stored.key else 0) | (HAS_GROUP if stored.group else 0), event.attempt, event.max_attempts, 0, event.token, created_ms(job), time_ms,
         time_ms if ended else 0, 0, ref, NO_ID,
     )  # fmt: skip
     return ("rebuild", job, encode_state(state, job))
@@ -229,6 +256,30 @@ def _leases(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:
             survey.add(rule, f"lease {lease.hex()}: {detail}", None, ("leases", lease, b""))
     if not numbers["leases"] == numbers["lease_rows"] == numbers["held"]:
         survey.add("lease", "leases, their rows and their jobs do not match", None, ("leases", NO_ID, b""))
+
+
+def _groups(core: Core, survey: _Survey) -> dict[str, int]:
+    """Check the rows of groups; returns how many jobs each says are leased."""
+    counted: dict[str, int] = {}
+    for page in _pages(core, survey.shard, "check_groups"):
+        for raw, leased, wrong in zip(*[iter(page)] * 3, strict=True):
+            name = raw.decode("utf-8", "replace")
+            counted[name] = leased
+            if wrong:
+                rule, detail = _GROUPS[wrong.decode()]
+                survey.add(rule, f"group {name}: {detail}", None, ("groups", NO_ID, b""))
+    for page in _pages(core, survey.shard, "check_group_names"):
+        for raw in page:
+            detail = f"group {raw.decode('utf-8', 'replace')}: nothing is kept of it but its name"
+            survey.add("orphan", detail, None, ("groups", NO_ID, b""))
+    return counted
+
+
+def _counts_of_groups(survey: _Survey, counted: dict[str, int]) -> None:
+    for name in counted.keys() | survey.leased.keys():
+        if counted.get(name, 0) != survey.leased[name]:
+            detail = f"group {name}: {counted.get(name, 0)} are counted as leased, and {survey.leased[name]} are"
+            survey.add("group", detail, None, ("groups", NO_ID, b""))
 
 
 _KINDS = {"dedup": "an idempotency key", "claims": "a claim's id"}
@@ -296,6 +347,7 @@ _DONE = {
     "index": "its rows were written anew from its state",
     "rebuild": "its state was made anew from its last event",
     "leases": "leases were counted anew",
+    "groups": "groups were counted anew",
     "counters": "counted anew",
     "note": "the note was removed",
     "forget": "it was forgotten",

@@ -39,6 +39,11 @@ WAKE_ALL = 1_000_000
 PLACE_BITS = 10
 #: Version byte of states and journal rows.
 VERSION = 1
+#: Of a claim by turns: members that are read at once, and jobs that are chosen before they are taken.
+GROUP_PAGE = 64
+TURNS_AT_ONCE = 2000
+#: In place of a priority, for groups that wait for a moment. Stored: do not renumber.
+FORGET_GROUP, REVISE_GROUPS = 255, 254
 
 LIMITS = {
     "EVENTS_A_ROW": EVENTS_A_ROW,
@@ -51,7 +56,14 @@ LIMITS = {
     "LOOK_AGAIN_MS": 3_600_000,
     "JOURNAL_KEPT_MS": KEPT_MS,
     "MAX_MS": MAX_MS,
+    "PRIORITIES": PRIORITIES,
     "TOP_PRIORITY": PRIORITIES - 1,
+    "TOP_TIER": 2 * PRIORITIES - 1,
+    "GROUP_BODY": records.GROUP_BODY,
+    "GROUP_PAGE": GROUP_PAGE,
+    "TURNS_AT_ONCE": TURNS_AT_ONCE,
+    "FORGET_GROUP": FORGET_GROUP,
+    "REVISE_GROUPS": REVISE_GROUPS,
     "WAKE_ALL": WAKE_ALL,
     "SEAL_BYTES": SEAL_BYTES,
     "VERSION": VERSION,
@@ -74,7 +86,7 @@ def _layouts() -> dict[str, tuple[str, int]]:
         "LEASE": records.LEASE, "RULES": records.RULES, "BODY": records.BODY, "WISH": records.WISH,
         "KEYED": records.KEYED, "SETTLE": records.SETTLE, "DELIVERY": records.DELIVERY, "WOKEN": records.WOKEN,
         "DISCARD": records.DISCARD, "TIME": records.TIME, "PLACE": records.PLACE, "THERE": records.THERE,
-        "CONFLICT": records.CONFLICT,
+        "CONFLICT": records.CONFLICT, "GROUP_RULES": records.GROUP_RULES,
         "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
         "STATE": Struct(records.STATE.format + "I"), "STATE_HEAD": records.STATE_HEAD,
         "STATE_TAIL": Struct(f">{records.STATE_HEAD.size}sQ16sI"),

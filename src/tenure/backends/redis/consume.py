@@ -167,7 +167,7 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
         DELIVERY.iter_unpack(rows), bodies, strict=True
     ):
         try:
-            key, headers, payload = decode_body(raw, job)
+            key, headers, payload, _ = decode_body(raw, job)
         except Corrupt:
             unread.append(job)
             continue

@@ -1,12 +1,75 @@
-"""A Redis store keeps no groups: the order of their turns is not in its Lua functions."""
+"""The groups of a queue: which partition a job with a group goes to, and the list that `queue.groups` shows.
+
+What claims do with them is in `lua/45_groups.lua` and `lua/48_turns.lua`.
+"""
 
 from __future__ import annotations
 
+import base64
+
+from tenure.backends.redis.core import Core
+from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import InvalidArgument
+from tenure.model.group import GroupInfo, GroupPage
+from tenure.model.names import QueueName
+from tenure.storage.keyspace import digest
+
+_MARK_BYTES = 4
+_FIELDS = 5
 
 
-def no_groups() -> InvalidArgument:
-    """What a caller is told that gives a job a group, or a queue a policy for groups."""
-    return InvalidArgument(
-        "a Redis store keeps no groups: use a queue for each, or an embedded store (rocksdb:, lmdb:)"
-    )
+def shard_of_group(queue: RegisteredQueue, group: str, keyed: bool) -> Shard:
+    """The partition that has all jobs of a group, so that its limits hold over all workers.
+
+    Raises InvalidArgument for a job that has a key as well, in a queue of several partitions: its key belongs to another.
+    """
+    if keyed and len(queue.shards) > 1:
+        raise InvalidArgument(
+            f"queue {queue.name.queue!r} has partitions: a job with a key belongs to the key's, a job with a group to the "
+            "group's. Leave one of them out, or use a queue of one partition"
+        )
+    return queue.shard_of(digest(group.encode()))
+
+
+def list_groups(core: Core, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
+    """Groups that have jobs that wait or are leased, by partition and name, a page at a time."""
+    partition, after = (0, b"") if cursor is None else _split_cursor(name, cursor)
+    queue = core.shards.find(name)
+    found: list[GroupInfo] = []
+    seen = 0
+    for shard in () if queue is None else queue.shards[partition:]:
+        reply = core.commands.call(shard.base, "groups", after, limit - seen)
+        after = b""
+        for group, waiting, leased, oldest, at_limit in zip(*[iter(reply)] * _FIELDS, strict=True):
+            seen += 1
+            if waiting or leased:
+                found.append(
+                    GroupInfo(
+                        group=group.decode(),
+                        waiting=waiting,
+                        leased=leased,
+                        oldest_at_ms=None if oldest < 0 else oldest,
+                        at_limit=bool(at_limit),
+                    )
+                )
+            if seen == limit:
+                return GroupPage(found, _cursor(name, shard.partition, group))
+    return GroupPage(found, None)
+
+
+def _mark(name: QueueName) -> bytes:
+    return digest(f"{name.tenant}/{name.queue}/groups".encode())[:_MARK_BYTES]
+
+
+def _cursor(name: QueueName, partition: int, group: bytes) -> str:
+    return base64.urlsafe_b64encode(_mark(name) + bytes((partition,)) + group).decode()
+
+
+def _split_cursor(name: QueueName, cursor: str) -> tuple[int, bytes]:
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode())
+    except (ValueError, AttributeError):
+        raw = b""
+    if len(raw) <= _MARK_BYTES + 1 or raw[:_MARK_BYTES] != _mark(name):
+        raise InvalidArgument("that is not a cursor of this list")
+    return raw[_MARK_BYTES], raw[_MARK_BYTES + 1 :]

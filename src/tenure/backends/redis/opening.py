@@ -76,7 +76,6 @@ def open_redis(
         journal="queue",
         quotas=False,
         any_queue=False,
-        groups=False,
         flows=False,
         grace_ms=round(1000 * chosen.grace),
     )

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.backends.redis.core import Core, RememberingCore
-from tenure.backends.redis.groups import no_groups
+from tenure.backends.redis.groups import shard_of_group
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.records import (
     CONFLICT,
+    HAS_GROUP,
     HAS_KEY,
     KEYED,
     THERE,
@@ -132,8 +133,6 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
     packed: dict[int, _Packed] = {}
     for index, request in enumerate(requests):
         payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict, _, group = request
-        if group is not None:
-            raise no_groups()
         if at_ms is not None:
             delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
         raw_key = key.encode() if key is not None else b""
@@ -142,6 +141,8 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
         if raw_key:
             key_digest = digest(raw_key)
             shard = queue.shard_of(key_digest)  # jobs of one key meet in one shard
+        if group is not None:
+            shard = shard_of_group(queue, group, bool(raw_key))
         part = packed.get(shard.partition)
         if part is None:
             places: list[int] = []
@@ -150,8 +151,10 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
             part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload), on_conflict == "keep"))
         assert isinstance(part.indexes, list)
         part.indexes.append(index)
-        part.wishes.append(WISH.pack(priority, HAS_KEY if raw_key else 0, attempts or 0, delay_ms, ttl_ms or 0))
-        part.bodies.append(encode_body(payload, raw_key, encode_headers(headers) if headers else b""))
+        flags = (HAS_KEY if raw_key else 0) | (HAS_GROUP if group is not None else 0)
+        part.wishes.append(WISH.pack(priority, flags, attempts or 0, delay_ms, ttl_ms or 0))
+        raw_headers = encode_headers(headers) if headers else b""
+        part.bodies.append(encode_body(payload, raw_key, raw_headers, b"" if group is None else group.encode()))
     return list(packed.values())
 
 

@@ -76,7 +76,7 @@ def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | 
     if not raw or not body:
         raise Corrupt(f"its {'payload' if raw else 'state'} is missing", job.hex())
     state = decode_state(raw, job)
-    key, headers, payload = decode_body(body, job)
+    key, headers, payload, group = decode_body(body, job)
     held = state.state == lifecycle.State.LEASED
     if held and lease is None:
         raise Corrupt(f"its lease {state.lease.hex()} is missing", job.hex())
@@ -107,6 +107,7 @@ def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | 
         lease_until_ms=None if holder is None else holder.expires_at_ms,
         worker=None if holder is None else holder.worker,
         due_at_ms=state.due_at_ms or None,
+        group=group,
     )
 
 

@@ -15,14 +15,15 @@ import msgspec
 
 from tenure.errors import Corrupt
 from tenure.model.durations import duration_ms
+from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 from tenure.storage.checksum import crc32
 from tenure.storage.records import decode_headers
 
 #: What else there is of a job, as bits of its state. Stored: do not renumber.
-FLAGS = {"HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8}
-HAS_KEY = FLAGS["HAS_KEY"]
+FLAGS = {"HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8, "HAS_GROUP": 16}
+HAS_KEY, HAS_GROUP = FLAGS["HAS_KEY"], FLAGS["HAS_GROUP"]
 
 WISH = Struct(">BBIQQ")  # priority, flags, max_attempts (0: the policy's), delay, ttl (0: none)
 KEYED = Struct(">I16s16sB")  # index, digest of the key, digest of the payload, 1 if another payload is no conflict
@@ -45,6 +46,8 @@ def _sealed(prefix: bytes, row: bytes) -> bytes:
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BODY = Struct(">BHI")  # version, bytes of key, bytes of headers
+#: The version of a body that has a group: its name stands behind the key and a zero byte, and is counted with the key.
+GROUP_BODY = 2
 _PLAIN = BODY.pack(1, 0, 0)
 
 
@@ -52,10 +55,16 @@ class Body(NamedTuple):
     key: str | None
     headers: dict[str, str]
     payload: bytes
+    group: str | None = None
 
 
-def encode_body(payload: bytes, key: bytes, headers: bytes) -> bytes:
-    body = (BODY.pack(1, len(key), len(headers)) + key + headers if key or headers else _PLAIN) + payload
+def encode_body(payload: bytes, key: bytes, headers: bytes, group: bytes = b"") -> bytes:
+    if group:
+        names = key + b"\0" + group
+        head = BODY.pack(GROUP_BODY, len(names), len(headers)) + names + headers
+    else:
+        head = BODY.pack(1, len(key), len(headers)) + key + headers if key or headers else _PLAIN
+    body = head + payload
     return body + crc32(body).to_bytes(4, "big")
 
 
@@ -67,16 +76,23 @@ def plain_body(payload: bytes) -> bytes:
 
 def decode_body(value: bytes, job: bytes) -> Body:
     body = value[:-4]
-    if len(value) < BODY.size + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] != 1:
+    if len(value) < BODY.size + 4 or crc32(body) != int.from_bytes(value[-4:], "big") or value[0] > GROUP_BODY:
         detail = f"its stored payload is damaged ({len(value)} bytes)" if value else "its payload is missing"
         raise Corrupt(detail, job.hex())
     if body.startswith(_PLAIN):
         return Body(None, {}, body[BODY.size :])
-    _, key, headers = BODY.unpack_from(body)
-    at_headers = BODY.size + key
+    version, names, headers = BODY.unpack_from(body)
+    at_headers = BODY.size + names
     at_payload = at_headers + headers
-    text = body[BODY.size : at_headers].decode("utf-8", "replace") if key else None
-    return Body(text, decode_headers(body[at_headers:at_payload], job), body[at_payload:])
+    key, group = body[BODY.size : at_headers], b""
+    if version == GROUP_BODY:
+        key, _, group = key.rpartition(b"\0")
+    return Body(
+        key.decode("utf-8", "replace") if key else None,
+        decode_headers(body[at_headers:at_payload], job),
+        body[at_payload:],
+        group.decode("utf-8", "replace") if group else None,
+    )
 
 
 # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,6 +235,28 @@ def encode_rules(policy: Policy, partitions: int = 1) -> bytes:
         _share(policy.max_leased, partitions),
         0 if rate is None else _share(rate.capacity, partitions),
         0.0 if rate is None else float(rate.interval_ns * partitions),
+    )
+
+
+GROUP_RULES = Struct(">QQdd")  # max_leased (0: any), burst (0: any), interval, weight
+
+
+def encode_group_rules(policy: Policy) -> list[bytes]:
+    """What a policy says of groups, for the Lua: pairs of a group's name and its rules; the empty name is for all others.
+
+    A group is in one partition, so that its limits are whole there.
+    """
+    named = {"": policy.group, **policy.groups}
+    return [part for name, group in named.items() if group is not None for part in (name.encode(), _rules_of(group))]
+
+
+def _rules_of(group: GroupPolicy) -> bytes:
+    rate = group.rate if isinstance(group.rate, Rate) else None
+    return GROUP_RULES.pack(
+        group.max_leased or 0,
+        0 if rate is None else rate.capacity,
+        0.0 if rate is None else float(rate.interval_ns),
+        group.weight,
     )
 
 

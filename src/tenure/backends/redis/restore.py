@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure.backends.redis.core import Core
-from tenure.backends.redis.groups import no_groups
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.produce import ATOMIC_BYTES, FIRST_RULES, created_text
-from tenure.backends.redis.records import HAS_KEY, State, encode_body, encode_progress, encode_result, encode_state
+from tenure.backends.redis.records import (
+    HAS_GROUP,
+    HAS_KEY,
+    State,
+    encode_body,
+    encode_progress,
+    encode_result,
+    encode_state,
+)
 from tenure.backends.redis.shards import Shard
 from tenure.errors import TooLarge
 from tenure.model import lifecycle
@@ -54,16 +61,15 @@ def _ids(joined: bytes) -> list[str]:
 
 
 def _packed(image: JobImage) -> list[Arg]:
-    if image.group is not None:
-        raise no_groups()
     key = image.key.encode() if image.key else b""
+    group = image.group.encode() if image.group else b""
     state = lifecycle.State[image.state.upper()]
     row = State(
         version=1,
         state=int(state),
         priority=image.priority,
         reason=int(Reason[image.reason.upper()]) if image.reason else 0,
-        flags=HAS_KEY if key else 0,
+        flags=(HAS_KEY if key else 0) | (HAS_GROUP if group else 0),
         attempt=image.attempt,
         max_attempts=image.max_attempts,
         replays=image.replays,
@@ -81,7 +87,7 @@ def _packed(image: JobImage) -> list[Arg]:
     return [
         image.id,
         encode_state(row, image.id),
-        encode_body(image.payload, key, encode_headers(image.headers) if image.headers else b""),
+        encode_body(image.payload, key, encode_headers(image.headers) if image.headers else b"", group),
         digest(key) + digest(image.payload) if key else b"",
         _note(None if image.error is None else image.error.encode("utf-8", "replace")),
         _note(progress),

@@ -180,10 +180,10 @@ class SegmentedTransaction(Transaction):
                 return ()  # the rest of the claim comes from rows
         return shares
 
-    def lease_together(self, share: SegmentShare, lease: bytes, last_event: int) -> None:
+    def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
         segment, count = share
         state, places, todo = segment.state, segment.places, self._todo
-        leased = state._replace(state=_LEASED, attempt=state.attempt + 1, token=state.token + 1, lease=lease)
+        leased = state._replace(state=_LEASED, attempt=state.attempt + 1, token=token, lease=lease)
         todo.writes.append((SEGMENT_READY, segment.mark, None))
         if count == segment.count and isinstance(places, range):
             # It will be settled soon, and was perhaps made long ago.

@@ -410,8 +410,6 @@ def test_parents_and_children_may_be_retired_together(flowing: World, clock: Man
 
 def test_a_released_job_takes_its_turn_in_its_group(flowing: World) -> None:
     queue = flowing.queue()
-    if not flowing.store.traits.groups:
-        pytest.skip("this store has no groups")
     parent = queue.enqueue(NewJob(b"parent", group="g"))
     child = queue.enqueue(NewJob(b"child", group="g", after=[parent]))
     gone = queue.enqueue(NewJob(b"gone", group="h", after=[parent]))

@@ -14,7 +14,8 @@ from tenure.worker import execution, log
 from tenure.worker.background import BackgroundThread
 from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
-from tenure.worker.pools.contract import PoolHost, slot_failed, start_job
+from tenure.worker.parent_results import takes_results
+from tenure.worker.pools.contract import PoolHost, slot_failed, start_job, whole_payload
 
 _SLOT = "event loop"
 
@@ -117,6 +118,8 @@ class AsyncPool:
         host = self._host
         current = start_job(host, job)
         payload = job.delivery.payload
+        if takes_results(payload):
+            payload = await asyncio.get_running_loop().run_in_executor(self._executor, whole_payload, job)
         task = host.app.tasks.get(current.task)
         if task is None or task.is_async:
             outcome = await execution.run_async(host.app, current, payload)

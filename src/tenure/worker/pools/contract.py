@@ -13,6 +13,7 @@ from tenure.worker.codec import open_envelope
 from tenure.worker.context import CurrentJob
 from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import FailureRules, Outcome
+from tenure.worker.parent_results import payload_with_results
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -87,6 +88,11 @@ def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
         served=host.served,
     )  # fmt: skip
     return current
+
+
+def whole_payload(job: HeldJob) -> bytes:
+    """The job's payload, with the results of its parents if it takes any: then it reads the store."""
+    return payload_with_results(job.claim.queue, job.delivery, job.delivery.payload)
 
 
 def run_slot(host: PoolHost, name: str, run_job: Callable[[HeldJob], None]) -> None:

@@ -24,7 +24,7 @@ from tenure.worker import app_loader, log
 from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup
 from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
-from tenure.worker.pools.contract import PoolHost, run_slot, start_job
+from tenure.worker.pools.contract import PoolHost, run_slot, start_job, whole_payload
 
 #: How long a child may take to import the app, and for how long a slot tries to start one before the worker gives up.
 _START_SECONDS = 60.0
@@ -198,7 +198,7 @@ class ProcessPool:
         delivery = job.delivery
         assignment = Assignment(
             current.task, current.id, current.queue, current.tenant, current.attempt, current.max_attempts,
-            current.token, current.priority, delivery.headers, job.timeout_at_ms, delivery.payload,
+            current.token, current.priority, delivery.headers, job.timeout_at_ms, whole_payload(job),
         )  # fmt: skip
         child.jobs += 1
         with self._lock:

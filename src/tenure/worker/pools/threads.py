@@ -8,7 +8,7 @@ from time import monotonic
 
 from tenure.worker import execution
 from tenure.worker.held_claims import HeldJob
-from tenure.worker.pools.contract import PoolHost, run_slot, start_job
+from tenure.worker.pools.contract import PoolHost, run_slot, start_job, whole_payload
 
 
 class ThreadPool:
@@ -53,7 +53,7 @@ class ThreadPool:
         host = self._host
         try:
             current = start_job(host, job)
-            outcome = execution.run(host.app, current, job.delivery.payload)
+            outcome = execution.run(host.app, current, whole_payload(job))
         finally:
             self._busy[index] += job.stop_clock()
             self._counts[index] += 1

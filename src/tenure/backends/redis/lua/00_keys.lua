@@ -10,6 +10,7 @@
 --   :state      hash     job -> what changes, fixed-width (FORMAT.STATE), sealed
 --   :notes      hash     job .. "e" | "p" | "r" -> last error, progress, result
 --   :t0 .. :t9  zset     waiting jobs of a priority by visible_at; equal times in the order of their ids
+--   :t10 .. :t19 zset    the same of jobs that have a group, of priority 0 to 9
 --   :done :dead zset     jobs by when they ended
 --   :ttl        zset     jobs never claimed by when their ttl passes
 --   :retention  zset     done jobs by when they may go
@@ -23,6 +24,13 @@
 --   :dedup      hash     digest of an idempotency key -> job, digest of its payload, until when it is held
 --   :dedupdue   zset     digest of an idempotency key by when it may be forgotten
 --   :damaged    hash     job -> "w" | "l": taken out of its index because it cannot be read
+--   :groupof    hash     job -> its group; its body has it too
+--   :group      hash     group -> its counts, and what its limits need (L.GROUP_ROW, 45_groups.lua), sealed
+--   :groups     zset     the names in :group, in their order
+--   :grouprules hash     group, or '' for the others -> its policy in numbers (FORMAT.GROUP_RULES)
+--   :g<n>:<group> zset   waiting jobs of a group and priority by visible_at
+--   :turn0 .. 9 zset     groups that have a job of a priority to give, by virtual time; '' the jobs without a group
+--   :parked     zset     priority (one byte), then a group that has none to give, by when it has one
 --   :journal    stream   commit-0 -> e: the events of one step (20_step.lua), at most 1,000 a row
 --   :consumers  hash     name -> the first commit it has yet to read
 --   :l:<lane>   string   the last request of one lane of a client, or one with an id, and its answer (95_requests.lua)
@@ -55,14 +63,15 @@ local NO_ID = string.rep('\0', 16)
 function L.has(flags, flag) return floor(flags / flag) % 2 == 1 end
 function L.with(flags, flag) return L.has(flags, flag) and flags or flags + flag end
 
--- redis.call takes about 8,000 arguments; a batch may have more
+-- redis.call takes about 8,000 arguments; a batch may have more. Returns the sum of the answers.
 function L.bulk(command, key, args, step)
   local n = #args
-  if n == 0 then return end
+  local sum = 0
   step = step or 4000
   for from = 1, n, step do
-    call(command, key, unpack(args, from, min(from + step - 1, n)))
+    sum = sum + call(command, key, unpack(args, from, min(from + step - 1, n)))
   end
+  return sum
 end
 
 function L.hmget(key, fields)

@@ -121,7 +121,7 @@ function L.enqueue(b, args)
   local one = #wishes == BYTES.WISH
   local priority, flags, attempts, delay, ttl = unpack_(FORMAT.WISH, wishes)
   local fits = count <= LIMIT.EVENTS_A_ROW - b.events_in_row and L.next_ref(b) % T + count < T
-  if one and duplicates == 0 and ttl == 0 and fits then
+  if one and duplicates == 0 and ttl == 0 and fits and not L.has(flags, HAS_GROUP) then
     L.enqueue_alike(b, args, prefix, tail, priority, flags, attempts > 0 and attempts or rules.max_attempts, delay)
     for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
     return nil, prefix, '', added, 0
@@ -145,10 +145,12 @@ function L.enqueue(b, args)
       local n = #jobs
       jobs[n + 1], jobs[n + 2] = id, args[11 + index]
       states[n + 1], states[n + 2] = id, state_row(id, s)
-      local tier = tiers[priority]
-      if not tier then tier = {} tiers[priority] = tier end
+      local at = L.tier(s)
+      local tier = tiers[at]
+      if not tier then tier = {} tiers[at] = tier end
       n = #tier
       tier[n + 1], tier[n + 2] = visible, id
+      if at ~= priority then L.group_waits(b, L.join_group(b, id, s, args[11 + index]), id, priority, visible) end
       if ttl > 0 then ttls[#ttls + 1] = s.due ttls[#ttls + 1] = id end
     end
   end

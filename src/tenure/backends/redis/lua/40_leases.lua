@@ -43,9 +43,9 @@ function L.give_back(b, id, s, change, lease, text)
   s.state, s.lease = WAITING, lease
   s.last = L.event(b, change, id, s, {lease = by, at = s.visible, text = text})
   L.put_state(b, id, s)
-  call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
-  b.tiers = L.with(b.tiers, 2 ^ s.priority)
-  b.leased, b.waiting = b.leased - 1, b.waiting + 1
+  L.wait(b, id, s)
+  L.let_go(b, id, s)
+  b.waiting = b.waiting + 1
   b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
 
@@ -56,7 +56,8 @@ function L.kill(b, id, s, reason, text, lease)
   s.last = L.event(b, CHANGE.DIED, id, s, {lease = by, text = text})
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':dead', b.now, id)
-  b.leased, b.dead = b.leased - 1, b.dead + 1
+  L.let_go(b, id, s)
+  b.dead = b.dead + 1
   L.ended(b, id)
 end
 
@@ -84,6 +85,7 @@ function L.delete(b, id, s)
   call('HDEL', base .. ':jobs', id)
   call('HDEL', base .. ':state', id)
   L.delete_notes(b, id, s)
+  L.leave_group(b, id, s)
 end
 
 -- Take over leases that have run out: their jobs go back, or die if that was their last attempt.

@@ -63,6 +63,10 @@ function L.next_due(b, rules, grace)
     for tier = LIMIT.TOP_PRIORITY, 0, -1 do
       if L.has(b.tiers, 2 ^ tier) then look(b.base .. ':t' .. tier, opens, 0) end
     end
+    if L.has_groups(b) then
+      look(b.base .. ':parked', opens, 0)
+      if L.group_has_turn(b) and (first < 0 or first > max(opens, b.now)) then first = max(opens, b.now) end
+    end
   end
   look(b.base .. ':leases', 0, grace)
   return first
@@ -79,7 +83,7 @@ end
 
 -- Remove a waiting job; `change` is the event that says why.
 function L.remove_waiting(b, id, s, change)
-  call('ZREM', b.base .. ':t' .. s.priority, id)
+  L.unwait(b, id, s)
   if s.due > 0 then call('ZREM', b.base .. ':ttl', id) end
   L.delete(b, id, s)
   b.waiting, b.removed = b.waiting - 1, b.removed + 1
@@ -89,8 +93,8 @@ end
 
 -- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is
 -- cleared on the way (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is
--- set aside, and the claim goes on behind it. False: `max_bytes` or t.inspect is reached.
-function L.take_tier(b, t, tier, ids, values)
+-- set aside, and the claim goes on behind it. `group`: they are of this group. False: `max_bytes` or t.inspect is reached.
+function L.take_tier(b, t, tier, ids, values, group)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
   local taken, rows, states = t.ids, t.rows, t.states
@@ -98,6 +102,7 @@ function L.take_tier(b, t, tier, ids, values)
   local bytes, row_events, deliver, rest_format = BYTES.STATE, LIMIT.EVENTS_A_ROW, FORMAT.DELIVERY_HALVES,
     FORMAT.REST_HALVES
   local g, rest, full
+  local before = #taken
   for i = 1, #ids do
     if t.inspect <= 0 then
       full = true
@@ -164,7 +169,12 @@ function L.take_tier(b, t, tier, ids, values)
       end
     end
   end
-  if #gone == #ids then
+  if group then
+    L.bulk('ZREM', base .. ':t' .. (tier + LIMIT.PRIORITIES), gone)
+    local c = L.group_change(b, group)
+    c.waiting = c.waiting - L.bulk('ZREM', L.group_key(b, tier, group), gone)
+    c.leased = c.leased + #taken - before
+  elseif #gone == #ids then
     call('ZREMRANGEBYRANK', base .. ':t' .. tier, 0, #ids - 1) -- all of them, and they were the first
   else
     L.bulk('ZREM', base .. ':t' .. tier, gone)
@@ -175,7 +185,12 @@ end
 
 -- The first jobs up to now, highest priority first.
 function L.pick(b, t, limit)
+  local groups = L.has_groups(b)
   for tier = LIMIT.TOP_PRIORITY, 0, -1 do
+    if groups and #t.ids < limit and L.has(b.tiers, 2 ^ (tier + LIMIT.PRIORITIES))
+      and not L.pick_by_turns(b, t, tier, limit) then
+      return
+    end
     while #t.ids < limit and L.has(b.tiers, 2 ^ tier) do
       local wanted = min(limit - #t.ids, 2000)
       local ids = call('ZRANGEBYSCORE', b.base .. ':t' .. tier, '-inf', b.now, 'LIMIT', 0, wanted)
@@ -206,6 +221,11 @@ verbs.claim = function(keys, args)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
   local limit, inspect, grace = tonumber(args[5]), tonumber(args[12]), tonumber(args[13])
   local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit), grace)
+  if L.has_groups(b) then
+    L.flush_groups(b) -- those whose jobs came back have their turns before the claim looks
+    more = L.bring_back(b, inspect) or more
+    L.flush_groups(b)
+  end
   if rules.limited then limit = L.room(b, rules, limit) end
   local length = tonumber(args[6])
   local t = {lease = lease, untils = b.now + (length > 0 and length or rules.lease), worker = args[8],
@@ -258,7 +278,7 @@ verbs.set_aside = function(keys, args)
       s.attempt = s.attempt - 1
       L.give_back(b, id, s, CHANGE.RELEASED, lease, '')
       b.wake = 0
-      call('ZREM', b.base .. ':t' .. s.priority, id)
+      L.unwait(b, id, s)
       call('HSET', b.base .. ':damaged', id, 'w')
       count = count + 1
     end

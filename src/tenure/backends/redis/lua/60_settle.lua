@@ -31,7 +31,8 @@ function L.done(b, id, s, keep, result)
   L.put_state(b, id, s)
   call('ZADD', b.base .. ':done', b.now, id)
   call('ZADD', b.base .. ':retention', s.due, id)
-  b.leased, b.done = b.leased - 1, b.done + 1
+  L.let_go(b, id, s)
+  b.done = b.done + 1
   L.ended(b, id)
 end
 
@@ -43,7 +44,9 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
     gone[#gone + 1] = id
     if s.flags > HAS_KEY then L.delete_notes(b, id, s) end
     L.event(b, CHANGE.DONE, id, s, {state = GONE, lease = lease})
-    b.leased, b.removed = b.leased - 1, b.removed + 1
+    L.let_go(b, id, s)
+    L.leave_group(b, id, s)
+    b.removed = b.removed + 1
     return L.ended(b, id)
   end
   if verb == VERDICT.RELEASE then

@@ -68,12 +68,12 @@ verbs.restore = function(keys, args)
       local text = job.notes.e ~= '0' and sub(job.notes.e, 2) or ''
       s.last = L.event(b, CHANGE.RESTORED, id, s, {at = s.visible, text = text})
       call('HSET', b.base .. ':jobs', id, job.body)
+      L.join_group(b, id, s, job.body)
       L.put_state(b, id, s)
       L.index(b, id, s)
       local name = ({[WAITING] = 'waiting', [DONE] = 'done', [DEAD] = 'dead'})[s.state]
       b[name], b.enqueued = b[name] + 1, b.enqueued + 1
       if s.state == WAITING then
-        b.tiers = L.with(b.tiers, 2 ^ s.priority)
         b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
       end
       added[#added + 1] = id

@@ -14,8 +14,9 @@ verbs.cancel = function(keys, args)
   elseif s.state == LEASED then
     local l = L.lease_of(b.base, s.lease)
     if l then L.close_jobs(b, s.lease, l, 1, id) end
+    L.let_go(b, id, s)
     L.delete(b, id, s)
-    b.leased, b.removed = b.leased - 1, b.removed + 1
+    b.removed = b.removed + 1
     L.event(b, CHANGE.CANCELLED, id, s, {state = GONE, lease = s.lease})
     L.ended(b, id)
   else
@@ -46,7 +47,7 @@ verbs.purge = function(keys, args)
   if state == 'done' or state == 'dead' then
     sources[1] = {b.base .. ':' .. state, '-inf', untils}
   else
-    for tier = LIMIT.TOP_PRIORITY, 0, -1 do
+    for tier = LIMIT.TOP_TIER, 0, -1 do
       local key = b.base .. ':t' .. tier
       if L.has(b.tiers, 2 ^ tier) then
         local later = {key, '(' .. string.format('%.0f', untils), '+inf'}
@@ -148,8 +149,7 @@ verbs.replay = function(keys, args)
       s.last = L.event(b, CHANGE.REPLAYED, id, s, {at = s.visible})
       L.put_state(b, id, s)
       call('ZREM', b.base .. ':dead', id)
-      call('ZADD', b.base .. ':t' .. s.priority, s.visible, id)
-      b.tiers = L.with(b.tiers, 2 ^ s.priority)
+      L.wait(b, id, s)
       b.dead, b.waiting = b.dead - 1, b.waiting + 1
       b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
       latest = max(latest, s.visible)

@@ -65,20 +65,14 @@ readers.page = function(keys, args)
   local state, limit, from = args[4], tonumber(args[5]), args[6]
   local after = from ~= '' and {unpack_('>BI8c16', from)}
   local ids, places = {}, {}
-  local function add(source, key, start, stop)
-    if after and after[1] == source then
-      start = max(start, L.rank_after(key, string.format('%.0f', after[2]), after[3]))
-    end
-    stop = min(stop, start + limit - #ids - 1)
-    if stop < start then return end
-    local found = call('ZRANGE', key, start, stop, 'WITHSCORES')
+  if state == 'done' or state == 'dead' then
+    local key = b.base .. ':' .. state
+    local start = after and L.rank_after(key, string.format('%.0f', after[2]), after[3]) or 0
+    local found = call('ZRANGE', key, start, start + limit - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
       ids[#ids + 1] = found[i]
-      places[#places + 1] = pack('>BI8c16', source, tonumber(found[i + 1]), found[i])
+      places[#places + 1] = pack('>BI8c16', 0, tonumber(found[i + 1]), found[i])
     end
-  end
-  if state == 'done' or state == 'dead' then
-    add(0, b.base .. ':' .. state, 0, 2 ^ 52)
   elseif state == 'leased' then
     local leases = call('ZRANGE', b.base .. ':leases', 0, -1)
     table.sort(leases, L.less)
@@ -98,10 +92,8 @@ readers.page = function(keys, args)
     end
   else
     for tier = LIMIT.TOP_PRIORITY, 0, -1 do
-      if #ids < limit and L.has(b.tiers, 2 ^ tier) and not (after and tier > after[1]) then
-        local key = b.base .. ':t' .. tier
-        local due = call('ZCOUNT', key, '-inf', b.now)
-        if state == 'ready' then add(tier, key, 0, due - 1) else add(tier, key, due, 2 ^ 52) end
+      if #ids < limit and not (after and tier > after[1]) then
+        L.page_of_priority(b, tier, state, limit, after, ids, places)
       end
     end
   end
@@ -110,12 +102,41 @@ readers.page = function(keys, args)
   return L.fetch(b, ids, reply)
 end
 
+-- Waiting jobs of a priority, those with and without a group together, by time and id.
+function L.page_of_priority(b, priority, state, limit, after, ids, places)
+  local rows = {}
+  for tier = priority, LIMIT.TOP_TIER, LIMIT.PRIORITIES do
+    if L.has(b.tiers, 2 ^ tier) then
+      local key = b.base .. ':t' .. tier
+      local due = call('ZCOUNT', key, '-inf', b.now)
+      local start, stop = 0, due - 1
+      if state ~= 'ready' then start, stop = due, 2 ^ 52 end
+      if after and after[1] == priority then
+        start = max(start, L.rank_after(key, string.format('%.0f', after[2]), after[3]))
+      end
+      stop = min(stop, start + limit - #ids - 1)
+      local found = stop >= start and call('ZRANGE', key, start, stop, 'WITHSCORES') or {}
+      for i = 1, #found, 2 do rows[#rows + 1] = {tonumber(found[i + 1]), found[i]} end
+    end
+  end
+  if L.has(b.tiers, 2 ^ (priority + LIMIT.PRIORITIES)) then
+    table.sort(rows, function(x, y)
+      if x[1] ~= y[1] then return x[1] < y[1] end
+      return L.less(x[2], y[2])
+    end)
+  end
+  for i = 1, min(#rows, limit - #ids) do
+    ids[#ids + 1] = rows[i][2]
+    places[#places + 1] = pack('>BI8c16', priority, rows[i][1], rows[i][2])
+  end
+end
+
 -- before, how many, a place to go on behind (time and id) or '': (visible_at, job) of what becomes ready before then
 readers.upcoming = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   local found = {}
-  for tier = LIMIT.TOP_PRIORITY, 0, -1 do
+  for tier = LIMIT.TOP_TIER, 0, -1 do
     if L.has(b.tiers, 2 ^ tier) then
       local key, before, wanted = b.base .. ':t' .. tier, tonumber(args[4]), tonumber(args[5])
       local first = call('ZCOUNT', key, '-inf', b.now)
@@ -138,7 +159,7 @@ readers.counts = function(keys, args)
   if not b then return answer end
   if not b.there then return {b.now, 0} end
   local ready = 0
-  for tier = 0, LIMIT.TOP_PRIORITY do
+  for tier = 0, LIMIT.TOP_TIER do
     if L.has(b.tiers, 2 ^ tier) then ready = ready + call('ZCOUNT', b.base .. ':t' .. tier, '-inf', b.now) end
   end
   return {b.now, 1, ready, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed, byte(b.rules_row),

@@ -1,6 +1,7 @@
 -- ── queues: their rules, and the registry of their names ─────────────────────────────────────────────────────────────
 
--- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, the default policy
+-- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, the default policy,
+-- then pairs of a group and its rules
 verbs.configure = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -16,6 +17,7 @@ verbs.configure = function(keys, args)
     b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
     L.event(b, CHANGE.QUEUE_CONFIGURED, NO_ID, nil, {text = args[7]})
     call('SET', b.base .. ':policy', args[7])
+    L.set_group_rules(b, args, 9)
   end
   return L.finish(b, {1})
 end
@@ -43,6 +45,7 @@ verbs.delete_queue = function(keys, args)
   for _, name in ipairs({'rules', 'policy', 'bucket', 'dedup', 'dedupdue', 'claims', 'claimdue'}) do
     call('DEL', b.base .. ':' .. name)
   end
+  L.delete_groups(b)
   b.wake, b.rules_row, b.new_rules = LIMIT.WAKE_ALL, nil, nil
   L.event(b, CHANGE.QUEUE_DELETED, NO_ID, nil)
   return L.finish(b, {1, 0, 0, 0, 0})

@@ -1,11 +1,11 @@
 -- ── the invariants, a page at a time, and repair ─────────────────────────────────────────────────────────────────────
 
 L.INDEXES = {'done', 'dead'}
-for tier = 0, LIMIT.TOP_PRIORITY do insert(L.INDEXES, 't' .. tier) end
+for tier = 0, LIMIT.TOP_TIER do insert(L.INDEXES, 't' .. tier) end
 
 function L.index_sizes(base)
   local waiting = 0
-  for tier = 0, LIMIT.TOP_PRIORITY do waiting = waiting + call('ZCARD', base .. ':t' .. tier) end
+  for tier = 0, LIMIT.TOP_TIER do waiting = waiting + call('ZCARD', base .. ':t' .. tier) end
   local aside = 0
   for _, where in ipairs(call('HVALS', base .. ':damaged')) do
     if where == 'w' then aside = aside + 1 end
@@ -31,13 +31,14 @@ function L.problems(b, id, s, held_by)
   if call('HEXISTS', base .. ':jobs', id) == 0 then found[#found + 1] = 'body' end
   local aside = call('HGET', base .. ':damaged', id)
   if aside then found[#found + 1] = 'aside' end
-  local right = ({[WAITING] = 't' .. s.priority, [DONE] = 'done', [DEAD] = 'dead'})[s.state]
+  local right = ({[WAITING] = 't' .. L.tier(s), [DONE] = 'done', [DEAD] = 'dead'})[s.state]
   local when = s.state == WAITING and s.visible or s.ended
   for _, name in ipairs(L.INDEXES) do
     local score = call('ZSCORE', base .. ':' .. name, id)
     if name == right and not aside and tonumber(score or -1) ~= when then found[#found + 1] = 'index' end
     if name ~= right and score then found[#found + 1] = 'twice' end
   end
+  if L.wrong_group(b, id, s, aside) then found[#found + 1] = 'group' end
   local ttl, retention = call('ZSCORE', base .. ':ttl', id), call('ZSCORE', base .. ':retention', id)
   local due_ttl = s.state == WAITING and s.due > 0 and s.due or nil
   local due_end = s.state == DONE and s.due > 0 and s.due or nil
@@ -174,7 +175,7 @@ function L.recount(b)
   local c = L.index_sizes(b.base)
   b.waiting, b.leased, b.done, b.dead = c.waiting, c.leased, c.done, c.dead
   b.tiers = 0
-  for tier = 0, LIMIT.TOP_PRIORITY do
+  for tier = 0, LIMIT.TOP_TIER do
     if call('ZCARD', b.base .. ':t' .. tier) > 0 then b.tiers = b.tiers + 2 ^ tier end
   end
   b.removed = max(0, b.enqueued - c.all)
@@ -186,11 +187,12 @@ function L.unindex(b, id)
   call('ZREM', b.base .. ':ttl', id)
   call('ZREM', b.base .. ':retention', id)
   call('HDEL', b.base .. ':damaged', id)
+  L.unindex_group(b, id)
 end
 
 function L.index(b, id, s)
   L.unindex(b, id)
-  if s.state == WAITING then call('ZADD', b.base .. ':t' .. s.priority, s.visible, id) end
+  if s.state == WAITING then L.wait(b, id, s) end
   if s.state == DONE then call('ZADD', b.base .. ':done', s.ended, id) end
   if s.state == DEAD then call('ZADD', b.base .. ':dead', s.ended, id) end
   if s.due > 0 and s.state == WAITING then call('ZADD', b.base .. ':ttl', s.due, id) end
@@ -223,7 +225,7 @@ function L.repair_leases(b)
 end
 
 -- repairs that concern no lease
-L.WITHOUT_LEASES = {orphan = true, note = true, bucket = true, forget = true, due = true}
+L.WITHOUT_LEASES = {orphan = true, groups = true, note = true, bucket = true, forget = true, due = true}
 
 -- what, id, place of the job's last event (0: not known), a state to give it ('' or as FORMAT.STATE)
 verbs.repair = function(keys, args)
@@ -249,12 +251,14 @@ verbs.repair = function(keys, args)
     L.unindex(b, id)
     call('HDEL', base .. ':jobs', id)
     call('HDEL', base .. ':state', id)
+    call('HDEL', base .. ':groupof', id)
     call('HDEL', base .. ':notes', id .. 'e', id .. 'p', id .. 'r')
     s = s or {state = GONE, priority = 0, reason = REASON.NONE, max_attempts = 0, token = 0, attempt = 0}
     s.last = last
     L.event(b, CHANGE.REPAIRED, id, s, {state = GONE})
     L.ended(b, id)
   elseif what == 'index' and s then
+    L.join_group_again(b, id, s)
     if s.state == LEASED then
       s.state, s.lease, s.visible = WAITING, NO_ID, b.now
       s.last = L.event(b, CHANGE.REPAIRED, id, s, {at = s.visible})
@@ -264,6 +268,7 @@ verbs.repair = function(keys, args)
   elseif what == 'rebuild' then
     s = L.state_of(id, given)
     s.last = last
+    L.join_group_again(b, id, s)
     if s.state == WAITING then s.visible = b.now end
     s.last = L.event(b, CHANGE.REPAIRED, id, s, {at = s.visible})
     L.put_state(b, id, s)
@@ -271,6 +276,7 @@ verbs.repair = function(keys, args)
   end
   if not L.WITHOUT_LEASES[what] then L.repair_leases(b) end
   L.recount(b)
+  L.recount_groups(b)
   return L.finish(b, {1})
 end
 

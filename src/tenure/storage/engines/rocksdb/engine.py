@@ -144,7 +144,11 @@ class RocksEngine:
             result = fn(transaction)
             version = self.apply(transaction) if transaction.finish() else 0
         if version:
-            self.group_commit.wait(version)
+            needed = transaction.answers_after
+            if needed is None or needed > self._durable:
+                self.group_commit.wait(version)
+            else:
+                self.group_commit.sync_soon()
         return result
 
     def read(self, fn: Callable[[RocksReader], T]) -> T:

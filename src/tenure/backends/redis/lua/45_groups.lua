@@ -1,0 +1,337 @@
+-- ── groups: those of one priority take turns, and each has limits of its own ─────────────────────────────────────────
+--
+-- A group that has a ready job of a priority, and room, has a place in :turn<priority>, ordered by virtual time: what it
+-- was given, divided by its weight. The one with the least is next. A group that has no ready job before a moment is in
+-- :parked; one at its limit has a bit in its row (at_limit) for each priority, and settling one of its jobs gives its
+-- places back. The jobs without a group are one more member, whose name is empty; claims alone give it a place.
+--
+-- Verbs tell what they change (L.wait, L.unwait, L.let_go); L.flush_groups writes it, once a group and step.
+
+-- waiting leased at_limit; of its rate's bucket a moment, and how many nanoseconds after it the bucket is full again
+L.GROUP_ROW = '>I8I8I4I8d'
+L.GROUP_BYTES = 36
+-- In place of a priority in :parked: forget the row of an idle group; look at the groups behind this one again.
+-- The part of a job by which an arriving group comes before those that are served again at the same time.
+L.SOONER = 1e-6
+L.FORGET, L.REVISE = LIMIT.FORGET_GROUP, LIMIT.REVISE_GROUPS
+
+-- Which of :t0 .. :t19 a job waits in.
+function L.tier(s) return L.has(s.flags, HAS_GROUP) and s.priority + LIMIT.PRIORITIES or s.priority end
+
+function L.has_groups(b) return b.tiers >= 2 ^ LIMIT.PRIORITIES end
+function L.group_key(b, priority, name) return b.base .. ':g' .. priority .. ':' .. name end
+function L.group_name(b, id) return call('HGET', b.base .. ':groupof', id) end
+
+-- The name in a body of version 2: behind the key and a zero byte.
+function L.group_in(body)
+  if byte(body) ~= LIMIT.GROUP_BODY then return nil end
+  local _, key = unpack_(FORMAT.BODY, body)
+  return string.match(sub(body, BYTES.BODY + 1, BYTES.BODY + key), '%z([^%z]+)$')
+end
+
+-- ── what verbs tell ──
+
+function L.group_change(b, name)
+  b.changed = b.changed or {}
+  local c = b.changed[name]
+  if not c then
+    c = {waiting = 0, leased = 0, taken = 0, offers = {}}
+    b.changed[name] = c
+  end
+  return c
+end
+
+-- A job that has a group waits: its row, and from when on its group has it to give.
+function L.group_waits(b, name, id, priority, visible)
+  local c = L.group_change(b, name)
+  c.waiting = c.waiting + call('ZADD', L.group_key(b, priority, name), visible, id)
+  c.offers[priority] = min(c.offers[priority] or visible, visible)
+end
+
+-- A job waits, as its state says: in the index of its priority, and of its group.
+function L.wait(b, id, s)
+  local tier = L.tier(s)
+  call('ZADD', b.base .. ':t' .. tier, s.visible, id)
+  b.tiers = L.with(b.tiers, 2 ^ tier)
+  if tier ~= s.priority then
+    local name = L.group_name(b, id)
+    if name then L.group_waits(b, name, id, s.priority, s.visible) end
+  end
+end
+
+-- It waits no more.
+function L.unwait(b, id, s)
+  local tier = L.tier(s)
+  call('ZREM', b.base .. ':t' .. tier, id)
+  if tier ~= s.priority then
+    local name = L.group_name(b, id)
+    if name then
+      local c = L.group_change(b, name)
+      c.waiting = c.waiting - call('ZREM', L.group_key(b, s.priority, name), id)
+    end
+  end
+end
+
+-- It is leased no more.
+function L.let_go(b, id, s)
+  b.leased = b.leased - 1
+  if L.has(s.flags, HAS_GROUP) then
+    local name = L.group_name(b, id)
+    if name then
+      local c = L.group_change(b, name)
+      c.leased = c.leased - 1
+    end
+  end
+end
+
+-- A new job's group, from its body; nil: it has none.
+function L.join_group(b, id, s, body)
+  if not L.has(s.flags, HAS_GROUP) then return nil end
+  local name = L.group_in(body)
+  call('HSET', b.base .. ':groupof', id, name)
+  return name
+end
+
+-- It is gone.
+function L.leave_group(b, id, s)
+  if L.has(s.flags, HAS_GROUP) then call('HDEL', b.base .. ':groupof', id) end
+end
+
+-- ── what is kept of a group ──
+
+-- nil: none; false: damaged
+function L.group_of(base, name)
+  local value = call('HGET', base .. ':group', name)
+  if not value then return nil end
+  local row = sub(value, 1, -SEAL - 1)
+  if #row ~= L.GROUP_BYTES or L.seal(name, row) ~= sub(value, -SEAL) then return false end
+  local waiting, leased, at_limit, moment, ns = unpack_(L.GROUP_ROW, row)
+  return {waiting = waiting, leased = leased, at_limit = at_limit, moment = moment, ns = ns}
+end
+
+-- What its policy grants it: max_leased and burst (0: any), the rate's interval, its weight.
+function L.group_rules(b, name)
+  b.group_rules = b.group_rules or {}
+  local rules = b.group_rules[name]
+  if not rules then
+    local found = name == '' and {} or call('HMGET', b.base .. ':grouprules', name, '')
+    local raw = found[1] or found[2]
+    rules = {max_leased = 0, burst = 0, interval = 0, weight = 1}
+    if raw then rules.max_leased, rules.burst, rules.interval, rules.weight = unpack_(FORMAT.GROUP_RULES, raw) end
+    b.group_rules[name] = rules
+  end
+  return rules
+end
+
+-- How far its bucket is from full, in nanoseconds.
+function L.group_taken_ns(b, g) return max(0, (g.moment - b.now) * 1e6 + g.ns) end
+
+-- How many of its jobs may be handed out now.
+function L.group_room(b, rules, g)
+  local room = LIMIT.WAKE_ALL
+  if rules.max_leased > 0 then room = rules.max_leased - g.leased end
+  if rules.burst > 0 then
+    room = min(room, floor((rules.burst * rules.interval - L.group_taken_ns(b, g)) / rules.interval))
+  end
+  return max(room, 0)
+end
+
+-- Write a group's row. An idle group has none, unless its bucket has to be remembered until it is full.
+function L.save_group(b, name, g, new)
+  local left = L.group_taken_ns(b, g)
+  if g.waiting + g.leased == 0 and left == 0 then
+    if not new then
+      call('HDEL', b.base .. ':group', name)
+      call('ZREM', b.base .. ':groups', name)
+    end
+    return
+  end
+  if g.waiting + g.leased == 0 then
+    g.at_limit = 0
+    call('ZADD', b.base .. ':parked', b.now + ceil(left / 1e6), char(L.FORGET) .. name)
+  end
+  local row = pack(L.GROUP_ROW, g.waiting, g.leased, g.at_limit, g.moment, g.ns)
+  call('HSET', b.base .. ':group', name, row .. L.seal(name, row))
+  if new then call('ZADD', b.base .. ':groups', 0, name) end
+end
+
+-- ── places ──
+
+-- The virtual time of the member that is next. All who arrive in one step come behind the same one.
+function L.turn_time(b, priority)
+  b.times = b.times or {}
+  local time = b.times[priority]
+  if not time then
+    time = tonumber(call('ZRANGE', b.base .. ':turn' .. priority, 0, 0, 'WITHSCORES')[2] or 0)
+    b.times[priority] = time
+  end
+  return time
+end
+
+-- A place behind what each of the others gets next, and before what they get then: nobody saves up turns, and one that
+-- always has a single job is served as often as the others.
+function L.give_turn(b, priority, name, rules)
+  local time = L.turn_time(b, priority) + (1 - L.SOONER) / rules.weight
+  call('ZREM', b.base .. ':parked', char(priority) .. name)
+  call('ZADD', b.base .. ':turn' .. priority, time, name)
+end
+
+-- A job of that priority can be given from `at` on.
+function L.offer(b, g, priority, name, at, rules, room)
+  if call('ZSCORE', b.base .. ':turn' .. priority, name) then return end
+  local parked, member = b.base .. ':parked', char(priority) .. name
+  local score = call('ZSCORE', parked, member)
+  if not room then
+    if not score then g.at_limit = L.with(g.at_limit, 2 ^ priority) end
+  elseif at <= b.now then
+    L.give_turn(b, priority, name, rules)
+  elseif not score or at < tonumber(score) then
+    call('ZADD', parked, at, member)
+  end
+end
+
+-- A claim has been at the group's place: c.served is its priority, its virtual time, when its next job is ready or nil.
+function L.place_again(b, g, name, served, rules, room, opens)
+  local turn, at = b.base .. ':turn' .. served.priority, served.left and max(served.left, opens)
+  if at and room and at <= b.now then return call('ZADD', turn, served.time, name) end
+  call('ZREM', turn, name)
+  if at and not room then
+    g.at_limit = L.with(g.at_limit, 2 ^ served.priority)
+  elseif at then
+    call('ZADD', b.base .. ':parked', at, char(served.priority) .. name)
+  end
+end
+
+function L.flush_group(b, name, c, found)
+  local g = found or {waiting = 0, leased = 0, at_limit = 0, moment = 0, ns = 0}
+  local rules, opens = L.group_rules(b, name), 0
+  g.waiting, g.leased = max(0, g.waiting + c.waiting), max(0, g.leased + c.leased)
+  local room = rules.max_leased == 0 or g.leased < rules.max_leased
+  if room and g.at_limit > 0 and (c.leased < 0 or c.revised) then
+    for priority = 0, LIMIT.TOP_PRIORITY do
+      if L.has(g.at_limit, 2 ^ priority) then c.offers[priority] = b.now end
+    end
+    g.at_limit = 0
+    b.wake = b.wake + 1
+  end
+  if rules.burst > 0 then
+    if c.taken > 0 then g.ns, g.moment = L.group_taken_ns(b, g) + c.taken * rules.interval, b.now end
+    local wait = ceil((L.group_taken_ns(b, g) - (rules.burst - 1) * rules.interval) / 1e6)
+    if wait > 0 then opens = b.now + wait end
+  end
+  if c.served then L.place_again(b, g, name, c.served, rules, room, opens) end
+  for priority, at in pairs(c.offers) do L.offer(b, g, priority, name, max(at, opens), rules, room) end
+  L.save_group(b, name, g, not found)
+end
+
+-- Write what this step changes about groups. Nothing is written of a group whose row is damaged, and claims take nothing
+-- of it, until it is repaired: how many of its jobs are leased is not known.
+function L.flush_groups(b)
+  local changed = b.changed
+  if not changed then return end
+  b.changed, b.times = nil, nil
+  for name, c in pairs(changed) do
+    local g = L.group_of(b.base, name)
+    if g ~= false then
+      L.flush_group(b, name, c, g)
+    elseif c.served then
+      call('ZREM', b.base .. ':turn' .. c.served.priority, name)
+    end
+  end
+end
+
+-- ── time and policies ──
+
+-- Groups whose moment has come get their turn, at most `most` of them; true: there are more.
+function L.bring_back(b, most)
+  local due = call('ZRANGEBYSCORE', b.base .. ':parked', '-inf', b.now, 'LIMIT', 0, most)
+  local more = #due == most
+  b.times = nil
+  for _, member in ipairs(due) do
+    local priority, name = byte(member), sub(member, 2)
+    call('ZREM', b.base .. ':parked', member)
+    if priority == L.FORGET then
+      local g = L.group_of(b.base, name)
+      if g and g.waiting + g.leased == 0 then L.save_group(b, name, g, false) end
+    elseif priority == L.REVISE then
+      more = L.revise_groups(b, name, most) or more
+    elseif not call('ZSCORE', b.base .. ':turn' .. priority, name) then
+      L.give_turn(b, priority, name, L.group_rules(b, name))
+    end
+  end
+  return more
+end
+
+-- Whether a group has a job to give; the jobs without a group are not asked.
+function L.group_has_turn(b)
+  for priority = 0, LIMIT.TOP_PRIORITY do
+    if L.has(b.tiers, 2 ^ (priority + LIMIT.PRIORITIES)) then
+      for _, name in ipairs(call('ZRANGE', b.base .. ':turn' .. priority, 0, 1)) do
+        if name ~= '' then return true end
+      end
+    end
+  end
+  return false
+end
+
+-- After a change of the policy: groups behind this name that were at a limit get their places back, and the next claim
+-- that finds one without room takes it again. What was taken by another rate says nothing: buckets start full.
+function L.revise_groups(b, name, most)
+  local names = call('ZRANGEBYLEX', b.base .. ':groups', '(' .. name, '+', 'LIMIT', 0, most)
+  for _, found in ipairs(names) do
+    local g = L.group_of(b.base, found)
+    if g and (g.at_limit > 0 or g.moment > 0) then
+      g.moment, g.ns = 0, 0
+      L.save_group(b, found, g, false)
+      L.group_change(b, found).revised = true
+    end
+  end
+  if #names < most then return false end
+  call('ZADD', b.base .. ':parked', 0, char(L.REVISE) .. names[#names])
+  return true
+end
+
+-- pairs of a group's name ('': all without rules of their own) and its rules (FORMAT.GROUP_RULES), from args[from] on
+function L.set_group_rules(b, args, from)
+  call('DEL', b.base .. ':grouprules')
+  for at = from, #args, 2 do call('HSET', b.base .. ':grouprules', args[at], args[at + 1]) end
+  if call('EXISTS', b.base .. ':groups') == 1 then
+    call('ZADD', b.base .. ':parked', 0, char(L.REVISE))
+    b.wake = LIMIT.WAKE_ALL
+  end
+end
+
+function L.delete_groups(b)
+  for _, name in ipairs({'group', 'groups', 'groupof', 'grouprules', 'parked'}) do call('DEL', b.base .. ':' .. name) end
+  for priority = 0, LIMIT.TOP_PRIORITY do call('DEL', b.base .. ':turn' .. priority) end
+  b.tiers = b.tiers % 2 ^ LIMIT.PRIORITIES
+end
+
+-- ── queries ──
+
+-- Since when its oldest ready job has been ready, or -1.
+function L.oldest_of_group(b, name)
+  local oldest = -1
+  for priority = 0, LIMIT.TOP_PRIORITY do
+    if L.has(b.tiers, 2 ^ (priority + LIMIT.PRIORITIES)) then
+      local at = tonumber(call('ZRANGE', L.group_key(b, priority, name), 0, 0, 'WITHSCORES')[2] or -1)
+      if at >= 0 and at <= b.now and (oldest < 0 or at < oldest) then oldest = at end
+    end
+  end
+  return oldest
+end
+
+-- a name to go on behind, or ''; how many: of each group its name, waiting, leased, since when one is ready, at its limit
+readers.groups = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local reply = {}
+  for _, name in ipairs(call('ZRANGEBYLEX', b.base .. ':groups', '(' .. args[4], '+', 'LIMIT', 0, args[5])) do
+    local g = L.group_of(b.base, name)
+    if not g then return {'E', 'corrupt', '', 'the row of group ' .. name .. ' is damaged: run check with repair'} end
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3] = name, g.waiting, g.leased
+    reply[n + 4], reply[n + 5] = L.oldest_of_group(b, name), g.at_limit > 0 and 1 or 0
+  end
+  return reply
+end
