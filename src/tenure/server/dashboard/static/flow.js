@@ -1,6 +1,6 @@
 // The graph of jobs that a job is part of, coloured by state; of a large one, numbers.
 
-import { h, number, plural, s, show, state, table, when } from "./dom.js";
+import { age, h, number, plural, s, show, state, table } from "./dom.js";
 import { Live } from "./net.js";
 import { queueLink } from "./overview.js";
 
@@ -30,7 +30,7 @@ export function flow(page, tenant, queue, id) {
       !view.more && h("section", { "data-key": "jobs" }, h("h2", null, "Jobs"),
         table("Jobs of the flow", [["Job", { wide: true }], ["Queue"], ["State"], ["Waits for", { n: true }], ["Created"], ["Ended"], ["Error", { wide: true }]], view.nodes.map((node) => ({
           key: node.id,
-          cells: [node.linked ? h("a", { class: "mono", href: jobLink(tenant, node) }, node.id) : h("span", { class: "mono" }, node.id), node.queue, state(node.state), number(node.parents?.length ?? 0), when(node.created_at_ms), when(node.ended_at_ms), node.error ?? ""],
+          cells: [node.linked ? h("a", { class: "mono", href: jobLink(tenant, node) }, node.id) : h("span", { class: "mono" }, node.id), node.queue, state(node.state), number(node.parents?.length ?? 0), age(node.created_at_ms), age(node.ended_at_ms), node.error ?? ""],
         })), "None.")));
   }
 }
@@ -58,7 +58,7 @@ function graph(nodes, tenant, current) {
   const right = Math.max(...[...at.values()].map((place) => place.x)) + size.width + EDGE, down = Math.max(...[...at.values()].map((place) => place.y)) + size.height + EDGE;
   const lines = nodes.flatMap((node) => (node.parents ?? []).map((parent) => {
     const from = at.get(parent), to = at.get(node.id), y = size.height / 2, middle = (from.x + size.width + to.x) / 2;
-    return s("path", { class: "line", "data-key": `${parent}-${node.id}`, d: `M${from.x + size.width} ${from.y + y}C${middle} ${from.y + y} ${middle} ${to.y + y} ${to.x} ${to.y + y}` });
+    return s("path", { class: size === SMALL ? "line faint" : "line", "data-key": `${parent}-${node.id}`, d: `M${from.x + size.width} ${from.y + y}C${middle} ${from.y + y} ${middle} ${to.y + y} ${to.x} ${to.y + y}` });
   }));
   return s("svg", { class: "flow", width: right, height: down, viewBox: `0 0 ${right} ${down}`, role: "group", "aria-label": "Jobs, and which waits for which" },
     lines, nodes.map((node) => box(node, at.get(node.id), size, tenant, current)));

@@ -16,7 +16,7 @@ export function jobTable(caption, jobs, { chosen = null, empty = "None.", which 
       state(job.state), `${job.attempt} of ${job.max_attempts}`, number(job.priority), field === "visible_at_ms" ? age(job[field]) : when(job[field]),
       job.error ? h("span", { class: job.state === "dead" ? "dead" : null }, job.error)
         : job.worker ? `worker ${job.worker}${job.progress ? ` · ${Math.round(job.progress * 100)} %` : ""}`
-        : [h("code", null, job.preview || "(empty)"), h("span", { class: "soft small" }, ` ${size(job.bytes)}`)],
+        : [h("code", null, job.preview || "(empty)"), h("span", { class: "soft small" }, ` ${size(job.bytes)}${job.group ? ` · group ${job.group}` : ""}`)],
     ];
     if (chosen) cells.unshift(h("input", { type: "checkbox", "aria-label": `Choose job ${job.id}`, onchange: (event) => chosen(job, event.target.checked) }));
     return { key: job.id, cells };
