@@ -40,8 +40,6 @@ class GroupsView(Struct):
 def show(viewer: Viewer, query: QueueQuery) -> GroupsView:
     name = viewer.name(query.tenant, query.queue)
     info = viewer.info(name)
-    if not viewer.backend.traits.groups:
-        return GroupsView([], 0, more=False)
     page = viewer.backend.groups(name, _LOOKED_AT, None)
     assert isinstance(info.policy, Policy)
     rows = []
