@@ -67,6 +67,7 @@ from tenure.protocol.messages.jobs import (
     Columns as Columns,
     DeliveryBody as DeliveryBody,
     ExtendBody as ExtendBody,
+    Given as Given,
     JobBody as JobBody,
     Jobs as Jobs,
     ProgressBody as ProgressBody,
@@ -74,6 +75,10 @@ from tenure.protocol.messages.jobs import (
     SettleBody as SettleBody,
     SettleItem as SettleItem,
     SettleReply as SettleReply,
+    SignalBody as SignalBody,
+    StepBody as StepBody,
+    StepList as StepList,
+    StepValue as StepValue,
     job_bodies as job_bodies,
     job_requests as job_requests,
 )
