@@ -160,7 +160,7 @@ class RedisBackend(NetworkServing):
         return queries.parents(self._core, name, job, begin, limit)
 
     def children(self, name: QueueName, job: bytes, limit: int) -> Children:
-        return []  # likewise
+        return queries.children(self._core, name, job, limit)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)
