@@ -158,6 +158,24 @@ def scheduled_snoozed(queue: Queue, clock: ManualClock) -> str:
 
 
 @case
+def scheduled_until_a_signal(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one")
+    queue.snooze(queue.claim(worker="w1")[0], 50 * 365 * 86_400, until_signal="approval")
+    clock.advance(60)
+    return job.id
+
+
+@case
+def ready_after_a_signal(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one")
+    queue.snooze(queue.claim(worker="w1")[0], 600, until_signal="approval")
+    clock.advance(60)
+    queue.signal(job.id, "approval", b"yes")
+    clock.advance(2)
+    return job.id
+
+
+@case
 def leased(queue: Queue, clock: ManualClock) -> str:
     job = queue.enqueue(b"one")
     claim = queue.claim(lease=30, worker="w1")

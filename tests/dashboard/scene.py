@@ -35,6 +35,8 @@ def furnish(store: Store, tenant: str = "acme") -> dict[str, str]:
     claim = emails.claim(worker="mailer-1", lease=300)
     emails.extend(claim, 600)
     emails.progress(claim[0], 0.4, "rendering")
+    emails.record_step(claim[0], "charge", b'{"paid": true}')
+    emails.signal(jobs["leased"], "approval", b"yes")
     jobs["ready"] = emails.enqueue_many([b"one", b"two", b"three"])[0].id
     images = store.queue("images", tenant=tenant)
     images.enqueue_many([b"\x89PNG" + bytes(200)] * 40)

@@ -302,6 +302,15 @@ def test_blocked_jobs_are_counted_and_listed(monkeypatch: pytest.MonkeyPatch):
         assert [job["id"] for job in ask(server, "/ui/jobs?queue=site&state=blocked", who)["jobs"]] == [jobs["index"]]
 
 
+def test_a_jobs_steps_and_signals_are_shown():
+    with running() as server:
+        jobs = furnish(server.store)
+        steps = ask(server, f"/ui/job?queue=emails&id={jobs['leased']}", token("acme", "consume"))["steps"]
+        assert [(step["kind"], step["name"], step["preview"]) for step in steps] == [
+            ("step", "charge", '{"paid": true}'), ("signal", "approval", "yes"),
+        ]  # fmt: skip
+
+
 # ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

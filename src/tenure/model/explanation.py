@@ -28,6 +28,8 @@ _ATTEMPTS = 20
 _QUOTED = 200
 #: A queue whose last claim is no older than this has workers that are busy, or have just looked.
 _RECENT_MS = 60_000
+#: A job that is put off for longer has no time of its own: it waits for a signal.
+_FOREVER_MS = 10 * 365 * 86_400_000
 
 Told = Callable[[int], str]
 """Milliseconds since 1970, in words."""
@@ -149,6 +151,8 @@ def _blocked(story: _Story) -> _Told:
 def _scheduled(story: _Story) -> _Told:
     job, at = story.job, story.job.visible_at_ms
     kind = story.last.type if story.last is not None else "enqueued"
+    if kind == "released" and at - story.facts.now_ms > _FOREVER_MS:
+        return _for_a_signal(story)
     if kind == "retried" or (kind == "expired" and job.attempt):
         where = f"It waits for its retry {story.until(at)}: {story.next_attempt}{story.after_error}."
     else:
@@ -160,12 +164,19 @@ def _scheduled(story: _Story) -> _Told:
     return where, why, f"It becomes ready {story.until(at)}, and the next claim may have it.", at
 
 
+def _for_a_signal(story: _Story) -> _Told:
+    why = ["Its worker gave it back until a signal comes (wait_for), without a timeout.", *_ttl(story)]
+    if story.facts.paused:
+        why.append("Its queue is paused: it will not be claimed before the queue is resumed.")
+    return "It waits for a signal.", why, "It becomes ready when somebody gives it the signal (queue.signal).", None
+
+
 _WHY_SCHEDULED = {
     "enqueued": "It was enqueued with a delay or for a time.",
     "retried": "Its last delivery failed, and the queue's backoff, or the worker, put the retry off until then.",
     "expired": "Its last lease ran out, and the queue's policy puts the retry off (backoff_on_expiry).",
     "replayed": "It was replayed, and the replay's rate or delay put it off until then.",
-    "released": "Its worker gave it back for later (snooze).",
+    "released": "Its worker gave it back for later (snooze, sleep), or until a signal comes (wait_for).",
     "restored": "It was put in from elsewhere with this time.",
 }
 
@@ -384,7 +395,7 @@ def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) 
         "done": f"{number}: done at {when}{held}{kept}.",
         "retried": f"{number}: failed at {when}{held}{kept}{error}{back}.",
         "died": f"{number}: died at {when}{held}{kept}{error}.",
-        "released": f"Released at {when}{held}{kept}: the delivery does not count{back}.",
+        "released": f"Released at {when}{held}{kept}: the delivery does not count{back if _sooner(event) else ''}.",
         "expired": f"{number}: its lease ran out at {when}{held}{kept}{back}.",
         "replayed": f"Replayed at {when}{due}: its attempts start again.",
         "cancelled": f"Cancelled at {when}.",
@@ -395,6 +406,10 @@ def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) 
         "repaired": f"Set right by a repair at {when}.",
     }
     return sentences.get(event.type, f"{event.type} at {when}.")
+
+
+def _sooner(event: Event) -> bool:
+    return event.at_ms is not None and event.at_ms - event.time_ms <= _FOREVER_MS
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────

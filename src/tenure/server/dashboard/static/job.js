@@ -1,6 +1,6 @@
 // One job: where it is and why, its payload and result, and every attempt.
 
-import { clock, h, number, plural, show, size, span, state, when } from "./dom.js";
+import { clock, h, number, plural, show, size, span, state, table, when } from "./dom.js";
 import { act, Live } from "./net.js";
 import { confirm } from "./dialog.js";
 import { flowLink } from "./flow.js";
@@ -57,6 +57,10 @@ export function job(page, tenant, queue, id) {
       (view.parents.length > 0 || view.children.length > 0) && h("section", { "data-key": "flow" },
         h("div", { class: "row spread" }, h("h2", null, "Flow"), h("a", { href: flowLink(tenant, queue, id) }, "Draw its graph")),
         relatives("Waits or waited for", view.parents), relatives("Jobs that wait or waited for it", view.children)),
+      view.steps.length > 0 && h("section", { "data-key": "steps" }, h("h2", null, "Steps and signals"),
+        table("Steps and signals", [["Name", { wide: true }], ["Kind"], ["Stored"], ["Value", { wide: true }]], view.steps.map((step) => ({
+          key: `${step.kind}/${step.name}`, cells: [step.name, step.kind, when(step.stored_at_ms), [h("code", null, step.preview || "(empty)"), h("span", { class: "soft small" }, ` ${size(step.bytes)}`)]],
+        })), "")),
       content("Payload", "payload", view.payload),
       content("Result", "result", view.result),
       found && h("section", { "data-key": "facts" }, h("h2", null, "Facts"), facts(view, found)),

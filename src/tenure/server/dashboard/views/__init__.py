@@ -5,7 +5,7 @@
     queue      one queue: numbers, policy, the last hour
     groups     the groups of a queue, and their shares
     jobs       jobs of a queue by state, searched by id, key, error and time
-    job        one job: payload, result, timeline, explanation, parents and children
+    job        one job: payload, result, timeline, explanation, steps, parents and children
     flow       the graph of jobs that a job is part of
     dead       dead letters of a queue, grouped by cause
     workers    who holds what, and who claimed lately

@@ -1,4 +1,4 @@
-"""job: one job with its payload, result, timeline, explanation, parents and children."""
+"""job: one job with its payload, result, timeline, explanation, steps, parents and children."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from tenure.contract.backend import Backend
 from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, NotFound
 from tenure.model.durations import as_datetime
 from tenure.model.event import Event
 from tenure.model.explanation import Explanation, explain, utc
 from tenure.model.ids import job_id_bytes
+from tenure.model.names import QueueName
+from tenure.model.step import StepKind
 from tenure.server.dashboard.views.content import Content, content
-from tenure.server.dashboard.views.jobs import Brief, brief
-from tenure.server.dashboard.views.viewer import Text, Viewer
+from tenure.server.dashboard.views.jobs import Brief, brief, preview
+from tenure.server.dashboard.views.viewer import ROWS, Text, Viewer
 
 _EVENTS = 300
 #: Parents and children that are shown of each.
@@ -33,6 +36,16 @@ class Relative(Struct):
     id: str
     queue: str
     state: str
+
+
+class StepRow(Struct):
+    """A step that the handler stored, or a signal that somebody gave."""
+
+    name: str
+    kind: StepKind
+    stored_at_ms: int
+    bytes: int
+    preview: str
 
 
 class JobView(Struct):
@@ -55,6 +68,8 @@ class JobView(Struct):
     #: The first of them; the flow's page has all.
     parents: list[Relative]
     children: list[Relative]
+    #: The first of them, in the order in which they were stored.
+    steps: list[StepRow]
 
 
 def show(viewer: Viewer, query: JobQuery) -> JobView:
@@ -86,7 +101,17 @@ def show(viewer: Viewer, query: JobQuery) -> JobView:
         explanation=explanation,
         parents=[Relative(one.id, one.queue, one.state) for one in parents],
         children=[Relative(one.id, one.queue, one.state) for one in children],
+        steps=[] if found is None else _steps(viewer.backend, name, job_id),
     )
+
+
+def _steps(backend: Backend, name: QueueName, job: bytes) -> list[StepRow]:
+    if not backend.traits.steps:
+        return []
+    return [
+        StepRow(step.name, step.kind, step.stored_at_ms, len(step.value), preview(step.value))
+        for step in backend.steps(name, job)[:ROWS]
+    ]
 
 
 def _moment(now_ms: int) -> Callable[[int], str]:

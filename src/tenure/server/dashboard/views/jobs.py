@@ -24,7 +24,8 @@ from tenure.server.dashboard.views.viewer import ROWS, Text, Viewer
 SEARCHED = 2_000
 SEARCH_S = 0.3
 _AT_ONCE = 100
-_PREVIEW = 120
+#: Characters of a payload in a list.
+PREVIEW = 120
 
 
 class JobsQuery(Struct, forbid_unknown_fields=True):
@@ -130,7 +131,7 @@ def brief(job: Job) -> Brief:
         created_at_ms=job.created_at_ms,
         visible_at_ms=job.visible_at_ms,
         bytes=len(job.payload),
-        preview=_preview(job.payload),
+        preview=preview(job.payload),
         ended_at_ms=job.ended_at_ms,
         key=job.key,
         error=headline(job.error) if job.error else None,
@@ -141,7 +142,7 @@ def brief(job: Job) -> Brief:
     )
 
 
-def _preview(payload: bytes) -> str:
-    shown = content(payload[: _PREVIEW * 4])
+def preview(payload: bytes) -> str:
+    shown = content(payload[: PREVIEW * 4])
     text = payload[:32].hex(" ") if shown.text is None else shown.text
-    return text[:_PREVIEW] + ("…" if len(payload) > _PREVIEW * 4 or len(text) > _PREVIEW else "")
+    return text[:PREVIEW] + ("…" if len(payload) > PREVIEW * 4 or len(text) > PREVIEW else "")
