@@ -120,6 +120,8 @@ class LoadRecord(msgspec.Struct, frozen=True, array_like=True):
     parts: list[LoadedPart]
     time_ms: int
     keep_ms: int
+    #: Of a staged write that was begun; None: the load is a whole write.
+    chunk: int | None = None
 
 
 class UpgradeRecord(msgspec.Struct, frozen=True, array_like=True):
