@@ -248,8 +248,9 @@ $(PY):
 	rm -rf $(VENV); "$$python" -m venv $(VENV)
 
 # The environment itself is order-only: its date says nothing about what is installed in it.
-$(STAMP): requirements/dev.txt pyproject.toml | $(PY)
+$(STAMP): requirements/dev.txt requirements/viewer.txt pyproject.toml tools/api_viewer.py | $(PY)
 	@echo "Installing the pinned dependencies (half a minute the first time) ..."
 	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --require-hashes -r requirements/viewer.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
