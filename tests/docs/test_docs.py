@@ -365,6 +365,7 @@ _KEYS = (
     "_GROUP_READY",
     "_CHILD",
     "_PARENT",
+    "_STEP",
 )
 
 

@@ -55,12 +55,15 @@ _SETTLES = {
 }
 
 
-def explained(calls: Sequence[Call], *, ttl: bool = False) -> bool:
-    """Whether some order of these calls, all of one job, explains their answers. `ttl`: it may vanish while it waits."""
+def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False) -> bool:
+    """Whether some order of these calls, all of one job, explains their answers.
+
+    `ttl`: it may vanish while it waits. `blocked`: it may wait for jobs at first, and vanish or go on when they end.
+    """
     calls = sorted(calls, key=lambda call: call.begin)
     everything = (1 << len(calls)) - 1
     optional = sum(1 << place for place, call in enumerate(calls) if call.answer == "unknown")
-    stack = [(0, _State())]
+    stack = [(0, _State("unmade") if blocked else _State())]
     seen = set(stack)
     while stack:
         done, state = stack.pop()
@@ -87,6 +90,9 @@ def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Iterator[_State]:
     if state.state == "leased" and state.until_ms <= now_ms:
         yield from _meanwhile(state._replace(state="waiting", settled=("", 0)), now_ms, ttl)
         yield from _meanwhile(state._replace(state="dead", settled=("", 0)), now_ms, ttl)
+    elif state.state == "blocked":
+        yield state._replace(state="waiting")
+        yield state._replace(state="gone")
     elif (ttl and state.state == "waiting" and not state.token) or state.state == "done":
         yield state._replace(state="gone")  # its ttl, its retention
 
@@ -95,11 +101,13 @@ def _answers(state: _State, call: Call) -> Iterator[_State]:
     """The states after the call, if it can be answered so in this state."""
     verb, unknown = call.verb, call.answer == "unknown"
     if verb == "get":
-        if call.answer == (None if state.state in ("none", "gone") else (state.state, state.token)):
+        if call.answer == (None if state.state in ("none", "unmade", "gone") else (state.state, state.token)):
             yield state
     elif verb == "enqueue":
-        if state.state == "none":
+        if state.state in ("none", "unmade"):
             yield state._replace(state="waiting")
+        if state.state == "unmade":
+            yield state._replace(state="blocked")
     elif verb == "claim":
         # A lost claim's proof is known to nobody.
         token = state.token + 1 if unknown else call.token
@@ -147,7 +155,11 @@ def _extended(state: _State, call: Call) -> Iterator[_State]:
 
 
 def _administered(state: _State, call: Call) -> Iterator[_State]:
-    origins = {"cancel": ("waiting", "leased"), "replay": ("dead",), "purge": ("waiting", "done", "dead")}[call.verb]
+    origins = {
+        "cancel": ("blocked", "waiting", "leased"),
+        "replay": ("dead",),
+        "purge": ("blocked", "waiting", "done", "dead"),
+    }[call.verb]
     if call.answer in ("ok", "unknown"):
         if state.state in origins:
             yield state._replace(state="waiting" if call.verb == "replay" else "gone")

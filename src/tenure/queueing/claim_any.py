@@ -53,10 +53,16 @@ def _try(core: Core, request: ClaimRequest, among: AnyQueues) -> Leased | None:
     lease = core.ids.one(now)
     steps = _Steps()
     while True:
-        outcome = core.write(lambda unit, at=steps: _Round(core, unit, request, among, lease, at).run(), now)  # type: ignore[misc]
+        outcome = claim.without_late_parents(core, partial(_round, core, request, among, lease, steps), now)
         if not isinstance(outcome, _Steps):
             return outcome
         steps = outcome
+
+
+def _round(
+    core: Core, request: ClaimRequest, among: AnyQueues, lease: bytes, steps: _Steps, unit: UnitOfWork
+) -> Leased | _Steps | None:
+    return _Round(core, unit, request, among, lease, steps).run()
 
 
 class _Steps(NamedTuple):
