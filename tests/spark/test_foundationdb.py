@@ -41,8 +41,4 @@ def test_jobs_are_written_and_read_by_key_ranges(spark, url, tmp_path):
     events = spark.read.format("tenure").option("url", url).option("table", "events").load()
     told = {row.type: row["count"] for row in events.groupBy("type").count().collect()}
     assert (told["enqueued"], told["claimed"], told["done"]) == (1_200, 200, 200)
-    first = history(spark, url, str(tmp_path / "history"))
-    with tenure.open(url, sweep=False) as store:
-        store.queue("work").enqueue_many([b"x"] * 3)
-    second = history(spark, url, str(tmp_path / "history"))
-    assert (first.read, second.read) == (sum(told.values()), 3)
+    assert history(spark, url, str(tmp_path / "history")).read == sum(told.values())
