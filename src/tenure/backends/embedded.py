@@ -18,6 +18,7 @@ from tenure.contract.backend import (
     QueueInfos,
     QuotaInfos,
     SnapshotInfos,
+    Steps,
     Topic,
     WaitsOn,
     Watch,
@@ -50,6 +51,7 @@ from tenure.queueing import (
     restore,
     settle,
     staged_writes,
+    steps,
     store_queries,
     sweep,
 )
@@ -194,6 +196,15 @@ class EmbeddedBackend:
 
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         settle.progress(self._core, name, proof, fraction, note)
+
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        return steps.record_step(self._core, name, proof, step, value)
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        return steps.signal(self._core, name, job, signal, payload)
+
+    def steps(self, name: QueueName, job: bytes) -> Steps:
+        return steps.steps(self._core, name, job)
 
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return queries.get(self._core, name, job)
