@@ -156,16 +156,25 @@ class Batch(msgspec.Struct):
         ]
 
 
+def _by_queue(name: QueueName, requests: Sequence[JobRequest]) -> dict[QueueName, list[int]]:
+    """The places of the jobs of a call on `name`, by the queue that they go to."""
+    here: list[int] = []
+    found = {name: here}
+    for place, request in enumerate(requests):
+        if request.flow is None or request.flow.queue is None:
+            here.append(place)
+        else:
+            found.setdefault(QueueName(name.tenant, request.flow.queue), []).append(place)
+    return {queue: places for queue, places in found.items() if places}
+
+
 def _flow_plan(
     core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str], now: int
 ) -> Plan:
     """Jobs that wait for each other or for others, or go to several queues: a batch for each queue."""
     names = flow_links.named(requests)
-    by_queue: dict[QueueName, list[int]] = {}
-    for place, request in enumerate(requests):
-        by_queue.setdefault(flow_links.queue_of(name, request), []).append(place)
     batches: list[tuple[list[int], Batch]] = []
-    for queue, places in by_queue.items():
+    for queue, places in _by_queue(name, requests).items():
         batch = _batch(core, queue, [requests[place] for place in places], now, in_flow=True)
         assert batch is not None  # its jobs may be in a flow
         batches.append((places, batch))
@@ -187,9 +196,12 @@ def _flow_plan(
                 else:
                     jobs[place] = (number, job)
                     fresh[job] = place
-        there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
-        # A job with the same key as another of the call stands for that one.
-        known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
+        there: set[int] = set()
+        known = names
+        if len(fresh) < len(jobs):
+            there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
+            # A job with the same key as another of the call stands for that one.
+            known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
         links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, settled)
         answers: list[Enqueued] = [Enqueued("")] * len(requests)
         for (places, batch), of_queue in zip(batches, found, strict=True):

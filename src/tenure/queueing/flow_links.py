@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from tenure.errors import InvalidArgument
 from tenure.model.lifecycle import State
-from tenure.model.names import QueueName
 from tenure.model.request import FlowPart, JobRequest, dead_parent, unknown_parent
 from tenure.queueing import locations
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -180,8 +179,3 @@ class _StoredParents:
     def write(self) -> None:
         """Once all are read."""
         self._unit.tx.put_many(keyspace.STATE, self._writes)
-
-
-def queue_of(name: QueueName, request: JobRequest) -> QueueName:
-    """The queue that a job of a call on `name` goes to."""
-    return name if request.flow is None or request.flow.queue is None else QueueName(name.tenant, request.flow.queue)
