@@ -180,7 +180,10 @@ def load_target(call: Call) -> LoadTarget:
 def load(call: Call) -> WriteState:
     request = call.request
     return _without_prefix(
-        call, call.backend.load(LoadRequest(_write_id(call), request.manifest, request.parts, request.keep_ms))
+        call,
+        call.backend.load(
+            LoadRequest(_write_id(call), request.manifest, request.parts, request.keep_ms, request.chunk)
+        ),
     )
 
 

@@ -261,7 +261,7 @@ def take_over(core: Core, unit: UnitOfWork, step: Step) -> Step:
     if not unit.tx.reader.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
         return _NO_LEASES if step is FIRST else step._replace(leases=None)
     page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
-    return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)
+    return step._replace(jobs_only=any(page.counted.values()), leases=page.last)
 
 
 _NO_LEASES = Step(leases=None)
@@ -272,6 +272,8 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
     tiers = core.priorities.of(tx, queue)
+    if request.limit > 1 and (fewer := tx.at_most(request.limit)) < request.limit:
+        request = msgspec.structs.replace(request, limit=fewer)
     if queue.grouped:
         by_turns = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
         if by_turns is not None:

@@ -38,7 +38,7 @@ def audit(
     check_output(output)
     with journal.there(url):
         pass
-    if is_short(url) and find_spec("duckdb") is not None:
+    if judged_here(url):
         return local.audit(url, output=output, shown=shown, told=told)
     with snapshot(url, name="audit") as snap:
         told("reading one snapshot")
@@ -48,6 +48,11 @@ def audit(
             rows, total = _look(spark, _read(spark, url, snap.id), output, shown, told)
     violations = [row.asDict() for row in rows[:shown]]
     return summary(counted, violations, total, output, time.monotonic() - began)
+
+
+def judged_here(url: str) -> bool:
+    """Whether the audit needs no Spark: there is little to look at, and DuckDB is installed."""
+    return find_spec("duckdb") is not None and is_short(url)
 
 
 def is_short(url: str) -> bool:
