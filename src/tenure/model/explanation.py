@@ -129,13 +129,14 @@ def _blocked(story: _Story) -> _Told:
     facts, job = story.facts, story.job
     waits = [parent for parent in facts.parents if parent.state not in ("done", "gone")]
     least = "at least " if facts.parents_at_least else ""
-    where = f"It is blocked: it waits for {least}{len(waits):,} other {_plural(len(waits), 'job')}."
+    all_of_them = f"{least}{len(facts.parents):,} {_plural(len(facts.parents), 'parent')}"
+    where = f"It is blocked: it waits for {least}{len(waits):,} of {all_of_them}."
     why = [
         f"Of them, {least}{count:,} of queue {queue} {_plural(count, 'is', 'are')} {state}."
         for (queue, state), count in Counter((parent.queue, parent.state) for parent in waits).items()
     ]
     if any(parent.state == "dead" for parent in waits):
-        why.append("It waits for a dead job to be replayed (on_parent_dead).")
+        why.append("A dead one counts as ended, or is waited for until it is replayed: on_parent_dead says which.")
     if job.visible_at_ms > facts.now_ms:
         why.append(f"It is not ready before {story.moment(job.visible_at_ms)} in any case.")
     why += _ttl(story)
