@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,6 +103,19 @@ def test_signing_out_removes_the_cookie():
     assert cookie("t", secure=True).startswith("__Host-")
     for secure in (True, False):
         assert "HttpOnly; SameSite=Strict" in cookie("t", secure)
+
+
+def test_the_token_is_in_no_log_line(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    with running() as server:
+        held = token("acme", "admin")
+        mine = signed_in(server, held)
+        ask(server, "/ui/overview", mine)
+        server.ask("POST", "/v1/queues/emails/pause", b"{}", {**mine, **PAGE})
+        server.ask("POST", "/session", json.dumps({"token": held["Authorization"][7:] + "x"}).encode(), PAGE)
+    assert any("/ui/overview" in str(record.msg) for record in caplog.records)
+    signature = held["Authorization"].rpartition(".")[2]
+    assert not any(signature in f"{record.msg} {record.__dict__}" for record in caplog.records)
 
 
 def test_an_authorization_header_goes_before_a_cookie():
