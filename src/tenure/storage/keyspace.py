@@ -4,6 +4,7 @@
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
                  "write/", digest of the write's id 16, part u16 how far a staged write is published; its manifest (parts 1…)
                  "load/", digest of the write's id 16            a bulk load that must be finished before anything else
+                 "schedule/", tenant (length-prefixed), name     a job that is enqueued again and again
     queues       tenant, queue (each length-prefixed)            number, policy, paused
     jobs         queue u32, job 16                               what never changes, and the payload's first part
     payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
@@ -361,6 +362,20 @@ def split_quota_row(key: bytes) -> str:
 
 def quota_range() -> tuple[bytes, bytes]:
     return _QUOTA, _QUOTA + b"\xff"
+
+
+_SCHEDULE = b"schedule/"
+
+
+def schedule_row(tenant: str, name: str) -> bytes:
+    """A row of `meta`: a schedule."""
+    return _SCHEDULE + tenant_range(tenant)[0] + name.encode()
+
+
+def schedule_range(tenant: str | None) -> tuple[bytes, bytes]:
+    """The rows of one tenant's schedules, or of all."""
+    prefix = _SCHEDULE if tenant is None else _SCHEDULE + tenant_range(tenant)[0]
+    return prefix, prefix + b"\xff"
 
 
 # ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
