@@ -56,7 +56,7 @@ def test_every_view_of_a_large_store_is_quick_and_live_pages_are_cheap(tmp_path:
             "overview": "/ui/overview", "filter": "/ui/overview?filter=queue-01", "queue": f"/ui/queue?{where}",
             "jobs": f"/ui/jobs?{where}&state=ready", "search": f"/ui/jobs?{where}&state=ready&key=none",
             "job": f"/ui/job?{where}&id={dead}", "dead": "/ui/dead?queue=queue-000&tenant=tenant-00", "workers": "/ui/workers",
-            "upcoming": "/ui/upcoming", "groups": f"/ui/groups?{where}",
+            "upcoming": "/ui/upcoming", "schedules": "/ui/schedules", "groups": f"/ui/groups?{where}",
             "flow": f"/ui/flow?{where}&id={dead}", "explain": f"/v1/queues/{last[0]}/jobs/{dead}/explain",
         }  # fmt: skip
         who = {**token(None, "operator")}
@@ -84,7 +84,7 @@ def _measure_pages(server: Running, last: tuple[str, str], dead: str) -> None:
     pages = {
         "queues": ("#/", "table"), "queue": (f"#/queue/{tenant}/{queue}", "table"), "job": (f"#/job/{tenant}/{queue}/{dead}", "[data-state]"),
         "flow": (f"#/flow/{tenant}/{queue}/{dead}", "svg.flow"), "dead": ("#/dead/tenant-00/queue-000", "table"),
-        "dead, queues": ("#/dead", "table"), "workers": ("#/workers", "table"), "upcoming": ("#/upcoming", "table"),
+        "dead, queues": ("#/dead", "table"), "workers": ("#/workers", "table"), "schedules": ("#/schedules", "table"),
     }  # fmt: skip
     with chromium() as browser:
         page = Visit(browser.new_page(viewport=DESKTOP), server).sign_in(token(None, "operator"))

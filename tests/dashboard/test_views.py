@@ -316,6 +316,17 @@ def test_blocked_jobs_are_counted_and_listed(monkeypatch: pytest.MonkeyPatch):
         assert [job["id"] for job in ask(server, "/ui/jobs?queue=site&state=blocked", who)["jobs"]] == [jobs["index"]]
 
 
+def test_schedules_are_shown_with_their_next_runs():
+    clock = ManualClock()
+    with running(clock) as server:
+        furnish(server.store)
+        found = ask(server, "/ui/schedules", token("acme", "consume"))["schedules"]
+        assert [row["name"] for row in found] == ["poll", "nightly-report", "weekly"]
+        assert found[0]["next_ms"][0] - server.store.backend.now_ms() <= 90_000
+        assert found[1]["next_ms"][1] - found[1]["next_ms"][0] == 86_400_000
+        assert (found[2]["paused"], found[2]["next_ms"], found[2]["cron"]) == (True, [], "0 0 * * 0")
+
+
 def test_a_jobs_steps_and_signals_are_shown():
     with running() as server:
         jobs = furnish(server.store)
