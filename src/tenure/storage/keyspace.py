@@ -388,6 +388,13 @@ child = _CHILD.pack
 split_child = _CHILD.unpack
 #: Queue number, job, the parent's place among its parents, and the parent's queue number and id.
 parent = _PARENT.pack
+
+
+def parent_row(child: bytes, place: int, parent: bytes) -> bytes:
+    """The same, of two jobs that are given as `of_queue` writes them."""
+    return child + place.to_bytes(4, "big") + parent
+
+
 split_parent = _PARENT.unpack
 
 
