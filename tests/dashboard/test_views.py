@@ -17,8 +17,9 @@ from tenure.protocol.identity import Identity
 from tenure.server.dashboard.causes import causes_of, common_part, masked
 from tenure.server.dashboard.history import History
 from tenure.server.dashboard.session import cookie
-from tenure.server.dashboard.views import VIEWS, Viewer, content, jobs
+from tenure.server.dashboard.views import VIEWS, Viewer, content, jobs, workers
 from tenure.server.dashboard.views import queue as queue_view
+from tenure.server.dashboard.views.viewer import NoQuery
 from tenure.server_settings import Auth
 from tests.dashboard.scene import furnish
 from tests.server.running import Running, running, token
@@ -248,6 +249,19 @@ def test_lists_go_on_by_cursor_and_searches_are_bounded(monkeypatch: pytest.Monk
         page = ask(server, "/ui/jobs?queue=emails&key=none", who)
         assert page["looked_at"] == 200
         assert page["cursor"]
+
+
+def test_leases_are_shown_however_long_the_queues_took_to_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tenure.server.dashboard.views.workers.SEARCH_S", 0.0)
+    with tenure.open("memory:", sweep=False) as store:
+        for name in ("a", "b"):
+            store.queue(name).enqueue(b"x")
+            store.queue(name).claim(worker=name)
+        viewer = Viewer(
+            store.backend, History(store.backend), Identity("x", "default", frozenset({"admin"})), signed_in=True
+        )
+        view = workers.show(viewer, NoQuery())
+        assert (len(view.leases), view.more) == (1, True)
 
 
 def test_a_large_payload_is_cut():
