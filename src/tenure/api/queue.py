@@ -103,7 +103,10 @@ class Queue:
         return added
 
     def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
-        """Add jobs in one transaction: all or none, answers in order."""
+        """Add jobs in one transaction: all or none, answers in order.
+
+        A batch beyond `traits.atomic_bytes` raises TooLarge; with `traits.cuts_batches` it is several transactions.
+        """
         requests = job_requests(jobs)
         if not requests:
             return []
@@ -390,8 +393,8 @@ class Queue:
     def restore(self, jobs: Sequence[Job]) -> Restored:
         """Put jobs in as they stood in another store or in an archive: same id, state, attempts and token.
 
-        One transaction, at most 1,000 jobs. Idempotent by id. What was leased there is ready here. An event tells of
-        each; `max_waiting` does not hold them back.
+        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Idempotent by id. What was leased
+        there is ready here. An event tells of each; `max_waiting` does not hold them back.
         """
         images = [job_image(job) for job in jobs]
         whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
@@ -407,7 +410,8 @@ class Queue:
     def discard(self, tokens: Mapping[str, int], state: str = "dead") -> Ids:
         """Remove done or dead jobs that are still what they were when looked at: in this state, with this token.
 
-        One transaction, at most 1,000 jobs. Returns the ids of those that were removed.
+        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Returns the ids of those that
+        were removed.
         """
         checked_shown(state, ("done", "dead"))
         whole_number("the number of jobs", len(tokens), 0, MAX_RESTORE)
