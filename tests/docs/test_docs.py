@@ -301,6 +301,7 @@ _KEYS = (
     "_GROUP_READY",
     "_CHILD",
     "_PARENT",
+    "_STEP",
 )
 
 

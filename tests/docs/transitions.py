@@ -123,7 +123,13 @@ def _scenarios() -> dict[tuple[str, str, str], Callable[[World], Callable[[], ob
         parent = world.store.queue("parents").enqueue(b"parent", delay=3600)
         return lambda: world.queue.enqueue(NewJob(b"it", after=[parent]))
 
+    def signal(world: World) -> Callable[[], object]:
+        delivery = world.leased()
+        world.queue.snooze(delivery, 3600, until_signal="go")
+        return lambda: world.queue.signal(delivery.id, "go")
+
     return {
+        ("signalled", "waiting", "waiting"): signal,
         ("enqueued", "gone", "blocked"): enqueue_blocked,
         ("unblocked", "blocked", "waiting"): blocked(
             lambda world, job, parent: world.store.queue("parents").ack(parent)

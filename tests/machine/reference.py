@@ -3,6 +3,7 @@
 It has no bytes, no index and no ids of its own. Jobs are numbered in the order they were enqueued, a lease is an object,
 times are milliseconds. A verb answers as the store should, or raises the error the store should raise.
 
+    blocked ──all parents ended──▶ waiting         (a parent that is dead or gone: as on_parent_dead says)
     waiting ──claim──▶ leased ──ack──▶ done ──retention──▶ gone
        ▲                 │ └─fail, last attempt─▶ dead ──replay──▶ waiting
        └─nack, release, expiry                                         (cancel, purge, ttl: gone)
@@ -19,6 +20,8 @@ from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
 DAY = 86_400_000
+#: How long a done job is kept for children that may read its result, before it is looked at again.
+KEPT_FOR_CHILDREN = 600_000
 EXPIRED = "(the lease expired)"
 """Stands for whatever a store says of a job that died by expiry."""
 
@@ -60,6 +63,13 @@ class Job:
     error: str | None = None
     result: bytes | None = None
     group: str | None = None
+    #: The jobs that it waits or waited for, and those of them that have not ended for it.
+    parents: list[Job] = field(default_factory=list)
+    open: list[Job] = field(default_factory=list)
+    on_parent_dead: str = "cancel"
+    #: The jobs that its end, or the end of its retention, concerns; and whether it ever had any.
+    children: list[Job] = field(default_factory=list)
+    is_parent: bool = False
     #: Its events, by type.
     told: list[str] = field(default_factory=lambda: ["enqueued"])
     #: The store's id for it, once it has said it.
@@ -90,6 +100,9 @@ class Wish:
     max_attempts: int | None = None
     ttl: int | None = None
     group: str | None = None
+    #: Its parents: stored jobs, and places in the call.
+    after: list[Job | int] = field(default_factory=list)
+    on_parent_dead: str = "cancel"
 
 
 @dataclass
@@ -138,6 +151,8 @@ class Reference:
         self.last_event = self.now if policies else 0
         #: Every delivery ever made.
         self.deliveries: list[Delivery] = []
+        #: Jobs that ended, whose children have not been told.
+        self.ended: list[tuple[Job, str]] = []
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,6 +180,10 @@ class Reference:
 
     def enqueue(self, name: str, wishes: Sequence[Wish]) -> list[tuple[Job, bool]]:
         """(job, whether it was there before) of each; all or nothing."""
+        return self._enqueue(name, wishes, None)
+
+    def _enqueue(self, name: str, wishes: Sequence[Wish], settled: Job | None) -> list[tuple[Job, bool]]:
+        """`settled`: the job that the same call acks."""
         queue = self.queues[name]
         answers: list[tuple[Job, bool]] = []
         fresh: dict[str, Job] = {}
@@ -182,7 +201,10 @@ class Reference:
             else:
                 answers.append((first, True))
         added = [job for job, duplicate in answers if not duplicate]
-        waiting, limit = len(queue.of("waiting")), queue.policy.max_waiting
+        for wish, (job, duplicate) in zip(wishes, answers, strict=True):
+            if not duplicate:
+                self._plan_links(wish, job, answers, settled)
+        waiting, limit = len(queue.of("waiting", "blocked")), queue.policy.max_waiting
         if limit is not None and added and waiting + len(added) > limit:
             raise QueueFull(name, waiting, limit)
         self.numbers += len(answers)
@@ -190,7 +212,26 @@ class Reference:
             queue.jobs.append(job)
             self._event()
             self._hold(queue, job)
+        for job in added:
+            for parent in job.parents:
+                parent.is_parent = True
+                if not (parent.state == "dead" and job.on_parent_dead == "run"):
+                    parent.children.append(job)
+            job.state = "blocked" if job.open else "waiting"
         return answers
+
+    def _plan_links(self, wish: Wish, job: Job, answers: list[tuple[Job, bool]], settled: Job | None) -> None:
+        job.on_parent_dead = wish.on_parent_dead
+        for given in wish.after:
+            parent = answers[given][0] if isinstance(given, int) else given
+            if parent.state == "gone" or (parent.state == "dead" and wish.on_parent_dead == "cancel"):
+                raise InvalidArgument("a parent that cannot be")
+            if parent in job.parents:
+                continue
+            job.parents.append(parent)
+            ended = parent.state == "done" or parent is settled
+            if not ended and not (parent.state == "dead" and wish.on_parent_dead == "run"):
+                job.open.append(parent)
 
     def _new(self, queue: Queue, wish: Wish, number: int) -> Job:
         visible = self.now + wish.delay if wish.at is None else max(self.now, self.now + wish.at - self.wall)
@@ -212,7 +253,7 @@ class Reference:
     def _holder(self, queue: Queue, key: str) -> Job | None:
         """The job that holds a key: for its window, and for as long as the job has not ended."""
         hold = queue.keys.get(key)
-        if hold is not None and (hold.until > self.now or hold.job.state in ("waiting", "leased")):
+        if hold is not None and (hold.until > self.now or hold.job.state in ("blocked", "waiting", "leased")):
             return hold.job
         return None
 
@@ -248,6 +289,7 @@ class Reference:
         if taken and claim_id is not None:
             queue.claims[claim_id] = Claimed(asked, taken)
         self.deliveries += taken
+        self._tell_children()
         return taken
 
     def in_order(self, queue: Queue, room: int) -> Iterable[Job]:
@@ -297,15 +339,22 @@ class Reference:
             raise AlreadySettled
         raise LeaseLost
 
-    def ack(self, delivery: Delivery, result: bytes | None = None) -> None:
+    def ack(self, delivery: Delivery, result: bytes | None = None, then: tuple[str, Wish] | None = None) -> None:
+        """`then`: a job for a queue, which may wait for this one."""
         queue, job = self._prove(delivery)
+        if then is not None:
+            self._enqueue(then[0], [then[1]], job)
         delivery.lease.close(job, self.now)
         keep = max(_ms(queue.policy.retention), 0 if result is None else _ms(queue.policy.result_retention))
-        if not keep:
+        if not keep and result is not None and job.is_parent:
+            keep = KEPT_FOR_CHILDREN
+        if keep:
+            job.state, job.result, job.ended, job.retires = "done", result, self.now, self.now + keep
+            self._event(job, "done")
+            self.ended.append((job, "done"))
+        else:
             self._remove(queue, job, "done")
-            return
-        job.state, job.result, job.ended, job.retires = "done", result, self.now, self.now + keep
-        self._event(job, "done")
+        self._tell_children()
 
     def nack(self, delivery: Delivery, error: str | None = None, delay: int | None = None) -> None:
         queue, job = self._prove(delivery)
@@ -314,6 +363,7 @@ class Reference:
             job.error = error
         if job.attempt >= job.max_attempts:
             self._die(job, "max_attempts")
+            self._tell_children()
         else:
             self._wait(job, queue.policy.backoff.delay_ms(job.attempt, 0) if delay is None else delay, "retried")
 
@@ -323,6 +373,7 @@ class Reference:
         if error is not None:
             job.error = error
         self._die(job, "failed")
+        self._tell_children()
 
     def release(self, delivery: Delivery) -> None:
         _, job = self._prove(delivery)
@@ -369,17 +420,20 @@ class Reference:
                     patient = queue.policy.backoff_on_expiry
                     self._wait(job, queue.policy.backoff.delay_ms(job.attempt, 0) if patient else 0, "expired")
                     back += 1
+        self._tell_children()
         return back, dead
 
     def sweep(self) -> dict[str, int]:
         back, dead = self.expire()
-        late = retired = 0
+        late = 0
         for queue in self.queues.values():
-            for job in queue.of("waiting"):
+            for job in queue.of("waiting", "blocked"):
                 if job.ttl_ends is not None and job.ttl_ends <= self.now:
                     self._remove(queue, job, "ttl_passed")
                     late += 1
-            retired += self._retire(queue)
+        self._tell_children()
+        retired = self._retire()
+        for queue in self.queues.values():
             for claim in queue.claims.values():
                 lease = claim.deliveries[0].lease
                 claim.doubtful = claim.doubtful or (not lease.open and lease.ended + DAY <= self.now)
@@ -387,28 +441,42 @@ class Reference:
 
     def cleanup(self, before: int | None = None) -> int:
         if before is None:
-            return sum(self._retire(queue) for queue in self.queues.values())
+            return self._retire()
         old = [(q, job) for q in self.queues.values() for job in q.of("done", "dead") if job.ended < before]
         for queue, job in old:
             self._remove(queue, job, "purged")
+        self._tell_children()
         return len(old)
 
-    def _retire(self, queue: Queue) -> int:
-        old = [job for job in queue.of("done") if job.retires <= self.now]
-        for job in old:
-            self._remove(queue, job, "retired")
-        return len(old)
+    def _retire(self) -> int:
+        """In the order in which they are due: what one removes, those behind it know of."""
+        retired = 0
+        due = [(job.retires, number, job.number) for number, job in self._done() if job.retires <= self.now]
+        for _, name, number in sorted(due):
+            queue = self.queues[name]
+            job = next(job for job in queue.jobs if job.number == number)
+            if any(child.state not in ("done", "gone") for child in job.children):
+                job.retires = self.now + KEPT_FOR_CHILDREN
+            else:
+                self._remove(queue, job, "retired")
+                retired += 1
+        self._tell_children()
+        return retired
+
+    def _done(self) -> list[tuple[str, Job]]:
+        return [(name, job) for name, queue in self.queues.items() for job in queue.of("done")]
 
     # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, name: str, job: Job) -> bool:
         queue = self.queues[name]
-        if job not in queue.of("waiting", "leased"):
+        if job not in queue.of("blocked", "waiting", "leased"):
             return False
         if job.state == "leased" and job.lease is not None:
             job.lease.close(job, self.now)
             job.lease.lost.append(job)
         self._remove(queue, job, "cancelled")
+        self._tell_children()
         return True
 
     def purge(self, name: str, state: str) -> int:
@@ -416,6 +484,7 @@ class Reference:
         found = self.shown(name, state)
         for job in found:
             self._remove(queue, job, "purged")
+        self._tell_children()
         return len(found)
 
     def replay(
@@ -475,12 +544,33 @@ class Reference:
     def _die(self, job: Job, reason: str) -> None:
         job.state, job.reason, job.ended = "dead", reason, self.now
         self._event(job, "died")
+        self.ended.append((job, "dead"))
 
     def _remove(self, queue: Queue, job: Job, told: str) -> None:
+        if job.state != "done":
+            self.ended.append((job, "done" if told == "done" else "gone"))
         job.state = "gone"
         queue.jobs.remove(job)
         queue.gone.append(job)
         self._event(job, told)
+
+    def _tell_children(self) -> None:
+        """What the jobs that ended in this call mean for those that wait for them."""
+        freed: list[Job] = []
+        for parent, how in self.ended:  # it grows while children are removed
+            for child in [child for child in parent.children if child.state == "blocked"]:
+                if how == "done" or child.on_parent_dead == "run":
+                    child.open.remove(parent)
+                    freed.append(child)
+                    if how == "dead":
+                        parent.children.remove(child)
+                elif how == "gone" or child.on_parent_dead == "cancel":
+                    self._remove(self.queue_of(child), child, "cancelled")
+        self.ended = []
+        for child in freed:
+            if child.state == "blocked" and not child.open:
+                child.state, child.visible = "waiting", max(self.now, child.visible)
+                self._event(child, "unblocked")
 
     def _event(self, job: Job | None = None, told: str = "") -> None:
         self.last_event = self.now

@@ -37,7 +37,7 @@ class GroupMachine(QueueMachine):
         self.made = 0
         self.given: Any = None
 
-    def prepare(self, batch: list[Wish]) -> None:
+    def prepare(self, name: str, batch: list[Wish]) -> None:
         for wish in batch:
             wish.group, wish.ttl = GROUPS[self.made % len(GROUPS)], None
             self.made += 1

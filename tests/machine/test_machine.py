@@ -97,6 +97,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     place: ClassVar[Callable[[], Place]]
     reference: ClassVar[type[Reference]] = Reference
+    #: The lists that are compared.
+    shown: ClassVar[tuple[str, ...]] = SHOWN
     deliveries: Bundle[tuple[Delivery, RealDelivery]] = Bundle("deliveries")
 
     def __init__(self) -> None:
@@ -121,8 +123,21 @@ class QueueMachine(RuleBasedStateMachine):
     def queue(self, name: str) -> Queue:
         return self.store.queue(name)
 
-    def prepare(self, batch: list[Wish]) -> None:
+    def prepare(self, name: str, batch: list[Wish]) -> None:
         """Add to what is wished for, in a machine that tests more."""
+
+    def real_job(self, place: int, wish: Wish) -> NewJob:
+        """What is asked of the store, at this place of a call."""
+        return NewJob(
+            grown(wish.payload),
+            wish.delay / 1000 if wish.at is None else None,
+            None if wish.at is None else wish.at / 1000,
+            wish.priority,
+            wish.key,
+            wish.max_attempts,
+            None if wish.ttl is None else wish.ttl / 1000,
+            group=wish.group,
+        )
 
     def governed(self, policy: Policy) -> Policy:
         """The policy that a queue gets, in a machine that tests more."""
@@ -146,20 +161,8 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue(self, name: str, batch: list[Wish], calendar: int | None) -> None:
         if calendar is not None:
             batch[0].at = self.model.wall + calendar * 1000
-        self.prepare(batch)
-        jobs = [
-            NewJob(
-                grown(wish.payload),
-                wish.delay / 1000 if wish.at is None else None,
-                None if wish.at is None else wish.at / 1000,
-                wish.priority,
-                wish.key,
-                wish.max_attempts,
-                None if wish.ttl is None else wish.ttl / 1000,
-                group=wish.group,
-            )
-            for wish in batch
-        ]
+        self.prepare(name, batch)
+        jobs = [self.real_job(place, wish) for place, wish in enumerate(batch)]
         answers = self.both(lambda: self.model.enqueue(name, batch), lambda: self.queue(name).enqueue_many(jobs))
         if answers is None:
             return
@@ -393,7 +396,7 @@ class QueueMachine(RuleBasedStateMachine):
         name=names,
         what=st.one_of(
             st.sampled_from(["pause", "resume", "resume", "check", "cleanup", "cleanup before"]),
-            st.sampled_from(["purge dead", "purge done", "purge scheduled", "purge ready"]),
+            st.sampled_from(["purge dead", "purge done", "purge scheduled", "purge ready", "purge blocked"]),
             policies,
         ),
     )
@@ -428,14 +431,14 @@ class QueueMachine(RuleBasedStateMachine):
     def same_numbers(self) -> None:
         for name, queue in self.model.queues.items():
             counts = self.queue(name).counts()
-            expected = {state: len(self.model.shown(name, state)) for state in SHOWN}
+            expected = {state: len(self.model.shown(name, state)) for state in self.shown}
             expected |= {"enqueued": len(queue.jobs) + len(queue.gone), "removed": len(queue.gone)}
             assert {what: getattr(counts, what) for what in expected} == expected
 
     @invariant()
     def same_jobs(self) -> None:
         for name in self.model.queues:
-            for state in SHOWN:
+            for state in self.shown:
                 expected = self.model.shown(name, state)
                 seen = list(self._listed(name, state))
                 if state == "leased":  # listed lease by lease

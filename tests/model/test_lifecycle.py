@@ -18,6 +18,7 @@ ARROWS = {
     (Change.ENQUEUED, GONE, WAITING),
     (Change.ENQUEUED, GONE, BLOCKED),  # after=…
     (Change.UNBLOCKED, BLOCKED, WAITING),
+    (Change.SIGNALLED, WAITING, WAITING),
     (Change.CANCELLED, BLOCKED, GONE),
     (Change.TTL_PASSED, BLOCKED, GONE),
     (Change.PURGED, BLOCKED, GONE),
@@ -104,5 +105,5 @@ def test_numbers_on_disk_do_not_move() -> None:
     assert {change.name: int(change) for change in Change} == {
         "QUEUE_CREATED": 1, "QUEUE_CONFIGURED": 2, "QUEUE_PAUSED": 3, "QUEUE_RESUMED": 4, "QUEUE_DELETED": 5, "ENQUEUED": 10, "CLAIMED": 11,
         "EXTENDED": 12, "DONE": 13, "RETRIED": 14, "DIED": 15, "RELEASED": 16, "EXPIRED": 17, "CANCELLED": 18,
-        "REPLAYED": 19, "TTL_PASSED": 20, "PURGED": 21, "RETIRED": 22, "REPAIRED": 23, "RESTORED": 24, "UNBLOCKED": 25,
+        "REPLAYED": 19, "TTL_PASSED": 20, "PURGED": 21, "RETIRED": 22, "REPAIRED": 23, "RESTORED": 24, "UNBLOCKED": 25, "SIGNALLED": 26,
     }  # fmt: skip

@@ -175,6 +175,48 @@ def test_an_ack_adds_items_and_a_release_may_wait(served: Running, queue: tenure
     assert [job.payload for job in served.store.queue("next", tenant=queue.tenant).list("ready")] == [b"child"]
 
 
+def test_items_wait_for_items(served: Running, queue: tenure.Queue):
+    async def conversation(door: Any) -> None:
+        here = await entered(door, queue.name.queue)
+        (before,) = (await here.add(items=[{"contents": b"before"}])).ids
+        added = await here.add(
+            items=[
+                {"contents": b"left", "name": "left"},
+                {"contents": b"right", "name": "right", "queue": "aside"},
+                {"contents": b"last", "after": ["#left", "#right", before.hex()], "onParentDead": "run"},
+                {"contents": b"never", "after": ["#left"]},
+            ]
+        )
+        assert not added.problem.code, added.problem.message
+        assert {job.payload for job in queue.list("blocked")} == {b"last", b"never"}
+        aside = await entered(door, "aside")
+        polled = await aside.poll(leaseValiditySecs=60)
+        ack = {"verb": "ack", "id": polled.items[0].id, "lease": polled.lease, "result": b"right's"}
+        assert [one.code for one in (await aside.settle(settlements=[ack])).outcomes] == [""]
+        polled = await here.poll(leaseValiditySecs=60, numItems=5)
+        verdicts = {b"before": {"verb": "ack"}, b"left": {"verb": "fail", "error": "broken"}}
+        settled = await here.settle(
+            settlements=[{"id": i.id, "lease": polled.lease, **verdicts[bytes(i.contents)]} for i in polled.items]
+        )
+        assert [one.code for one in settled.outcomes] == ["", ""]
+        polled = await here.poll(leaseValiditySecs=60, numItems=5)
+        assert [bytes(item.contents) for item in polled.items] == [b"last"]
+        found = (await here.parents(id=polled.items[0].id)).parents
+        assert [(p.queue, p.state, p.hasResult, bytes(p.result), p.error) for p in found] == [
+            (queue.name.queue, "dead", False, b"", "broken"),
+            ("aside", "done", True, b"right's", ""),
+            (queue.name.queue, "gone", False, b"", ""),
+        ]
+        rest = (await here.parents(id=polled.items[0].id, begin=2, limit=5)).parents
+        assert [one.state for one in rest] == ["gone"]
+        child = {"contents": b"child", "after": [polled.items[0].id.hex()]}
+        ack = {"verb": "ack", "id": polled.items[0].id, "lease": polled.lease, "then": [child]}
+        assert [one.code for one in (await here.settle(settlements=[ack])).outcomes] == [""]
+
+    talk(served, conversation)
+    assert [job.payload for job in queue.list("ready")] == [b"child"]
+
+
 def test_poll_waits_and_wakes(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tenure.errors import InvalidArgument
 from tenure.server_settings import Limits
 from tests.server.running import Running, running, token
 
@@ -147,6 +148,50 @@ def test_items_are_counted_before_they_are_read(served: Running, monkeypatch: py
 
     assert talk(served, conversation) == "invalid_argument"
     assert read == []
+
+
+LINKS: dict[str, dict[str, Any]] = {
+    "more parents than a call may have": {"after": ["#a"] * 11},
+    "no such name": {"after": ["#nobody"]},
+    "itself": {"name": "a", "after": ["#a"]},
+    "no id": {"after": ["nonsense"]},
+    "an id of no job": {"after": ["00" * 16]},
+    "a name that is too long": {"name": "x" * 2000},
+    "a queue that cannot be": {"queue": "a/b"},
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("within", ["add", "then"])
+def test_links_that_cannot_be_are_refused(served: Running, kind: str, within: str):
+    async def conversation(door: Any) -> str:
+        session = (await door.login(token=BEARER, tenant="")).session
+        queue = (await session.queue("links")).queue
+        item = {"contents": b"x", **LINKS[kind]}
+        if within == "add":
+            return str((await queue.add(items=[item])).problem.code)
+        await queue.add(items=[{"contents": b"parent"}])
+        polled = await queue.poll(numItems=1, leaseValiditySecs=60)
+        ack = {"verb": "ack", "id": polled.items[0].id, "lease": polled.lease, "token": polled.items[0].token}
+        settled = await queue.settle(settlements=[ack | {"then": [item]}])
+        code = settled.problem.code or settled.outcomes[0].code
+        assert (await queue.settle(settlements=[ack])).outcomes[0].code == ""
+        return str(code)
+
+    assert talk(served, conversation) == "invalid_argument"
+    assert served.store.queue("links", tenant="acme").counts().waiting == 0
+
+
+def test_what_a_later_client_says_of_dead_parents_is_refused(served: Running):
+    """An enumerant that this schema does not have."""
+    from tenure.server.capnp.interfaces import _job
+
+    item = SCHEMA.Item.new_message(contents=b"x", onParentDead="wait")
+    raw = bytearray(item.to_bytes())
+    assert raw.count(b"\x02\0") == 1
+    raw[raw.index(b"\x02\0")] = 9
+    with SCHEMA.Item.from_bytes(bytes(raw)) as strange, pytest.raises(InvalidArgument, match="onParentDead 9"):
+        _job(strange)
 
 
 def test_calls_are_logged_and_counted(served: Running, caplog: pytest.LogCaptureFixture):

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tenure.model.tokens import next_token
+
 FOREVER = 1 << 60
 
 
 class Call(NamedTuple):
     """One call as its caller saw it, as far as it concerns one job."""
 
-    #: enqueue, claim, claim again (by its id), ack, nack, fail, release, snooze, extend, cancel, replay, purge, get
+    #: enqueue, claim, claim again (by its id), forgotten (a power cut took the claim), ack, nack, fail, release, snooze, extend, cancel, replay, purge, get
     verb: str
     #: Places in the order of all beginnings and ends; `end` is FOREVER while no answer has come.
     begin: int
@@ -30,6 +32,7 @@ class Call(NamedTuple):
     #: ok, lost (LeaseLost), settled (AlreadySettled), no (nothing of this job was done), unknown, or what `get` showed.
     answer: object
     lease: str = ""
+    #: Of a claim whose answer was lost: where the tokens of its epoch begin.
     token: int = 0
     #: When the lease ends: of a claim or an extend that was answered.
     until_ms: int = 0
@@ -43,6 +46,9 @@ class _State(NamedTuple):
     until_ms: int = 0
     #: Who settled it last: a repeated settle is told so.
     settled: tuple[str, int] = ("", 0)
+    #: The largest token that was given; and how the job was before the claim that holds it.
+    given: int = 0
+    before: tuple[str, int, str, int, tuple[str, int]] | None = None
 
 
 #: How a settling verb may leave its job.
@@ -55,12 +61,15 @@ _SETTLES = {
 }
 
 
-def explained(calls: Sequence[Call], *, ttl: bool = False) -> bool:
-    """Whether some order of these calls, all of one job, explains their answers. `ttl`: it may vanish while it waits."""
+def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False) -> bool:
+    """Whether some order of these calls, all of one job, explains their answers.
+
+    `ttl`: it may vanish while it waits. `blocked`: it may wait for jobs at first, and vanish or go on when they end.
+    """
     calls = sorted(calls, key=lambda call: call.begin)
     everything = (1 << len(calls)) - 1
     optional = sum(1 << place for place, call in enumerate(calls) if call.answer == "unknown")
-    stack = [(0, _State())]
+    stack = [(0, _State("unmade") if blocked else _State())]
     seen = set(stack)
     while stack:
         done, state = stack.pop()
@@ -87,6 +96,9 @@ def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Iterator[_State]:
     if state.state == "leased" and state.until_ms <= now_ms:
         yield from _meanwhile(state._replace(state="waiting", settled=("", 0)), now_ms, ttl)
         yield from _meanwhile(state._replace(state="dead", settled=("", 0)), now_ms, ttl)
+    elif state.state == "blocked":
+        yield state._replace(state="waiting")
+        yield state._replace(state="gone")
     elif (ttl and state.state == "waiting" and not state.token) or state.state == "done":
         yield state._replace(state="gone")  # its ttl, its retention
 
@@ -95,17 +107,22 @@ def _answers(state: _State, call: Call) -> Iterator[_State]:
     """The states after the call, if it can be answered so in this state."""
     verb, unknown = call.verb, call.answer == "unknown"
     if verb == "get":
-        if call.answer == (None if state.state in ("none", "gone") else (state.state, state.token)):
+        if call.answer == (None if state.state in ("none", "unmade", "gone") else (state.state, state.token)):
             yield state
     elif verb == "enqueue":
-        if state.state == "none":
+        if state.state in ("none", "unmade"):
             yield state._replace(state="waiting")
+        if state.state == "unmade":
+            yield state._replace(state="blocked")
     elif verb == "claim":
         # A lost claim's proof is known to nobody.
-        token = state.token + 1 if unknown else call.token
-        if state.state == "waiting" and token > state.token:
+        token = next_token(state.token, call.token) if unknown else call.token
+        if state.state == "waiting" and token > max(state.token, state.given):
             until = call.to_ms + call.lease_ms if unknown else call.until_ms
-            yield _State("leased", token, call.lease, until)
+            yield _State("leased", token, call.lease, until, given=token, before=state[:5])
+    elif verb == "forgotten":
+        if state.before is not None and (state.lease, state.token) == (call.lease, call.token):
+            yield _State(*state.before, given=state.given)
     elif verb == "claim again":
         if state.state == "leased" and (state.lease, state.token) == (call.lease, call.token):
             yield state
@@ -147,7 +164,11 @@ def _extended(state: _State, call: Call) -> Iterator[_State]:
 
 
 def _administered(state: _State, call: Call) -> Iterator[_State]:
-    origins = {"cancel": ("waiting", "leased"), "replay": ("dead",), "purge": ("waiting", "done", "dead")}[call.verb]
+    origins = {
+        "cancel": ("blocked", "waiting", "leased"),
+        "replay": ("dead",),
+        "purge": ("blocked", "waiting", "done", "dead"),
+    }[call.verb]
     if call.answer in ("ok", "unknown"):
         if state.state in origins:
             yield state._replace(state="waiting" if call.verb == "replay" else "gone")

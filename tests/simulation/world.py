@@ -7,7 +7,8 @@ administrator; or time passes, the calendar is set, the power fails. While a tra
 the engine lets others go: their whole steps then happen inside this one's.
 
 After every step, the journal's new events go through the specification. At the end the faults stop: then every job must
-come to an end, `check` must be clean, and the answers that callers got must have an explanation.
+come to an end, `check` must be clean, no job may have run before the jobs that it waits for, and the answers that
+callers got must have an explanation.
 
 Each step draws from dice of its own, by its number: a history without some of its steps is a history too (`shrink`).
 """
@@ -21,16 +22,21 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
+import msgspec
+
 from tenure import Backoff, ManualClock, NewJob, Policy
 from tenure.api.claim import Claim
 from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.backends.embedded import EmbeddedBackend
-from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, LeaseLost, Unavailable
+from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, InvalidArgument, LeaseLost, Unavailable
 from tenure.model import ids
+from tenure.model.event import Event
 from tenure.model.event_view import Place, told
 from tenure.model.group import GroupPolicy
+from tenure.model.job import OnParentDead
 from tenure.model.lease import Delivery
+from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.specification import Trace
 from tenure.storage import records
@@ -42,6 +48,7 @@ T = TypeVar("T")
 STEPS = 200
 _MASK = (1 << 64) - 1
 _QUEUES = (QueueName("default", "a"), QueueName("default", "b"))
+_PURGED = ("dead", "done", "ready", "scheduled")
 _SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release", "snooze")
 #: How long a request's outcome is surely remembered.
 _REMEMBERED_MS = 500_000
@@ -110,6 +117,8 @@ class History:
         self.scope = "host" if dice.below(2) else "process"
         #: Whether jobs have groups.
         self._grouped = grouped = not dice.below(3)
+        #: Whether jobs wait for jobs.
+        self._flowing = not Dice(seed ^ 0xF10).below(3)
         # Some histories are without some faults. With groups all reads are sound: a job whose row is damaged leaves
         # its group's index row behind, which is for `check` to find.
         self._fates = tuple(
@@ -123,7 +132,7 @@ class History:
         self._moment = 0
         self._number = -1
         self.log: list[str] | None = [] if talk else None
-        self._damaged_reads = self.power_cuts = self.steps = self.events = self.jobs_done = 0
+        self.claims_lost = self._damaged_reads = self.power_cuts = self.steps = self.events = self.jobs_done = 0
         self._clock = ManualClock()
         self._engine = FaultyEngine("host" if self.scope == "host" else "process")
         self._engine.fate, self._engine.others = self._fate, self._others
@@ -134,6 +143,10 @@ class History:
         self._calls: dict[bytes, list[Call]] = {}
         self._doubtful: list[tuple[QueueName, Call]] = []
         self._with_ttl: set[bytes] = set()
+        #: Of jobs that wait for jobs: these, and what a dead one means.
+        self._parents: dict[str, tuple[list[str], str]] = {}
+        #: What the journal tells of jobs that end or are claimed, in flows.
+        self._story: list[Event] = []
         self._jobs: list[tuple[QueueName, bytes]] = []
         self._stores: list[Store] = []
 
@@ -201,6 +214,7 @@ class History:
             self._stores.append(Store(EmbeddedBackend(self._engine, "memory:", self._clock)))
 
     def _power_cut(self) -> None:
+        rows = self._engine.journal_from(self._engine.durable_to + 1, durable=False)
         lost = self._engine.lose_what_is_not_durable()
         self.power_cuts += 1
         how = self._dice.below(4)
@@ -209,8 +223,24 @@ class History:
         if how > 0:
             self._clock.step(self._dice.pick((-3600, -7, 9, 3600)))
         self._open()
+        self._engine.sync()
+        for key, value in rows:
+            for event in records.decode_journal(value, split_commit(key)).events:
+                if event.change == Change.CLAIMED:
+                    self._forget_claim(event.job, event.lease.hex(), event.token)
         self._calm = False
         self._say(f"the power failed; {lost} commits were not durable")
+
+    def _forget_claim(self, job: bytes, lease: str, token: int) -> None:
+        """A power cut took a claim. If its caller was answered, the job is as it was before, to everybody but the caller."""
+        for call in self._calls.get(job, ()):
+            if (call.verb, call.answer, call.lease, call.token) == ("claim", "ok", lease, token):
+                self._moment += 2
+                now = self._now()
+                forgotten = Call("forgotten", self._moment - 1, self._moment, now, now, "ok", lease, token)
+                self._calls[job].append(forgotten)
+                self.claims_lost += 1
+                return
 
     def _follow(self) -> None:
         """Let the journal's new events through the specification."""
@@ -223,6 +253,8 @@ class History:
                 why = self._trace.take(seen)
                 if why is not None:
                     raise Violation(f"the journal departs from the specification at {seen}: {why}")
+                if self._flowing and (seen.type in ("claimed", "done", "died") or seen.state == "gone"):
+                    self._story.append(seen)
             self.events += row.header.events
             self._next_commit = commit + 1
 
@@ -288,7 +320,8 @@ class History:
     def _doubt(self, name: QueueName, verb: str, begin: int, from_ms: int, lease_ms: int = 0) -> None:
         """A call that may have done something to any job of its queue: nobody was told to which."""
         self._moment += 1
-        call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", lease_ms=lease_ms)
+        first = self._stores[0].backend._core.first_token  # type: ignore[attr-defined]  # it is embedded
+        call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", token=first, lease_ms=lease_ms)
         self._doubtful.append((name, call))
 
     # ── what actors do ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -305,6 +338,8 @@ class History:
         if not dice.below(8):  # plain ones, that are stored together
             key = ttl = None
             jobs = [NewJob(b"x")] * 9
+        if self._flowing and dice.below(2):
+            jobs = self._behind_others(jobs)
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
             if answer != "ok" or not isinstance(result, list):
@@ -318,10 +353,29 @@ class History:
                         continue  # a claim has told of it before
                     self._jobs.append((name, raw))
                     self._record(raw, "enqueue", begin, from_ms, "ok")
+                    if jobs[0].after:
+                        self._parents[added.id] = ([str(parent) for parent in jobs[0].after], jobs[0].on_parent_dead)
                     if ttl is not None:
                         self._with_ttl.add(raw)
 
-        self._call(name, "enqueue", lambda queue: queue.enqueue_many(jobs), answered)
+        def run(queue: Queue) -> object:
+            try:
+                return queue.enqueue_many(jobs)
+            except InvalidArgument:
+                if not jobs[0].after:
+                    raise
+                return []  # a parent is gone, or dead
+
+        self._call(name, "enqueue", run, answered)
+
+    def _behind_others(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """The jobs, each of which waits for some of the last ones, of any queue."""
+        dice, recent = self._dice, self._jobs[-12:]
+        if not recent:
+            return list(jobs)
+        after = list(dict.fromkeys(dice.pick(recent)[1].hex() for _ in range(1 + dice.below(3))))
+        policy: OnParentDead = dice.pick(("cancel", "run", "wait"))
+        return [msgspec.structs.replace(job, after=after, on_parent_dead=policy) for job in jobs]
 
     def _claim(self) -> None:
         dice, name = self._dice, self._dice.pick(_QUEUES)
@@ -444,7 +498,10 @@ class History:
         self._call(name, "replay", lambda queue: queue.replay(limit=limit), answered)
 
     def _purge(self) -> None:
-        name, state = self._dice.pick(_QUEUES), self._dice.pick(("dead", "done", "ready", "scheduled"))
+        name, state = (
+            self._dice.pick(_QUEUES),
+            self._dice.pick(("dead", "done", "ready", "scheduled", "blocked") if self._flowing else _PURGED),
+        )
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
             self._doubt(name, "purge", begin, from_ms)
@@ -470,6 +527,8 @@ class History:
         else:
             seconds = self._dice.pick((0.001, 0.5, 1, 5, 30))
         self._clock.advance(min(seconds, 60))
+        if seconds >= 0.1:
+            self._engine.sync()  # what nobody waited for: a thread does it
         self._say(f"{seconds} s pass")
 
     def _calendar(self) -> None:
@@ -501,6 +560,7 @@ class History:
                 break
         else:
             raise Violation("jobs come back for ever")
+        self._engine.sync()
         self._follow()
         for name, queue in zip(_QUEUES, queues, strict=True):
             left = queue.counts()
@@ -508,7 +568,12 @@ class History:
                 raise Violation(
                     f"{left.waiting} jobs of {name.queue} wait and {left.leased} are held, and none can be had"
                 )
+            if left.blocked and not any(queue.counts().dead for queue in queues):
+                raise Violation(f"{left.blocked} jobs of {name.queue} are blocked, and every other has ended well")
+            if left.enqueued != left.blocked + left.done + left.dead + left.removed:
+                raise Violation(f"jobs of {name.queue} are lost: {left}")
         self._check(store)
+        self._judge_flows()
         self._judge(store)
 
     def _check(self, store: Store) -> None:
@@ -534,6 +599,23 @@ class History:
         self.jobs_done += taken
         return taken
 
+    def _judge_flows(self) -> None:
+        """Each job that waits for jobs was claimed after all of them had ended, and was done once."""
+        ended: dict[str | None, str] = {}
+        for event in self._story:
+            job = event.job_id
+            if event.type == "claimed":
+                parents, policy = self._parents.get(job or "", ([], ""))
+                early = [parent for parent in parents if ended.get(parent) != "done"]
+                if early and (policy != "run" or not all(parent in ended for parent in early)):
+                    raise Violation(f"{job} was claimed before its parents {early} were done")
+            elif event.type == "done":
+                if ended.get(job) == "done":
+                    raise Violation(f"{job} was done twice")
+                ended[job] = "done"
+            else:
+                ended.setdefault(job, event.type)
+
     def _judge(self, store: Store) -> None:
         """What callers were told of each job has an explanation."""
         for name, job in self._jobs:
@@ -546,7 +628,7 @@ class History:
             calls = self._calls[job]
             first = min(call.begin for call in calls)
             calls += [call for queue, call in self._doubtful if queue == name and call.end > first]
-            if not explained(calls, ttl=job in self._with_ttl):
+            if not explained(calls, ttl=job in self._with_ttl, blocked=job.hex() in self._parents):
                 story = "\n".join(str(call) for call in sorted(calls, key=lambda call: call.begin))
                 raise Violation(f"nothing explains what callers were told of job {job.hex()}:\n{story}")
 

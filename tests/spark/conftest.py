@@ -58,12 +58,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         os.environ["SPARK_HOME"] = str(linked_home(place / "home"))
         conf |= {
             # Executors get their Python and its path from here; the driver's wrapper is made for its own.
-            "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(
+                [str(HERE / "simulated"), os.environ.get("PYTHONPATH", "")]
+            ),
             "spark.pyspark.python": sys.executable,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    made = tenure.spark.session("tests", master=master, memory="1g", conf=conf)
+    # Spark's processes import the simulated `fdb`; the driver's path stays as it is.
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "simulated"), *([path] if path else [])])
+    try:
+        made = tenure.spark.session("tests", master=master, memory="1g", conf=conf)
+    finally:
+        del os.environ["PYTHONPATH"]
+        if path:
+            os.environ["PYTHONPATH"] = path
     yield made
     made.stop()
 

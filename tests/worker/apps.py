@@ -88,3 +88,19 @@ def effect(number: int) -> None:
         db.execute("insert or ignore into effects values (?, ?)", (job.id, number))
         db.execute("commit")
     db.close()
+
+
+@app.task(queue="steps", max_attempts=2, backoff=Backoff.fixed(0.01))
+def step_and_die() -> str:
+    """Its first attempt ends with its process, behind the step; the second waits for a signal."""
+    job = current_job()
+    charged = job.step("charge", _charge)
+    if job.attempt == 1:
+        trace("dies")
+        os._exit(9)
+    return f"{charged} {job.wait_for('go').decode()}"
+
+
+def _charge() -> str:
+    trace("charged")
+    return "charged"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import tenure
-from tenure import App, InvalidArgument, Policy, chain, current_job, group
+from tenure import App, Policy, chain, current_job, group
 from tenure.testing.conformance.world import all_events
 from tests.worker.conftest import until
 
@@ -89,11 +89,7 @@ def works(app: App) -> None:
         return sum(numbers)
 
     with app.worker(lease=6.0) as worker:
-        if app.store.traits.flows:
-            assert group([chain(total.s([x]), flaky.s()) for x in range(3)]).then(total.s()).enqueue().result(60) == 3
-        else:
-            with pytest.raises(InvalidArgument, match="jobs do not wait for jobs"):
-                chain(total.s([1]), flaky.s()).enqueue()
+        assert group([chain(total.s([x]), flaky.s()) for x in range(3)]).then(total.s()).enqueue().result(60) == 3
         assert [handle.result(60) for handle in flaky.map(range(10))] == list(range(10))
         handle = long.delay()
         assert began.wait(60)
@@ -108,8 +104,7 @@ def works(app: App) -> None:
         assert handle.status() == "leased"
         assert handle.cancel()
         until(lambda: worker.running == 0)
-    flows = app.store.traits.flows
-    assert (worker.totals.outcomes["done"], worker.totals.outcomes["retried"]) == ((17, 13) if flows else (10, 10))
+    assert (worker.totals.outcomes["done"], worker.totals.outcomes["retried"]) == (17, 13)
     assert app.store.check().clean
 
 

@@ -32,7 +32,7 @@ _OPENERS = "('enqueued', 'replayed', 'restored')"
 _ENDS_A_LIFE = "('done', 'died', 'cancelled', 'ttl_passed', 'purged')"
 #: The state a job must have come from, where the event before is not known: it was before the history began.
 _FROM = {
-    "enqueued": "gone", "restored": "gone", "unblocked": "blocked", "claimed": "waiting", "done": "leased", "retried": "leased",
+    "enqueued": "gone", "restored": "gone", "unblocked": "blocked", "signalled": "waiting", "claimed": "waiting", "done": "leased", "retried": "leased",
     "died": "leased", "released": "leased", "expired": "leased", "cancelled": "waiting", "replayed": "dead",
     "ttl_passed": "waiting", "purged": "done", "retired": "done", "repaired": "gone",
 }  # fmt: skip

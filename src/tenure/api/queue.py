@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tenure.api.claim import Claim
-from tenure.contract.backend import Backend, Events, Parents, Progress
+from tenure.contract.backend import Backend, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
@@ -36,6 +36,7 @@ from tenure.model.lifecycle import SHOWN, checked_shown
 from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
 from tenure.model.request import checked_bytes, follow_ups, job_image, job_request, job_requests, number, replay_request
 from tenure.model.retry import Policy, whole_number
+from tenure.model.step import checked_signal_name, checked_step
 from tenure.telemetry import Meter, Telemetry, wanted
 
 MAX_RESTORE = 1_000
@@ -169,10 +170,13 @@ class Queue:
         """Give it back at once, at its place in the queue; the delivery is not counted."""
         self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
 
-    def snooze(self, delivery: Settleable, delay: Duration) -> None:
-        """Give it back, to be ready after `delay`; the delivery is not counted."""
+    def snooze(self, delivery: Settleable, delay: Duration, *, until_signal: str | None = None) -> None:
+        """Give it back, to be ready after `delay`, or as soon as it has a signal; the delivery is not counted."""
         delay_ms = duration_ms("delay", delay)
-        self._settle_one("snooze", Settle("release", proof_of(delivery), delay_ms=delay_ms), delivery)
+        until = None if until_signal is None else checked_signal_name(until_signal)
+        self._settle_one(
+            "snooze", Settle("release", proof_of(delivery), delay_ms=delay_ms, until_signal=until), delivery
+        )
 
     def ack_many(self, deliveries: Iterable[Settleable]) -> Settled:
         """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`."""
@@ -211,6 +215,16 @@ class Queue:
         with self._span("progress"):
             self._own(delivery)
             self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
+
+    def record_step(self, delivery: Settleable, name: str, value: bytes) -> bytes:
+        """Store the value of a step of the delivery's job, once: the value that is stored, by this call or before.
+
+        A later delivery finds it in `steps`. Raises LeaseLost, TooLarge (64 KiB a step; 1 MiB and 1,000 steps a job).
+        """
+        step, data = checked_step("step", name, value)
+        with self._span("record_step"):
+            self._own(delivery)
+            return self._backend.record_step(self.name, proof_of(delivery), step, data)
 
     def _settle_one(self, verb: str, item: Settle, delivery: Settleable, meter: Meter | None = None) -> None:
         if type(delivery) is not Delivery or delivery.name is not self.name:
@@ -318,6 +332,21 @@ class Queue:
             while page := self._backend.parents(self.name, at, len(found), 1000):
                 found += page
         return found
+
+    def steps(self, job: Settleable) -> Steps:
+        """The steps and signals of a job, a delivery or an id, in the order in which they were stored."""
+        at = job.job if isinstance(job, Delivery) else job_id_bytes(job)
+        with self._span("steps"):
+            return self._backend.steps(self.name, at)
+
+    def signal(self, job_id: str, name: str, payload: bytes = b"") -> bool:
+        """Give a job a signal; False if it has one of that name. A job that waits for it is ready now.
+
+        Raises NotFound (there is no such job, or it is done), TooLarge.
+        """
+        signal, data = checked_step("signal", name, payload)
+        with self._span("signal"):
+            return self._backend.signal(self.name, job_id_bytes(job_id), signal, data)
 
     def explain(self, job_id: str, moment: Callable[[int], str] = utc) -> Explanation | None:
         """Where a job is, why, what happened and what happens next, in sentences; None: nothing is known of it.

@@ -18,6 +18,7 @@ from tenure.contract.backend import (
     QueueInfos,
     QuotaInfos,
     SnapshotInfos,
+    Steps,
     Topic,
     WaitsOn,
     Watch,
@@ -50,6 +51,7 @@ from tenure.queueing import (
     restore,
     settle,
     staged_writes,
+    steps,
     store_queries,
     sweep,
 )
@@ -59,6 +61,7 @@ from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engine import Engine, Snapshot, Traits
 from tenure.storage.folder import expand
 from tenure.storage.group_commit import GroupCommit
+from tenure.storage.keyspace import NAMES
 from tenure.storage.segments import SegmentedEngine
 from tenure.storage.staged_parts import Pieces
 
@@ -194,6 +197,15 @@ class EmbeddedBackend:
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         settle.progress(self._core, name, proof, fraction, note)
 
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        return steps.record_step(self._core, name, proof, step, value)
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        return steps.signal(self._core, name, job, signal, payload)
+
+    def steps(self, name: QueueName, job: bytes) -> Steps:
+        return steps.steps(self._core, name, job)
+
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return queries.get(self._core, name, job)
 
@@ -320,6 +332,10 @@ class EmbeddedBackend:
         Not part of the contract: readers elsewhere open its folder, or ask a server for its tables.
         """
         return self._named_snapshots.open(id, self._clock.wall_ms())
+
+    def moment(self) -> Snapshot:
+        """The store as it is now, for a look of a few seconds. Not part of the contract."""
+        return self._engine.snapshot(tuple(range(len(NAMES))))
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
         return journal.slice_of(self._core, begin, end, max_bytes)

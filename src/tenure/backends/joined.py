@@ -32,6 +32,7 @@ from tenure.contract.backend import (
     QueueInfos,
     QuotaInfos,
     SnapshotInfos,
+    Steps,
     Topic,
     Watch,
 )
@@ -221,6 +222,15 @@ class JoinedRequestView(NetworkServing):
 
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         self._ask("progress", lambda to: to.progress(name, proof, fraction, note))
+
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        return self._ask("record_step", lambda to: to.record_step(name, proof, step, value))
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        return self._ask("signal", lambda to: to.signal(name, job, signal, payload))
+
+    def steps(self, name: QueueName, job: bytes) -> Steps:
+        return self._ask("steps", lambda to: to.steps(name, job))
 
     # ── queries ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

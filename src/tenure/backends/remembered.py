@@ -78,6 +78,12 @@ class RememberedVerbs:
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         self._for("progress", name, proof, fraction, note).progress(name, proof, fraction, note)
 
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        return self._for("record_step", name, proof, step, value).record_step(name, proof, step, value)
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        return self._for("signal", name, job, signal, payload).signal(name, job, signal, payload)
+
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return self._for("replay", name, request).replay(name, request, progress)
 

@@ -40,7 +40,7 @@ def _among(*changes: Change) -> Bools:
 
 
 _VISIBLE = _among(Change.ENQUEUED, Change.RETRIED, Change.RELEASED, Change.EXPIRED, Change.REPLAYED, Change.REPAIRED,
-                  Change.RESTORED, Change.UNBLOCKED)  # fmt: skip
+                  Change.RESTORED, Change.UNBLOCKED, Change.SIGNALLED)  # fmt: skip
 _LEASED = _among(Change.CLAIMED, Change.EXTENDED)
 _WORKER = _among(Change.CLAIMED)
 _ERROR = _among(Change.RETRIED, Change.DIED, Change.RESTORED)

@@ -190,9 +190,7 @@ class Journal:
         self.drop()
         backend = self._journal
         reach = _ends(backend)[1].commit
-        self._place = snapshot_locations.place(
-            self._url, backend.take_snapshot(snapshot_locations.NAME, self._ttl_ms), self._token
-        )
+        self._place = snapshot_locations.take_from(backend, self._url, self._ttl_ms, token=self._token)
         self._reach = reach
         return self._place, self._place.events(start.commit, end.commit, rows)
 

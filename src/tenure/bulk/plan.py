@@ -82,6 +82,9 @@ def read(moment: StoreView, query: Query, part: Part) -> Iterator[pa.RecordBatch
 
 
 def _cut(reader: Snapshot, space: Space, ranges: list[Range], rows: int) -> list[Part]:
+    boundaries = reader.boundaries(space)
+    if boundaries:
+        return [Part(space, (piece,)) for piece in cut_at(ranges, boundaries)]
     if space == keyspace.STATE:
         # Both spaces have the same keys; of `jobs` no row is ever written twice, so its files tell better how many
         # there are.
@@ -89,6 +92,19 @@ def _cut(reader: Snapshot, space: Space, ranges: list[Range], rows: int) -> list
         if known.rows > _EXACT:
             return [Part(space, found) for found in known.cut(even(known.rows, rows))]
     return _walked(reader, space, ranges, rows)
+
+
+def cut_at(ranges: list[Range], boundaries: list[bytes]) -> list[Range]:
+    """The same ranges, cut at those of the boundaries that lie within them. Both ascend."""
+    pieces: list[Range] = []
+    for begin, end in ranges:
+        at = begin
+        for boundary in boundaries:
+            if at < boundary < end:
+                pieces.append((at, boundary))
+                at = boundary
+        pieces.append((at, end))
+    return pieces
 
 
 def _walked(reader: Reader, space: Space, ranges: list[Range], rows: int) -> list[Part]:

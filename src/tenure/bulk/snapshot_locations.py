@@ -1,6 +1,7 @@
 """Where a snapshot of a store is kept, for readers in other processes: found by the store's address.
 
 rocksdb:/path  lmdb:/path     its snapshot's folder, which readers on the store's host open themselves
+foundationdb:                 in the cluster itself, read live by any process (`live_ranges`)
 memory:                       nowhere: it lives in one process
 """
 
@@ -19,11 +20,13 @@ from tenure.api.store import Store
 from tenure.backends.named_snapshots import FOLDER, SnapshotFolder
 from tenure.backends.remote.backend import RemoteBackend
 from tenure.bulk import table_messages
+from tenure.bulk.live_ranges import LivePlace
 from tenure.bulk.plan import Part, event_parts, plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query
 from tenure.bulk.snapshots import FolderSnapshot
 from tenure.clock import SystemClock
+from tenure.contract.backend import Backend
 from tenure.errors import InvalidArgument, OpenError, SnapshotExpired, StoreLocked
 from tenure.model.snapshot import SnapshotInfo
 from tenure.settings import parse_url, without_password
@@ -114,8 +117,15 @@ def _server(url: str, token: str | None) -> RemoteBackend:
 
 def take(url: str, ttl_ms: int, name: str = NAME, token: str | None = None) -> Place:
     """A new snapshot of the store, which is opened for it, through its owner where it has one."""
+    if is_live(url):
+        return LivePlace(url)
     with opened(url, token) as store:
-        return place(url, store.backend.take_snapshot(name, ttl_ms), token)
+        return take_from(store.backend, url, ttl_ms, name, token)
+
+
+def take_from(backend: Backend, url: str, ttl_ms: int, name: str = NAME, token: str | None = None) -> Place:
+    """As `take`, of a store that is open."""
+    return LivePlace(url) if is_live(url) else place(url, backend.take_snapshot(name, ttl_ms), token)
 
 
 def take_once(url: str, ttl_ms: int, name: str, token: str | None = None) -> Place:
@@ -123,6 +133,8 @@ def take_once(url: str, ttl_ms: int, name: str, token: str | None = None) -> Pla
 
     Two that are taken at one moment, by two callers that both found none, are one for all later callers: the older.
     """
+    if is_live(url):
+        return LivePlace(url)
     found = _named(url, name, token)
     if found is None:
         own = take(url, ttl_ms, name, token)
@@ -147,6 +159,8 @@ def _named(url: str, name: str, token: str | None) -> Place | None:
 
 def drop(url: str, id: str, token: str | None = None) -> bool:
     """Remove a snapshot; one in a folder without opening the store."""
+    if is_live(url):
+        return False
     if is_server(url):
         with opened(url, token) as store:
             return store.drop_snapshot(id)
@@ -155,6 +169,8 @@ def drop(url: str, id: str, token: str | None = None) -> bool:
 
 def find(url: str, id: str, token: str | None = None) -> Place:
     """A snapshot that was taken before. Its folder is found without opening the store."""
+    if is_live(url):
+        raise InvalidArgument("tables in FoundationDB are read as they are now: leave out the option snapshot")
     if is_server(url):
         with opened(url, token) as store:
             return place(url, store.renew_snapshot(id), token)
@@ -162,7 +178,9 @@ def find(url: str, id: str, token: str | None = None) -> Place:
 
 
 def opened(url: str, token: str | None = None) -> Store:
-    """A store that must be there: reading makes none."""
+    """A store that must be there: reading makes none. (In a cluster, an empty one is made.)"""
+    if is_live(url):
+        return open_store(url, sweep=False)
     if is_server(url):
         return open_store(url, sweep=False) if token is None else open_store(url, sweep=False, token=token)
     path = home(url)
@@ -183,6 +201,10 @@ def is_server(url: str) -> bool:
     return parse_url(url)[0] == "http"
 
 
+def is_live(url: str) -> bool:
+    return parse_url(url)[0] == "foundationdb"
+
+
 def home(url: str) -> Path:
     """The folder of a store that has one."""
     engine, path = parse_url(url)
@@ -192,7 +214,7 @@ def home(url: str) -> Path:
         )
     if engine not in ("rocksdb", "lmdb") or path is None:
         raise InvalidArgument(
-            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path or http://host:port;"
+            f"url={without_password(url)!r}: tables are read from rocksdb:/path, lmdb:/path, foundationdb: or http://host:port;"
             " copy this store first: tenure migrate SOURCE rocksdb:./copy"
         )
     return expand(path)

@@ -29,6 +29,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
+from tenure.model.step import Step
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.storage.engine import Traits
 
@@ -36,6 +37,7 @@ T = TypeVar("T")
 Events = list[Event]  # by names of their own, since `list` is a verb below
 JobIds = list[bytes]
 Parents = list[ParentResult]
+Steps = list[Step]
 QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
@@ -169,6 +171,12 @@ class Consumption(Protocol):
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         """Raises LeaseLost."""
 
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        """Store a step's value under the job, unless there is one of that name: the value that is stored.
+
+        Raises LeaseLost, TooLarge, InvalidArgument without `traits.steps`.
+        """
+
 
 class Queries(Protocol):
     """Looking at jobs and queues; nothing changes."""
@@ -196,6 +204,9 @@ class Queries(Protocol):
 
         Fewer than `limit` where their results are large; none: there are no more.
         """
+
+    def steps(self, name: QueueName, job: bytes) -> Steps:
+        """The steps and signals of a job, in the order in which they were stored; none of a job that has none."""
 
     def queues(self, tenant: str | None) -> QueueInfos: ...
 
@@ -234,6 +245,12 @@ class Maintenance(Protocol):
         """Remove those of these jobs that are still in this state (done or dead) with this token; one transaction."""
 
     def cancel(self, name: QueueName, job: bytes) -> bool: ...
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        """Give a job a signal; False if it has one of that name. A job that waits for it is ready now.
+
+        Raises NotFound (there is no such job, or it is done), TooLarge, InvalidArgument without `traits.steps`.
+        """
 
     def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
         """Works in chunks, each one transaction."""

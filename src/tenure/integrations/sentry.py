@@ -3,8 +3,8 @@
     sentry_sdk.init(dsn=…)
     app = App("rocksdb:./data", middleware=[SentryMiddleware()])
 
-Each job has a scope of its own, so tags and breadcrumbs of one do not show up with another. `Retry` and `Dead` are decisions
-of a handler, not errors, and are not sent.
+Each job has a scope of its own, so tags and breadcrumbs of one do not show up with another. `Retry`, `Dead`, `Snooze` and
+handlers that sleep or wait are decisions, not errors, and are not sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sentry_sdk
 
 from tenure.worker.context import CurrentJob
 from tenure.worker.middleware import Middleware
-from tenure.worker.outcomes import Dead, Retry
+from tenure.worker.outcomes import Dead, Retry, Snooze
+from tenure.worker.steps import Suspended
 
 #: The scope of the job that runs in this thread or coroutine.
 _scope: ContextVar[AbstractContextManager[object] | None] = ContextVar("tenure_sentry_scope", default=None)
@@ -42,7 +43,7 @@ class SentryMiddleware(Middleware):
     def on_error(self, job: CurrentJob, error: BaseException) -> None:
         try:
             last = job.attempt >= job.max_attempts
-            if not isinstance(error, (Retry, Dead)) and (last or not self._last_attempt_only):
+            if not isinstance(error, (Retry, Dead, Snooze, Suspended)) and (last or not self._last_attempt_only):
                 sentry_sdk.capture_exception(error)
         finally:
             self._leave()

@@ -15,7 +15,7 @@ from tenure.model.names import QueueName
 _CHANGES = {int(change): change.name.lower() for change in Change}
 _STATES = {int(state): state.name.lower() for state in State}
 _WHEN = frozenset({Change.ENQUEUED, Change.CLAIMED, Change.EXTENDED, Change.RETRIED, Change.RELEASED, Change.EXPIRED,
-                   Change.REPLAYED, Change.UNBLOCKED, Change.REPAIRED, Change.RESTORED})  # fmt: skip
+                   Change.REPLAYED, Change.UNBLOCKED, Change.SIGNALLED, Change.REPAIRED, Change.RESTORED})  # fmt: skip
 #: Bits of an event's place that are its index in its commit.
 _REF_BITS = 10
 

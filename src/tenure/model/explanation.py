@@ -351,6 +351,7 @@ def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) 
     sentences = {
         "enqueued": f"Enqueued at {when}{due}{', behind other jobs' if event.state == 'blocked' else ''}.",
         "unblocked": f"The last job that it waited for ended at {when}{due}.",
+        "signalled": f"The signal that it waited for came at {when}.",
         "claimed": f"{number}: claimed by {who} at {when}.",
         "done": f"{number}: done at {when}{held}{kept}.",
         "retried": f"{number}: failed at {when}{held}{kept}{error}{back}.",

@@ -288,6 +288,8 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int | None = None
     #: Of ack: jobs that are enqueued in the same transaction.
     then: tuple[JobRequest, ...] | None = None
+    #: Of release with a delay: ready before it, as soon as the job has this signal.
+    until_signal: str | None = None
 
 
 class AlikeSettles(Sequence[Settle]):
@@ -326,6 +328,6 @@ def alike(items: Sequence[Settle]) -> AlikeSettles | None:
     verbs, proofs, *said = zip(*map(astuple, items), strict=True)
     jobs, leases, tokens = zip(*proofs, strict=True)
     count = len(jobs)
-    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 4:
+    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 5:
         return AlikeSettles(verbs[0], leases[0], jobs, tokens)
     return None

@@ -55,6 +55,8 @@ class Change(IntEnum):
     REPAIRED = 23
     RESTORED = 24
     UNBLOCKED = 25
+    #: It waited for a signal, which has come: it is ready now.
+    SIGNALLED = 26
 
 
 class Reason(IntEnum):
@@ -69,6 +71,7 @@ class Reason(IntEnum):
 TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
     Change.ENQUEUED: (frozenset({State.GONE}), frozenset({State.WAITING, State.BLOCKED})),
     Change.UNBLOCKED: (frozenset({State.BLOCKED}), frozenset({State.WAITING})),
+    Change.SIGNALLED: (frozenset({State.WAITING}), frozenset({State.WAITING})),
     Change.CLAIMED: (frozenset({State.WAITING}), frozenset({State.LEASED})),
     # A job that is not retained goes from leased to gone in one step.
     Change.DONE: (frozenset({State.LEASED}), frozenset({State.DONE, State.GONE})),

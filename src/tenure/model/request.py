@@ -99,6 +99,10 @@ def unknown_parent(job: bytes) -> InvalidArgument:
     return InvalidArgument(f"parent {job.hex()} is not there: it was never enqueued by this tenant, or is gone")
 
 
+def dead_parent(job: bytes) -> InvalidArgument:
+    return InvalidArgument(f"parent {job.hex()} is dead: replay it, or say on_parent_dead='run' or 'wait'")
+
+
 def _parent(given: object) -> bytes | str:
     if isinstance(given, Enqueued):
         return bytes.fromhex(given.id)

@@ -43,6 +43,7 @@ RULES: dict[Change, Rule] = {
     #                      lease   token   attempt visible  attempts
     Change.ENQUEUED:   Rule("none", "zero", "zero", "later", "any"),
     Change.UNBLOCKED:  Rule("none", "same", "same", "later", "any"),
+    Change.SIGNALLED:  Rule("none", "same", "same", "later", "any"),
     Change.CLAIMED:    Rule("new",  "next", "next", "due",   "any"),
     Change.DONE:       Rule("live", "same", "same", "any",   "any"),
     Change.RETRIED:    Rule("live", "same", "same", "later", "left"),

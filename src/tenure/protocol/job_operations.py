@@ -17,6 +17,7 @@ from tenure.model.job import Counts, Job, Page, ended_as
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Settle, any_queues, proof_of
 from tenure.model.names import ANY_QUEUE, MAX_KEY_BYTES, JobName, QueueName, checked, short_text
 from tenure.model.request import JobRequest, UpcomingRequest, unknown_parent
+from tenure.model.step import checked_step
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Waiting
 from tenure.protocol.problems import problem_of
@@ -149,6 +150,17 @@ def progress(call: Call) -> m.Done:
     return m.Done()
 
 
+def record_step(call: Call) -> m.StepValue:
+    request = call.request
+    step, value = checked_step("step", request.name, request.value)
+    return m.StepValue(call.backend.record_step(call.name, proof_of(request.receipt), step, value))
+
+
+def signal(call: Call) -> m.Given:
+    name, payload = checked_step("signal", call.request.name, call.request.payload)
+    return m.Given(call.backend.signal(call.name, call.job, name, payload))
+
+
 # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -227,6 +239,10 @@ def parents(call: Call) -> m.ParentList:
         parent if call.sees(tenant, parent.queue) else msgspec.structs.replace(parent, result=None, error=None)
         for parent in found
     ])  # fmt: skip
+
+
+def steps(call: Call) -> m.StepList:
+    return m.StepList(call.backend.steps(call.name, call.job))
 
 
 def explain(call: Call) -> Explanation:

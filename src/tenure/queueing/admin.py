@@ -30,7 +30,7 @@ from tenure.storage.records import StateRecord
 CHUNK = 500
 Progress = Callable[[int, int | None], None]
 _DEAD = int(State.DEAD)
-_IDS = Answer[list[bytes]](list[bytes])
+_DISCARDED = Answer[tuple[list[bytes], int]](tuple[list[bytes], int])
 _NUMBERS = Answer[list[int]](list[int])
 _REMOVED = Answer[tuple[int, bytes | None]](tuple[int, bytes | None])
 
@@ -100,7 +100,7 @@ def _replay_chunk(
     queue = core.registry.find(unit.tx, name)
     if queue is None:
         return _Chunk([], wanted.ids, None, None)
-    jobs, after = _candidates(unit.tx, queue, wanted, at, start)
+    jobs, after = _candidates(unit.tx, queue, wanted, at, start, unit.tx.at_most(CHUNK))
     fit = _fitting(unit.tx, queue, jobs, wanted)
     chosen = set(fit)
     skipped = [] if request.ids is None else [job for job in jobs if job not in chosen]
@@ -116,19 +116,19 @@ def _replay_chunk(
 
 
 def _candidates(
-    reader: Reader, queue: RegisteredQueue, wanted: _Wanted, at: bytes, start: int
+    reader: Reader, queue: RegisteredQueue, wanted: _Wanted, at: bytes, start: int, most: int
 ) -> tuple[list[bytes], bytes | None]:
-    """Up to `CHUNK` jobs that may fit, and the position after them."""
+    """Up to `most` jobs that may fit, and the position after them."""
     request = wanted.request
     if request.ids is not None:
         place = int.from_bytes(at, "big")
-        end = place + CHUNK
+        end = place + most
         return wanted.ids[place:end], end.to_bytes(8, "big") if end < len(wanted.ids) else None
     begin = at or keyspace.ended_from(queue.number, request.since_ms or 0)
     last = start + 1 if request.before_ms is None else min(request.before_ms, start + 1)
-    keys = reader.keys(keyspace.DEAD, begin, keyspace.ended_from(queue.number, last), CHUNK)
+    keys = reader.keys(keyspace.DEAD, begin, keyspace.ended_from(queue.number, last), most)
     jobs = [keyspace.split_ended(key)[2] for key in keys]
-    return jobs, keys[-1] + b"\0" if len(keys) == CHUNK else None
+    return jobs, keys[-1] + b"\0" if len(keys) == most else None
 
 
 def _fitting(reader: Reader, queue: RegisteredQueue, jobs: Sequence[bytes], wanted: _Wanted) -> list[bytes]:
@@ -207,21 +207,33 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
 
 
 def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> list[bytes]:
-    """Remove those of these jobs that are still in that state, with that token; one transaction."""
+    """Remove those of these jobs that are still in that state, with that token.
+
+    One transaction, or several where the engine keeps them small: then a repeat removes what is left.
+    """
     wanted = int(State.DONE if state == "done" else State.DEAD)
 
-    def run(unit: UnitOfWork) -> list[bytes]:
+    def run(unit: UnitOfWork, jobs: list[bytes]) -> tuple[list[bytes], int]:
         queue = core.registry.find(unit.tx, name)
-        if queue is None:
-            return []
+        if queue is None or not jobs:
+            return [], len(jobs)
+        some = jobs[: unit.tx.at_most(len(jobs))]
         removed = []
-        for job, found in _states(unit.tx, queue, list(tokens)):
+        for job, found in _states(unit.tx, queue, some):
             if found.state == wanted and found.token == tokens[job]:
                 remove(unit, queue.number, job, found, Change.PURGED)
                 removed.append(job)
-        return removed
+        return removed, len(some)
 
-    return core.write(run, answer=_IDS)
+    gone: list[bytes] = []
+    left = list(tokens)
+    while True:
+        step = b"" if len(left) == len(tokens) else b"left %d" % len(left)
+        removed, looked_at = core.write(lambda unit, jobs=left: run(unit, jobs), answer=_DISCARDED, step=step)  # type: ignore[misc]
+        gone += removed
+        left = left[looked_at:]
+        if not left:
+            return gone
 
 
 # ── purge and cleanup ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +278,7 @@ def _retire_due(core: Core, limit: int, progress: Progress | None) -> int:
     removed = 0
     while removed < limit:
         count = core.write(
-            lambda unit, left=limit - removed: retire_due(unit, min(CHUNK, left)),  # type: ignore[misc]
+            lambda unit, left=limit - removed: retire_due(unit, unit.tx.at_most(min(CHUNK, left))),  # type: ignore[misc]
             answer=NUMBER,
             step=b"after %d" % removed,
         )
@@ -310,6 +322,7 @@ def _remove_chunk(
     unit: UnitOfWork, queue: RegisteredQueue, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
 ) -> tuple[int, bytes | None]:
     """(how many were removed, where to go on; None at the end of the range)"""
+    want = unit.tx.at_most(want)
     keys = unit.tx.keys(space, begin, end, want)
     jobs = [key[-16:] for key in keys if made_by_ms is None or created_ms(key[-16:]) <= made_by_ms]
     removed = 0

@@ -2,7 +2,8 @@
 
 A claim reads, in this order: the leases that have run out (and gives their jobs back, in a transaction of its own),
 then the ready rows of each priority up to now. What it meets on the way that should not be there (a row without its
-job, a job past its ttl) it clears; a damaged job it leaves where it is, and goes on.
+job, a job past its ttl) it clears; a damaged job it leaves where it is, and goes on. The end of a job that others wait
+for is a transaction of its own: it may change the turns that the claim has moved by then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,7 +30,9 @@ from tenure.queueing.selection import Selection, select
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
-from tenure.storage.keyspace import Due
+from tenure.storage.keyspace import Due, DueKey
+
+T = TypeVar("T")
 
 
 def claim(
@@ -165,10 +168,27 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
     lease = core.ids.one(now)
     step = FIRST
     while True:
-        outcome = core.write(partial(_claim, core, name, request, lease, names, step), now)
+        outcome = without_late_parents(core, partial(_claim, core, name, request, lease, names, step), now)
         if not isinstance(outcome, Step):
             return outcome
         step = outcome
+
+
+class LateParents(Exception):
+    """A claim met jobs past their ttl that others wait for. Nothing of it is written."""
+
+    def __init__(self, due: list[DueKey]) -> None:
+        super().__init__(due)
+        self.due = due
+
+
+def without_late_parents(core: Core, plan: Callable[[UnitOfWork], T], now_ms: int) -> T:
+    """Run a transaction of a claim; where it meets such jobs, they are removed first."""
+    while True:
+        try:
+            return core.write(plan, now_ms)
+        except LateParents as late:
+            core.write(partial(sweep.pass_ttl, rows=late.due), now_ms)
 
 
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
@@ -241,7 +261,7 @@ def take_over(core: Core, unit: UnitOfWork, step: Step) -> Step:
     if not unit.tx.reader.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
         return _NO_LEASES if step is FIRST else step._replace(leases=None)
     page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
-    return step._replace(jobs_only=page.counted["leases"] > 0, leases=page.last)
+    return step._replace(jobs_only=any(page.counted.values()), leases=page.last)
 
 
 _NO_LEASES = Step(leases=None)
@@ -252,6 +272,8 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
     tiers = core.priorities.of(tx, queue)
+    if request.limit > 1 and (fewer := tx.at_most(request.limit)) < request.limit:
+        request = msgspec.structs.replace(request, limit=fewer)
     if queue.grouped:
         by_turns = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
         if by_turns is not None:
@@ -274,8 +296,15 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
 
 
 def _granted(grant: Grant, found: Selection, step: Step) -> Leased | Step | None:
-    """Lease the jobs that were found. If there are none: where the claim goes on, or None. Raises Corrupt for damage alone."""
+    """Lease the jobs that were found. If there are none: where the claim goes on, or None.
+
+    Raises Corrupt for damage alone, and LateParents.
+    """
     unit, queue = grant.unit, grant.queue
+    if found.expired:
+        late = [(job, state.due_at_ms) for job, state in found.expired if state.flags & records.HAS_CHILDREN]
+        if late:
+            raise LateParents([DueKey(Due.TTL, due_ms, queue.number, job) for job, due_ms in late])
     for key in found.orphans:
         unit.tx.delete(keyspace.READY, key)
     for job, state in found.expired:

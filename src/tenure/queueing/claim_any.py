@@ -53,10 +53,16 @@ def _try(core: Core, request: ClaimRequest, among: AnyQueues) -> Leased | None:
     lease = core.ids.one(now)
     steps = _Steps()
     while True:
-        outcome = core.write(lambda unit, at=steps: _Round(core, unit, request, among, lease, at).run(), now)  # type: ignore[misc]
+        outcome = claim.without_late_parents(core, partial(_round, core, request, among, lease, steps), now)
         if not isinstance(outcome, _Steps):
             return outcome
         steps = outcome
+
+
+def _round(
+    core: Core, request: ClaimRequest, among: AnyQueues, lease: bytes, steps: _Steps, unit: UnitOfWork
+) -> Leased | _Steps | None:
+    return _Round(core, unit, request, among, lease, steps).run()
 
 
 class _Steps(NamedTuple):
@@ -135,7 +141,7 @@ class _Round:
         """Scopes of tenants that have a turn, in their order."""
         named = self._among.tenants
         if named is None:
-            for _, scope in turns.in_turn(self._unit.tx, keyspace.TENANT_TURNS):
+            for _, scope in turns.InTurn(self._unit.tx, keyspace.TENANT_TURNS):
                 yield scope
             return
         scopes = [keyspace.queue_turns(tenant) for tenant in named]
@@ -144,7 +150,7 @@ class _Round:
             yield scope
 
     def _queues(self, scope: bytes) -> Iterator[tuple[bytes, TurnRecord]]:
-        for _, number in turns.in_turn(self._unit.tx, scope):
+        for _, number in turns.InTurn(self._unit.tx, scope):
             record = turns.place(self._unit.tx, Sub(scope, number))
             if record is not None:
                 yield number, record

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import KeyConflict, QueueFull, TooLarge
+from tenure.errors import KeyConflict, QueueFull, TenureError, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, Change, State
@@ -57,8 +57,47 @@ class Keyed(NamedTuple):
 
 
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    if core.traits.cuts_batches and len(requests) > 1:
+        return _enqueue_in_pieces(core, name, requests)
     now, plan = planned(core, name, requests)
     return core.write(plan, now, answer=ENQUEUED)
+
+
+def _enqueue_in_pieces(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
+    """As `enqueue`, in as few transactions as the engine does it in. Jobs that wait for jobs stay together: one, then.
+
+    The first try is the whole batch: a key conflict, a full queue or a quota refuses all of it. An error of a later
+    transaction says how many jobs were enqueued before it.
+    """
+    done: list[Enqueued] = []
+    size = len(requests)
+    linked = any(request.flow is not None for request in requests)
+    while len(done) < len(requests):
+        left = requests[len(done) : len(done) + size]
+        now, whole = planned(core, name, left)
+        plans = {len(left): whole}
+
+        def plan(
+            unit: UnitOfWork,
+            left: Sequence[JobRequest] = left,
+            plans: dict[int, Plan] = plans,
+        ) -> list[Enqueued]:
+            most = len(left) if linked else unit.tx.at_most(len(left))
+            if most not in plans:  # drawn once: a try that runs again has the same ids
+                plans[most] = planned(core, name, left[:most])[1]
+            return plans[most](unit)
+
+        try:
+            added = core.write(plan, now, answer=ENQUEUED, step=b"from %d" % len(done) if done else b"")
+        except KeyConflict as conflict:
+            raise conflict.at(range(len(done), len(requests))) from None
+        except TenureError as error:
+            if done:
+                error.add_note(f"{len(done)} of {len(requests)} jobs were enqueued before this")
+            raise
+        size = len(added)
+        done += added
+    return done
 
 
 Plan = Callable[[UnitOfWork], list[Enqueued]]
@@ -75,7 +114,7 @@ def planned(
     `settled`: the jobs that the same transaction settles (`handover`), by what verb.
     """
     now = core.time.now_ms()
-    if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes:
+    if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes and not core.traits.cuts_batches:
         _check_size(requests, core.traits.atomic_bytes)
     alike = len(requests) > 1 and all_plain(requests)
     keyed: list[Keyed] = []

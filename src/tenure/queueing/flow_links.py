@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tenure.errors import InvalidArgument
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
-from tenure.model.request import FlowPart, JobRequest, unknown_parent
+from tenure.model.request import FlowPart, JobRequest, dead_parent, unknown_parent
 from tenure.queueing import locations
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -121,7 +121,7 @@ def _join(
     """Write the rows that join two jobs. Whether the parent, which is in this state, is still to end for the child."""
     dead = state == State.DEAD
     if dead and flow.on_parent_dead == "cancel":
-        raise InvalidArgument(f"parent {parent[1].hex()} is dead: replay it, or say on_parent_dead='run' or 'wait'")
+        raise dead_parent(parent[1])
     unit.tx.put(keyspace.PARENTS, keyspace.parent(*child, place, *parent), b"")
     link = keyspace.child(*parent, *child)
     if parent[1] in settled:

@@ -95,7 +95,7 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
         return b""
     try:
         raw = unit.tx.get(JOBS, keyspace.of_queue(queue, job))
-        return b"" if raw is None else records.decode_job(raw, job).group
+        return b"" if raw is None else records.job_group(raw, job)
     except Corrupt:
         return b""
 
@@ -173,6 +173,10 @@ class GroupChanges:
             raw = name.encode()
             self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
         self.read()
+
+    def know(self, queue: int, group: bytes, record: GroupRecord | None) -> None:
+        """The group's row was read by a claim: it need not be read again."""
+        self._read[queue, group] = _Group(record, {})
 
     @staticmethod
     def offer(change: GroupChange, tier: int, at_ms: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from struct import error as StructError
+from typing import TypeVar
 
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
 from tenure.model.event import Event, EventPage
@@ -22,6 +23,7 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.records import EventRecord, JournalRow
 
+T = TypeVar("T")
 KEPT_MS = JOURNAL_KEPT_MS
 _CONSUMER = b"consumer/"
 _STORE = b"store"
@@ -57,7 +59,7 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
     start = None if after is None else split_cursor(after)
     if consumer is not None:
         _register(core, consumer, start)
-    page = core.read(lambda reader: _page(core, reader, start, limit))
+    page = _read(core, lambda reader: _page(core, reader, start, limit))
     if page.events or not wait_ms:
         return page
     deadline = core.time.now_ms() + wait_ms
@@ -65,13 +67,20 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
     try:
         while True:
             waiter.signal.clear()
-            page = core.read(lambda reader: _page(core, reader, start, limit))
+            page = _read(core, lambda reader: _page(core, reader, start, limit))
             left = deadline - core.time.now_ms()
             if page.events or left <= 0:
                 return page
             core.clock.wait(waiter.signal, left / 1000, core.engine.traits.poll)
     finally:
         core.waiters.leave(waiter)
+
+
+def _read(core: Core, fn: Callable[[Reader], T]) -> T:
+    """Read what is durable. Claims, which do not wait for that, are made so first: who made one finds its events."""
+    if core.engine.group_commit is not None:
+        core.engine.group_commit.sync_unawaited()
+    return core.read(fn)
 
 
 def _page(core: Core, reader: Reader, start: tuple[int, int] | None, limit: int) -> EventPage:
@@ -130,12 +139,12 @@ def newest(core: Core, limit: int) -> EventPage:
                     break
         return EventPage([event for part in reversed(parts) for event in part], cursor(end, 0))
 
-    return core.read(run)
+    return _read(core, run)
 
 
 def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
     """Rows as they are stored, for readers that decode many at once."""
-    return core.read(lambda reader: _slice(core, reader, begin, end, max_bytes))
+    return _read(core, lambda reader: _slice(core, reader, begin, end, max_bytes))
 
 
 def _slice(core: Core, reader: Reader, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
@@ -303,7 +312,7 @@ def trim(core: Core) -> tuple[int, bool]:
         if found is None:
             return 0, False
         first, end = found
-        stop = min(end, first + _TRIM)
+        stop = min(end, first + unit.tx.at_most(_TRIM))
         unit.tx.delete_range(keyspace.JOURNAL, keyspace.commit(first), keyspace.commit(stop))
         return stop - first, stop < end
 

@@ -39,6 +39,8 @@ def delete_extras(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
         tx.delete_range(keyspace.PAYLOAD, *keyspace.payload_range(queue, job, 0, 0xFFFF))
     if flags & records.HAS_PARENTS:
         tx.delete_range(keyspace.PARENTS, *keyspace.job_range(queue, job))
+    if flags & records.HAS_STEPS:
+        tx.delete_range(keyspace.STEPS, *keyspace.job_range(queue, job))
 
 
 def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] | None:

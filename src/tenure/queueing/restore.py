@@ -8,6 +8,7 @@ with `restored`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tenure.errors import TooLarge
 from tenure.model.ids import NO_ID
@@ -32,14 +33,33 @@ from tenure.storage.records import PART_BYTES, Notes, StateRecord
 #: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
 _KEPT_MS = 86_400_000
 
-_RESTORED = Answer[Restored](Restored)
+_PIECE = Answer[tuple[Restored, int]](tuple[Restored, int])
 
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
     size = sum([JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
-    if size > core.engine.traits.atomic_bytes:
-        raise TooLarge("the batch", size, core.engine.traits.atomic_bytes)
-    return core.write(lambda unit: _restore(unit, unit.queue(name), images), answer=_RESTORED)
+    if size > core.traits.atomic_bytes and not core.traits.cuts_batches:
+        raise TooLarge("the batch", size, core.traits.atomic_bytes)
+    whole, left = Restored(added=[], there=[], refused={}), list(images)
+    while True:
+        some = partial(_restore_some, name, left)
+        done, at = core.write(some, answer=_PIECE, step=_step(images, left))
+        whole.added.extend(done.added)
+        whole.there.extend(done.there)
+        whole.refused.update(done.refused)
+        left = left[at:]
+        if not left:
+            return whole
+
+
+def _step(images: Sequence[JobImage], left: Sequence[JobImage]) -> bytes:
+    return b"" if len(left) == len(images) else b"left %d" % len(left)
+
+
+def _restore_some(name: QueueName, images: Sequence[JobImage], unit: UnitOfWork) -> tuple[Restored, int]:
+    """Restore the first of them, as many as one transaction takes on, and how many those were."""
+    most = unit.tx.at_most(len(images)) if images else 0
+    return _restore(unit, unit.queue(name), images[:most]), most
 
 
 def _restore(unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage]) -> Restored:

@@ -1,7 +1,7 @@
 """Settling: ack, nack, fail, release. A job is settled only by the holder of its live lease.
 
 The proof is job, lease and token together; the clock decides whether the lease lives, not the sweeper. Each job of a
-call is settled whole or not at all, and all that are, in one transaction.
+call is settled whole or not at all, and all that are, in one transaction (in several, where the engine keeps them small).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tenure.queueing.locations import forget_foreign
 from tenure.queueing.outcomes import NOTHING, OUTCOMES, Answer
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import delete_extras
+from tenure.queueing.step_rows import wait_for_signal
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
@@ -52,7 +53,21 @@ _ROLL_STEP = 0.6180339887498949
 
 def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
     # Jitter is drawn outside the transaction, which may run again.
-    return core.write(partial(_settle, core, name, items, random.random()), answer=OUTCOMES)
+    plan = _settle if len(items) == 1 else _settle_some
+    done = core.write(partial(plan, core, name, items, random.random()), answer=OUTCOMES)
+    while len(done) < len(items):
+        left, step = items[len(done) :], b"from %d" % len(done)
+        more = core.write(partial(_settle_some, core, name, left, random.random()), answer=OUTCOMES, step=step)
+        done = [*done, *more]
+    return done
+
+
+def _settle_some(
+    core: Core, name: QueueName, items: Sequence[Settle], roll: float, unit: UnitOfWork
+) -> list[TenureError | None]:
+    """Settle the first items, as many as one transaction takes on."""
+    most = unit.tx.at_most(len(items))
+    return _settle(core, name, items if most >= len(items) else items[:most], roll, unit)
 
 
 def _settle(
@@ -77,7 +92,7 @@ def _settle(
             else:
                 _remove_done(unit, queue, item.proof.job, state)
         elif item.verb == "release":
-            _release(unit, queue, item.proof.job, state, item.delay_ms)
+            _release(unit, queue, item, state)
         else:
             roll = (roll + _ROLL_STEP) % 1
             _failed(unit, queue, item, state, roll)
@@ -164,6 +179,14 @@ def _judge(
     return outcomes, held, leases
 
 
+def held_state(unit: UnitOfWork, queue: RegisteredQueue, proof: Proof) -> StateRecord:
+    """The state of a job that this proof holds. Raises LeaseLost, Corrupt."""
+    outcomes, held, _ = _judge(unit, queue, (Settle("ack", proof),))
+    if outcomes[0] is not None:
+        raise outcomes[0]
+    return held[0][1]
+
+
 def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> LeaseLost:
     # A settled job keeps the lease that settled it; one whose lease expired does not.
     if state.state != _LEASED and state.lease == lease != NO_ID and state.token == token:
@@ -224,12 +247,14 @@ def _keep_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: Stat
 # ── nack, fail, release ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _release(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord, delay_ms: int | None) -> None:
-    """Back at its place in the queue, or (a snooze) ready after a delay; the delivery does not count."""
+def _release(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, state: StateRecord) -> None:
+    """Back at its place in the queue, or (a snooze) ready after a delay or a signal; the delivery does not count."""
     state = state._replace(attempt=state.attempt - 1)
-    if delay_ms is not None:
-        state = state._replace(visible_at_ms=unit.now + delay_ms)
-    give_back(unit, queue, job, state, Change.RELEASED, state.lease)
+    if item.until_signal is not None:
+        state = wait_for_signal(unit, queue, item, state)
+    elif item.delay_ms is not None:
+        state = state._replace(visible_at_ms=unit.now + item.delay_ms)
+    give_back(unit, queue, item.proof.job, state, Change.RELEASED, state.lease)
 
 
 def _failed(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, state: StateRecord, roll: float) -> None:
@@ -350,10 +375,7 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
         queue = core.registry.find(tx, name)
         if queue is None:
             raise LeaseLost(proof.job.hex(), proof.token)
-        outcomes, held, _ = _judge(unit, queue, (Settle("ack", proof),))
-        if outcomes[0] is not None:
-            raise outcomes[0]
-        state = held[0][1]
+        state = held_state(unit, queue, proof)
         notes = read_notes(tx, queue.number, proof.job, state)
         flags = state.flags | write_notes(
             tx, queue.number, proof.job, Notes(notes.error, fraction, note, notes.result, notes.result_bytes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tenure import telemetry
@@ -100,7 +101,8 @@ def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> Page:
         return Page(*_forget_requests(unit))
     if kind is Due.LEASE:
         return expire(core, unit, after)
-    rows = _due(unit.tx, kind, unit.now, BATCH, after)
+    batch = unit.tx.at_most(BATCH)
+    rows = _due(unit.tx, kind, unit.now, batch, after)
     name, handle = _HANDLERS[kind]
     counted_rows = handled = unreadable = 0
     seen: set[tuple[int, bytes]] = set()
@@ -115,7 +117,7 @@ def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> Page:
             handled += 1
         except Corrupt:
             unreadable += 1
-    full = len(rows) == BATCH
+    full = len(rows) == batch
     last = keyspace.due(*rows[-1]) if full else None
     return Page({name: counted_rows}, handled > 0 and full, unreadable, last)
 
@@ -133,6 +135,8 @@ class _Expired(NamedTuple):
     damaged: int
     #: What its claim asked for, if it was made with an id.
     asked: bytes | None
+    #: It holds more jobs than one transaction takes on: `jobs` are the first of them, and the lease stays.
+    cut: bool
 
 
 def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH) -> Page:
@@ -143,14 +147,15 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH)
     # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
     rows = _due(unit.tx, Due.LEASE, unit.now - core.engine.traits.grace_ms, limit, after)
     last = keyspace.due(*rows[-1]) if len(rows) == limit else None
+    most = unit.tx.at_most(_JOBS)
     for number, row in enumerate(rows):
-        if jobs >= _JOBS:
+        if jobs >= most:
             last = keyspace.due(*rows[number - 1])
             break
         if not unit.tx.may_take_over(keyspace.of_queue(row.queue, row.reference)):
             continue  # by this host's clock it has run out, and by the cluster's versions it has not
         try:
-            found = _read_expired(core, unit, row)
+            found = _read_expired(core, unit, row, None if most == _JOBS else most - jobs)
         except Corrupt:
             unreadable += 1
             continue
@@ -159,6 +164,9 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH)
         else:
             expired.append(found)
             jobs += len(found.jobs)
+            if found.cut:
+                last = keyspace.due(*rows[number - 1]) if number else after
+                break
     for row in stale:
         unit.tx.delete(keyspace.DUE, keyspace.due(Due.LEASE, row.time_ms, row.queue, row.reference))
     for found in expired:
@@ -166,9 +174,9 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH)
         back += given
         dead += len(found.jobs) - given
         _log_expired(found)
-    ended = len(stale) + len(expired)
-    counted = {"leases": ended, "jobs_back": back, "jobs_dead": dead}
-    return Page(counted, ended > 0 and last is not None, unreadable, last)
+    changed = len(stale) + len(expired)
+    counted = {"leases": changed - sum([found.cut for found in expired]), "jobs_back": back, "jobs_dead": dead}
+    return Page(counted, changed > 0 and last is not None, unreadable, last)
 
 
 #: Jobs that one line of log names.
@@ -190,8 +198,11 @@ def _log_expired(found: _Expired) -> None:
         )
 
 
-def _read_expired(core: Core, unit: UnitOfWork, row: DueKey) -> _Expired | None:
-    """None: the row is left over. Raises Corrupt if the lease cannot be read, or holds nothing but damaged jobs."""
+def _read_expired(core: Core, unit: UnitOfWork, row: DueKey, most: int | None) -> _Expired | None:
+    """None: the row is left over. Raises Corrupt if the lease cannot be read, or holds nothing but damaged jobs.
+
+    `most`: of its jobs, no more than so many.
+    """
     tx, lease = unit.tx, row.reference
     queue = core.registry.by_number(tx, row.queue)
     record = None if queue is None else read_lease(tx, row.queue, lease)
@@ -201,7 +212,9 @@ def _read_expired(core: Core, unit: UnitOfWork, row: DueKey) -> _Expired | None:
     if damaged and not held:
         raise Corrupt(f"lease {lease.hex()} holds {damaged} damaged jobs")
     claim = tx.get(keyspace.CLAIMS, keyspace.of_queue(row.queue, record.claim)) if record.claim != NO_ID else None
-    return _Expired(row, queue, record, held, damaged, None if claim is None else records.decode_claim(claim).asked)
+    asked = None if claim is None else records.decode_claim(claim).asked
+    cut = most is not None and len(held) > most
+    return _Expired(row, queue, record, held[:most], damaged, asked, cut)
 
 
 def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
@@ -220,7 +233,7 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
             again = state._replace(visible_at_ms=verdict.retry_at_ms)
             give_back(unit, queue, job, again, Change.EXPIRED, NO_ID)
             back += 1
-    if found.damaged:
+    if found.damaged or found.cut:
         close_jobs(tx, row.queue, row.reference, record, len(found.jobs))
     else:
         end_lease(tx, row.queue, row.reference, record)
@@ -238,6 +251,11 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
 def retire_due(unit: UnitOfWork, limit: int) -> int:
     """Remove up to `limit` done jobs whose retention has passed: `cleanup`'s share of the sweep."""
     return sum([_retire(unit, row) for row in _due(unit.tx, Due.RETENTION, unit.now, limit)])
+
+
+def pass_ttl(unit: UnitOfWork, rows: Sequence[DueKey]) -> int:
+    """Remove jobs whose ttl has passed: a claim's share of the sweep."""
+    return sum([_past_ttl(unit, row) for row in rows])
 
 
 def _past_ttl(unit: UnitOfWork, row: DueKey) -> int:
@@ -300,11 +318,12 @@ def _forget_claim(unit: UnitOfWork, row: DueKey) -> int:
 
 def _forget_requests(unit: UnitOfWork) -> tuple[dict[str, int], bool]:
     """Outcomes whose time has passed: told whole by their due rows, so nothing is read of them."""
-    rows = _due(unit.tx, Due.REQUEST, unit.now, _REQUESTS)
+    most = unit.tx.at_most(_REQUESTS)
+    rows = _due(unit.tx, Due.REQUEST, unit.now, most)
     keys = [keyspace.request(row.reference, part) for row in rows for part in range(row.queue + 1)]
     unit.tx.delete_many(keyspace.REQUESTS, keys)
     unit.tx.delete_many(keyspace.DUE, [keyspace.due(*row) for row in rows])
-    return {"requests_forgotten": len(rows)}, len(rows) == _REQUESTS
+    return {"requests_forgotten": len(rows)}, len(rows) == most
 
 
 _HANDLERS = {

@@ -40,6 +40,8 @@ EXAMPLES: dict[str, Example] = {
     "extend": Example(body={"lease_ms": 30000}),
     "settle": Example(body={"items": [{"verb": "ack", "receipt": RECEIPT, "result": "b2s="}]}),
     "progress": Example(body={"receipt": RECEIPT, "fraction": 0.4, "note": "resizing"}),
+    "record_step": Example(body={"receipt": RECEIPT, "name": "charge", "value": "b2s="}),
+    "signal": Example(body={"name": "approval", "payload": "eWVz"}),
     "configure": Example(body={"max_attempts": 3, "lease": 60, "retention": 3600}),
     "replay": Example(body={"error": "Timeout", "spacing_ms": 100, "dry_run": True}),
     "purge": Example(body={"state": "dead"}),

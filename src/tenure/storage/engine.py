@@ -63,6 +63,8 @@ class Traits:
     atomic_bytes: int
     key_bytes: int
     value_bytes: int
+    #: Whether a larger batch is enqueued in several transactions, each of them whole. Without: it is refused.
+    cuts_batches: bool = False
     #: How often to look for other processes' commits, in seconds; None where this process sees every commit.
     poll: float | None = None
     #: Whether events have one order and one count for the whole store, or each queue its own.
@@ -71,8 +73,11 @@ class Traits:
     quotas: bool = True
     #: Whether a claim can be served by any queue, in turn.
     any_queue: bool = True
-    #: Whether jobs can wait for jobs, and a delivery can hand over to another queue. Without: `then` stays in one queue.
-    flows: bool = True
+    #: How far a flow reaches: the jobs that a job waits for, or hands over to, are in any queue of its tenant, in its own
+    #: queue, or in its own partition of that.
+    flows: Literal["tenant", "queue", "partition"] = "tenant"
+    #: Whether jobs have steps and signals.
+    steps: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 
@@ -144,6 +149,13 @@ class Snapshot(Reader, AbstractContextManager["Snapshot"], Protocol):
         """Where rows lie, as far as the engine knows without reading them. Extents may overlap and count deleted rows.
 
         Empty where the engine knows nothing.
+        """
+        return []
+
+    def boundaries(self, space: Space) -> list[bytes]:
+        """Keys at which the engine's own parts of a space begin, for callers that read parts side by side.
+
+        Empty where all of it is in one place.
         """
         return []
 

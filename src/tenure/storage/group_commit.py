@@ -89,6 +89,11 @@ class GroupCommit:
                     self._start(self._sync_unsynced)
         self._told = True  # last: interrupted before, the next caller tells the thread again
 
+    def sync_unawaited(self) -> None:
+        """Make commits durable now that nobody waits for, if there are any: for readers of what is durable."""
+        if self._told:
+            self.wait(self.applied_to)
+
     def sync_now(self) -> None:
         """Make all that was applied durable, at `os` too."""
         if self.grouped:
@@ -170,9 +175,12 @@ class GroupCommit:
 
     def _sync_unsynced(self) -> None:
         """At `disk`: sync what `sync_soon` was called for, once its interval is over."""
-        while self._unsynced.wait() and not self._stopping.wait(self._interval):
-            self._unsynced.clear()
-            self._told = False
+        while True:
+            self._unsynced.wait()
+            self._unsynced.clear()  # before `_stopping` is looked at, which `stop` sets first
+            if self._stopping.wait(self._interval):
+                return
+            self._told = False  # before it is asked how far to sync: whoever comes later wakes this thread again
             with suppress(TenureError):  # whoever waits for a commit is told; nobody waits for this one
                 self.wait(self.applied_to)
 

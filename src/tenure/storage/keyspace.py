@@ -33,6 +33,8 @@
     blocked      queue u32, job 16                               how many of its parents have not ended
     children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
     parents      queue u32, job 16, place u32, queue u32, parent 16   – : a job, and one that it waits for
+    steps        queue u32, job 16                               how many steps and signals it has, what it waits for
+                 queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
 
 `due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
 """
@@ -75,13 +77,14 @@ GROUPS: Space = 24
 BLOCKED: Space = 25
 CHILDREN: Space = 26
 PARENTS: Space = 27
+STEPS: Space = 28
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
     "segments", "segment_state", "segment_ready", "job_queues", "turns", "group_ready", "groups",
-    "blocked", "children", "parents",
+    "blocked", "children", "parents", "steps",
 )  # fmt: skip
 
 #: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
@@ -374,9 +377,31 @@ split_parent = _PARENT.unpack
 
 
 def job_range(queue: int, job: bytes) -> tuple[bytes, bytes]:
-    """The rows of one job in `children` or `parents`."""
+    """The rows of one job in `children`, `parents` or `steps`."""
     at = _QUEUE_ID.pack(queue, job)
     return at, at + b"\xff" * 25
+
+
+# ── steps and signals ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_STEP = Struct(">I16sB16s")
+
+
+class StepRow(IntEnum):
+    """Kinds of rows of `steps`, besides the first one of a job. Stored on disk: do not renumber."""
+
+    STEP = 1
+    SIGNAL = 2
+
+
+def step(queue: int, job: bytes, kind: StepRow, name: str) -> bytes:
+    """The row of a step or a signal. The row of the job itself, `of_queue(queue, job)`, comes before them."""
+    return _STEP.pack(queue, job, kind, digest(name.encode()))
+
+
+def step_kind(key: bytes) -> StepRow | None:
+    """What a row of `steps` is; None: the first of its job."""
+    return StepRow(key[20]) if len(key) == _STEP.size else None
 
 
 # ── turns: the tenants of the store, the queues of a tenant ──────────────────────────────────────────────────────────

@@ -112,6 +112,13 @@ class Transaction(Changes):
         """Whether as much time has passed as `hold` said, by the engine's measure. True where only clocks decide."""
         return True
 
+    def at_most(self, count: int) -> int:
+        """How many of `count` jobs or rows this transaction may take on. The caller leaves the rest to another transaction.
+
+        Fewer than `count` only on an engine that keeps transactions small, and has tried with more.
+        """
+        return count
+
     def next_append(self, space: Space) -> int:
         """The number the next `append` will get."""
         _only_journal(space)

@@ -21,6 +21,7 @@ from tenure.worker.context import CurrentJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.parent_results import payload_with_results
 from tenure.worker.periodic import Ticker
+from tenure.worker.steps import JobSteps, QueueSteps
 
 #: Long enough that no handler under test loses its lease.
 _LEASE = 86_400.0
@@ -134,12 +135,22 @@ class Bench:
             attempt=delivery.attempt, max_attempts=delivery.max_attempts, token=delivery.token,
             priority=delivery.priority, headers=delivery.headers, clock=self.clock,
             report=lambda fraction, note: queue.progress(delivery, fraction, note),
+            steps=JobSteps(delivery.id, QueueSteps(queue, delivery), self.app.types, self.clock),
         )  # fmt: skip
         caught: list[BaseException] = []
         payload = payload_with_results(queue, delivery, delivery.payload)
         outcome = execution.run(self.app, job, payload, caught.append)
         (answer,) = queue.settle_many(
-            [Settle(outcome.verb, delivery.proof, outcome.result, outcome.error, outcome.delay_ms)]
+            [
+                Settle(
+                    outcome.verb,
+                    delivery.proof,
+                    outcome.result,
+                    outcome.error,
+                    outcome.delay_ms,
+                    until_signal=outcome.until_signal,
+                )
+            ]
         )
         if answer is not None:
             raise answer

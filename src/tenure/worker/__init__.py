@@ -16,6 +16,7 @@ middleware.py   hooks around handlers                         periodic.py      c
 execution.py    one job, run to its outcome                   pools/           what runs a handler, and how it is ended
 flows.py        chain, group, Flow: steps as a graph          flow_handles.py  FlowHandle: result, status, cancel, retry
 parent_results.py  results of parents as arguments            type_fit.py      whether a result fits an argument
+steps.py        job.step, sleep and wait_for
 log.py          log lines that never fail                     child.py         the child process of a process pool
 metrics.py      Prometheus metrics per task                   health.py        GET /health and /metrics
 

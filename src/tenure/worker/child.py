@@ -15,11 +15,14 @@ import sys
 import threading
 import time
 
-from tenure.errors import InvalidArgument
+from tenure.errors import InvalidArgument, Unavailable
+from tenure.model.failure import unpacked
 from tenure.model.request import number
-from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup
+from tenure.model.step import Step
+from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup, StepsAnswer, StepsCall
 from tenure.worker.context import CurrentJob
 from tenure.worker.outcomes import error_text
+from tenure.worker.steps import JobSteps
 
 _PR_SET_PDEATHSIG = 1
 
@@ -50,18 +53,23 @@ def main() -> None:
     channel.send(Hello(os.getpid()))
     while (given := channel.receive()) is not None:
         assert isinstance(given, Assignment)
+        lock = threading.Lock()
+        steps = JobSteps(given.id, _ChannelSteps(channel, lock), app.types)
         job = CurrentJob(
             given.task, id=given.id, queue=given.queue, tenant=given.tenant, attempt=given.attempt,
             max_attempts=given.max_attempts, token=given.token, priority=given.priority, headers=given.headers,
-            deadline_ms=given.deadline_ms, report=_ProgressReport(channel), served=setup.served,
+            deadline_ms=given.deadline_ms, report=_ProgressReport(channel, lock), served=setup.served,
+            steps=steps,
         )  # fmt: skip
-        channel.send(Ended(execution.run(app, job, given.payload)))
+        outcome = execution.run(app, job, given.payload)
+        with lock:  # a thread that the handler left behind sends nothing in between
+            channel.send(Ended(outcome))
 
 
 class _ProgressReport:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, lock: threading.Lock) -> None:
         self._channel = channel
-        self._lock = threading.Lock()
+        self._lock = lock
 
     def __call__(self, fraction: float, note: str | None) -> None:
         # Not answered: if the lease is lost this process is ended, and an error would come too late.
@@ -69,6 +77,30 @@ class _ProgressReport:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._lock:
             self._channel.send(Progress(float(fraction), note))
+
+
+class _ChannelSteps:
+    """The steps of a job, which the worker reads and stores: this process has no store open."""
+
+    def __init__(self, channel: Channel, lock: threading.Lock) -> None:
+        self._channel = channel
+        self._lock = lock
+
+    def load(self) -> list[Step]:
+        return self._ask(StepsCall()).steps
+
+    def record(self, name: str, value: bytes) -> bytes:
+        return self._ask(StepsCall(name, value)).value
+
+    def _ask(self, call: StepsCall) -> StepsAnswer:
+        with self._lock:
+            self._channel.send(call)
+            answer = self._channel.receive()
+        if not isinstance(answer, StepsAnswer):
+            raise Unavailable("the worker does not answer: the job is no longer this process's")
+        if answer.failure is not None:
+            raise unpacked(answer.failure)
+        return answer
 
 
 def _die_with(parent: int) -> None:

@@ -1,7 +1,7 @@
 """The messages between a process pool and its children: MessagePack frames over a socket pair. Nothing is pickled.
 
-parent → child      Setup, then Assignment after Assignment
-child → parent      Hello, then for each: Progress any number of times, Ended once
+parent → child      Setup, then Assignment after Assignment; a StepsAnswer to each StepsCall
+child → parent      Hello, then for each: Progress and StepsCall any number of times, Ended once
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from tenure.model.failure import Failure
+from tenure.model.step import Step
 from tenure.worker.outcomes import Outcome
 
 _LENGTH = Struct(">I")
@@ -55,7 +57,22 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=5):
     outcome: Outcome
 
 
-Message = Setup | Hello | Assignment | Progress | Ended
+class StepsCall(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Asks for the job's steps, or (`name`) to store one."""
+
+    name: str | None = None
+    value: bytes = b""
+
+
+class StepsAnswer(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The steps, or the value that is stored, or why not."""
+
+    steps: list[Step] = []
+    value: bytes = b""
+    failure: Failure | None = None
+
+
+Message = Setup | Hello | Assignment | Progress | Ended | StepsCall | StepsAnswer
 _decoder = msgspec.msgpack.Decoder(Message)
 _encoder = msgspec.msgpack.Encoder()
 

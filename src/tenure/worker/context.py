@@ -7,20 +7,25 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
 
 from tenure.clock import Clock, SystemClock
 from tenure.errors import InvalidArgument
+from tenure.model.durations import Duration
+from tenure.worker.steps import AsyncSteps, JobSteps, NoSteps
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Report = Callable[[float, "str | None"], None]
 
 
 class CurrentJob:
-    """What a handler can read about its job, and `progress`, the one thing it can write."""
+    """What a handler can read about its job, its progress, and its steps."""
 
     __slots__ = (
         "_clock", "_deadline_ms", "_lost", "_report", "attempt", "headers", "id", "max_attempts", "priority", "queue",
-        "served", "task", "tenant", "token",
+        "served", "steps", "task", "tenant", "token",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +44,7 @@ class CurrentJob:
         clock: Clock | None = None,
         report: Report | None = None,
         served: tuple[str, ...] = (),
+        steps: JobSteps | None = None,
     ) -> None:
         self.task = task
         #: The job's id; empty where the task was called plainly, without a queue.
@@ -58,6 +64,24 @@ class CurrentJob:
         self._clock = clock
         self._report = report
         self._lost: threading.Event | None = None
+        self.steps = JobSteps(id, NoSteps()) if steps is None else steps
+
+    def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function once for this job, however often it is delivered: see `JobSteps.step`."""
+        return self.steps.step(name, function, *args, **kwargs)
+
+    def sleep(self, duration: Duration) -> None:
+        """Give the lease back and go on here when the time has passed: see `JobSteps.sleep`. No attempt is counted."""
+        self.steps.sleep(duration)
+
+    def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
+        """Give the lease back and go on here with the signal's payload: see `JobSteps.wait_for`. No attempt is counted."""
+        return self.steps.wait_for(signal, timeout, as_type)
+
+    @property
+    def aio(self) -> AsyncSteps:
+        """`step`, `sleep` and `wait_for`, awaited."""
+        return AsyncSteps(self.steps)
 
     @property
     def lost(self) -> bool:

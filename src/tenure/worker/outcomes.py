@@ -4,6 +4,7 @@ returned           ack, with the result
 Dead, dead_on      fail: dead at once
 Retry              nack, after the time it names
 Snooze             release, for the time it names: the delivery does not count
+Suspended          the same, or until a signal comes (`job.sleep`, `job.wait_for`)
 retry_on given, and the exception is none of them      fail
 anything else      nack: the task's backoff, else the queue's policy, until max_attempts
 """
@@ -20,6 +21,7 @@ import msgspec
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.job import MAX_ERROR_CHARS
 from tenure.model.retry import Backoff
+from tenure.worker.steps import Suspended
 
 ExceptionTypes = tuple[type[BaseException], ...]
 Verb = Literal["ack", "nack", "fail", "release"]
@@ -58,6 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     result: bytes | None = None
     error: str | None = None
     delay_ms: int | None = None
+    #: Of release: ready before the delay has passed, as soon as the job has this signal.
+    until_signal: str | None = None
 
 
 DONE = Outcome("ack")
@@ -80,6 +84,8 @@ class FailureRules(msgspec.Struct, frozen=True):
     def _decide(self, error: BaseException, attempt: int, roll: float | None) -> Outcome:
         if isinstance(error, Snooze):
             return Outcome("release", delay_ms=error.after_ms)
+        if isinstance(error, Suspended):
+            return Outcome("release", delay_ms=error.delay_ms, until_signal=error.until_signal)
         text = error_text(error)
         if isinstance(error, Retry):
             delay = error.after_ms

@@ -87,7 +87,14 @@ class Settler:
     def _answers(self, queue: Queue, items: Sequence[Item]) -> Sequence[Answer]:
         """Tried again while the store is out of reach, for as long as one of the leases may still hold."""
         settles = [
-            Settle(outcome.verb, job.delivery.proof, outcome.result, outcome.error, outcome.delay_ms)
+            Settle(
+                outcome.verb,
+                job.delivery.proof,
+                outcome.result,
+                outcome.error,
+                outcome.delay_ms,
+                until_signal=outcome.until_signal,
+            )
             for job, outcome in items
         ]
         pause = 0.05

@@ -221,7 +221,7 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
 def purge(core: Core, name: QueueName, state: str, progress: Progress | None = None) -> int:
     """Remove every job that was in this state when the purge began."""
     queue = core.shards.find(name)
-    if queue is None or state == "blocked":  # without `traits.flows` no job is
+    if queue is None:
         return 0
     # The last of several partitions is reached later, and may have new jobs by then: all go by one beginning.
     began = -1 if len(queue.shards) == 1 else int(core.decide_once(lambda: b"%d" % core.now_ms()))
@@ -309,7 +309,7 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
     if queue is None or core.decide_once(lambda: b"1" if there else b"0") == b"0":
         return False
     _refuse_held(core, queue, force)
-    for state in ("done", "ready", "scheduled", "dead") if force else ("done",):
+    for state in ("done", "blocked", "ready", "scheduled", "dead") if force else ("done",):
         purge(core, name, state)
     for shard in queue.shards:
         deleted, leased, waiting, dead, done = core.call_once(shard.base, "delete_queue")
@@ -321,8 +321,11 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
 def _refuse_held(core: Core, queue: RegisteredQueue, force: bool) -> None:
     info = queries.queue_info(core, queue)
     counts = None if info is None else info.counts
-    if counts is not None and (counts.leased or ((counts.waiting or counts.dead) and not force)):
-        raise QueueNotEmpty(str(queue.name), counts.leased, counts.waiting, counts.dead)
+    if counts is None:
+        return
+    waiting = counts.waiting + counts.blocked
+    if counts.leased or ((waiting or counts.dead) and not force):
+        raise QueueNotEmpty(str(queue.name), counts.leased, waiting, counts.dead)
 
 
 def replace_queues(core: Core, tenant: str, policies: Mapping[str, Policy]) -> None:

@@ -19,6 +19,7 @@ from tenure.contract.backend import (
     QueueInfos,
     QuotaInfos,
     SnapshotInfos,
+    Steps,
     Topic,
     Watch,
 )
@@ -34,6 +35,7 @@ from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
+from tenure.model.step import unsupported
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.queueing.watches import WatchThread
 from tenure.storage.engine import Traits
@@ -123,6 +125,15 @@ class RedisBackend(NetworkServing):
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         consume.progress(self._core, name, proof, fraction, note)
 
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        raise unsupported()
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        raise unsupported()
+
+    def steps(self, name: QueueName, job: bytes) -> Steps:
+        return []  # without `traits.steps` no job has any
+
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return queries.get(self._core, name, job)
 
@@ -145,7 +156,7 @@ class RedisBackend(NetworkServing):
         return journal.timeline(self._core, name, job)
 
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
-        return []  # without `traits.flows` no job has any
+        return queries.parents(self._core, name, job, begin, limit)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)

@@ -31,10 +31,11 @@ from tenure.model.report import Finding, Report
 
 #: More than this is cut off.
 MOST = 1000
-_INDEXES = (*(f"t{tier}" for tier in range(2 * PRIORITIES)), "done", "dead", "ttl", "retention")
+_INDEXES = (*(f"t{tier}" for tier in range(2 * PRIORITIES)), "done", "dead", "blocked", "ttl", "retention")
+_LINKS = ("waits", "parents", "children")
 _NUMBERS = (
     "there", "commit", "events", "waiting", "leased", "done", "dead", "enqueued", "removed", "is_waiting", "is_leased",
-    "is_done", "is_dead", "all", "jobs", "leases", "lease_rows", "held", "notes", "first",
+    "is_done", "is_dead", "all", "jobs", "leases", "lease_rows", "held", "notes", "first", "links",
 )  # fmt: skip
 _RULES = {
     "index": ("index", "its index row is missing or at another time"),
@@ -44,6 +45,8 @@ _RULES = {
     "body": ("damaged", "its payload is missing"),
     "group": ("group", "its group's row is missing, at another time, or of another group"),
     "aside": ("damaged", "it could not be read, and was set aside"),
+    "waits": ("index", "the number of parents that it waits for is wrong"),
+    "flags": ("index", "its state does not say what it waits for, or what waits for it"),
 }
 _LEASES = {
     "damaged": ("damaged", "its row is damaged or missing"),
@@ -232,8 +235,9 @@ def _of_damaged_state(survey: _Survey, job: bytes, body: bytes) -> tuple[str, by
         return ("remove", job, b"")
     ref, event, time_ms = told
     ended = event.state in lifecycle.TERMINAL
+    kept = ended or event.state == lifecycle.State.BLOCKED
     state = State(
-        1, event.state if ended else int(lifecycle.State.WAITING), event.priority, event.reason,
+        1, event.state if kept else int(lifecycle.State.WAITING), event.priority, event.reason,
         (HAS_KEY if stored.key else 0) | (HAS_GROUP if stored.group else 0), event.attempt, event.max_attempts, 0, event.token, created_ms(job), time_ms,
         time_ms if ended else 0, 0, ref, NO_ID,
     )  # fmt: skip
@@ -241,7 +245,11 @@ def _of_damaged_state(survey: _Survey, job: bytes, body: bytes) -> tuple[str, by
 
 
 def _indexes(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:
-    names = [*_INDEXES, "jobs"] if numbers["jobs"] != numbers["all"] else _INDEXES
+    names = (
+        *_INDEXES,
+        *(("jobs",) if numbers["jobs"] != numbers["all"] else ()),
+        *(_LINKS if numbers["links"] else ()),
+    )
     for name in names:
         for page in _pages(core, survey.shard, "check_index", name):
             for job in page:

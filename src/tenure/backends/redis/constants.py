@@ -1,6 +1,6 @@
 """What Python and Lua both know, written once: this module makes the Lua library's first lines from Python's values.
 
-    STATE CHANGE REASON VERDICT OUTCOME BACKOFF JITTER   tables of names, from the enums and lists of Python
+    STATE CHANGE REASON VERDICT OUTCOME BACKOFF JITTER ON_PARENT_DEAD   tables of names, from the enums and lists of Python
     GONE WAITING LEASED DONE DEAD, HAS_KEY …             the same as locals, where speed counts
     LIMIT                                                times in milliseconds, sizes of batches
     FORMAT BYTES                                         layouts of records and their sizes, from Python's `struct`
@@ -21,11 +21,12 @@ from tenure.backends.redis.records import FLAGS, ID_WEIGHTS, LEASE_WEIGHT, SEAL_
 from tenure.model.durations import MAX_MS
 from tenure.model.job import PRIORITIES
 from tenure.model.lifecycle import Change, Reason, State
+from tenure.queueing.flows import KEPT_FOR_CHILDREN_MS
 from tenure.queueing.journal import KEPT_MS
 from tenure.queueing.leases import CLAIM_MEMORY_MS
 from tenure.queueing.outcomes import REQUEST_MEMORY_MS
 from tenure.queueing.sweep import BATCH
-from tenure.storage.records import EVENTS_A_ROW
+from tenure.storage.records import EVENTS_A_ROW, ON_PARENT_DEAD
 
 #: Verdicts on a delivery, as a request carries them.
 VERDICTS = {"ack": 0, "nack": 1, "fail": 2, "release": 3}
@@ -55,6 +56,7 @@ LIMITS = {
     "REQUEST_MEMORY_MS": REQUEST_MEMORY_MS,
     "LOOK_AGAIN_MS": 3_600_000,
     "JOURNAL_KEPT_MS": KEPT_MS,
+    "KEPT_FOR_CHILDREN_MS": KEPT_FOR_CHILDREN_MS,
     "MAX_MS": MAX_MS,
     "PRIORITIES": PRIORITIES,
     "TOP_PRIORITY": PRIORITIES - 1,
@@ -86,7 +88,8 @@ def _layouts() -> dict[str, tuple[str, int]]:
         "LEASE": records.LEASE, "RULES": records.RULES, "BODY": records.BODY, "WISH": records.WISH,
         "KEYED": records.KEYED, "SETTLE": records.SETTLE, "DELIVERY": records.DELIVERY, "WOKEN": records.WOKEN,
         "DISCARD": records.DISCARD, "TIME": records.TIME, "PLACE": records.PLACE, "THERE": records.THERE,
-        "CONFLICT": records.CONFLICT, "GROUP_RULES": records.GROUP_RULES,
+        "CONFLICT": records.CONFLICT, "GROUP_RULES": records.GROUP_RULES, "LINKS": records.LINKS,
+        "PARENT_HERE": records.PARENT_HERE, "WAITS": records.WAITS,
         "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
         "STATE": Struct(records.STATE.format + "I"), "STATE_HEAD": records.STATE_HEAD,
         "STATE_TAIL": Struct(f">{records.STATE_HEAD.size}sQ16sI"),
@@ -134,6 +137,7 @@ def preamble() -> str:
         _table("OUTCOME", {name.upper(): letter for name, letter in OUTCOMES.items()}),
         _table("BACKOFF", _numbered(records.KINDS)),
         _table("JITTER", _numbered(records.JITTERS)),
+        _table("ON_PARENT_DEAD", _numbered(ON_PARENT_DEAD)),
         _table("LIMIT", LIMITS),
         _table("FORMAT", {name: text for name, (text, _) in layouts.items()}),
         _table("BYTES", {name: size for name, (_, size) in layouts.items()}),

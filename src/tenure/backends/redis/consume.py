@@ -15,6 +15,7 @@ from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, LeaseLost, TenureError
 from tenure.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
+from tenure.model.step import unsupported
 from tenure.storage.keyspace import digest
 
 #: Results of one call that a full server still takes, in bytes; settling itself frees memory.
@@ -188,6 +189,8 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
     queue = core.shards.find(name)
     if queue is None:
         return [_outcome(ord(OUTCOMES["gone"]), item.proof) for item in items]
+    if any(item.until_signal is not None for item in items):
+        raise unsupported()
     if any(item.then for item in items):
         return _settle_and_hand_over(core, name, queue, items)
     if len(queue.shards) == 1:

@@ -76,7 +76,8 @@ def open_redis(
         journal="queue",
         quotas=False,
         any_queue=False,
-        flows=False,
+        flows="queue" if chosen.partitions == 1 else "partition",
+        steps=False,
         grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from tenure.backends.redis import flow_links
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import shard_of_group
 from tenure.backends.redis.packer import Arg
@@ -23,7 +24,7 @@ from tenure.backends.redis.records import (
     encode_rules,
     plain_body,
 )
-from tenure.backends.redis.shards import RegisteredQueue, Shard
+from tenure.backends.redis.shards import Packed, RegisteredQueue, Shard
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull, TenureError, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import Enqueued
@@ -50,21 +51,7 @@ LARGE = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
 _PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
-NO_FLOWS = (
-    "on Redis and Valkey jobs do not wait for jobs (traits.flows): after=, name= and queue= need a store whose queues "
-    "share transactions (rocksdb:, lmdb:, or a server in front of one); ack(then=…) hands over within one queue"
-)
 _decode_refusals = msgspec.msgpack.Decoder(list[Refusal]).decode
-
-
-class _Packed(NamedTuple):
-    """Jobs of one call that go to one shard."""
-
-    shard: Shard
-    indexes: list[int] | range
-    wishes: list[bytes]
-    keyed: list[bytes]
-    bodies: list[bytes]
 
 
 def created_text(name: QueueName) -> bytes:
@@ -74,12 +61,16 @@ def created_text(name: QueueName) -> bytes:
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
     queue = core.shards.find_or_register(name)
     size = _JOB_OVERHEAD * len(requests)
+    in_flow = False
     for request in requests:
         size += len(request[0])
-        if request.flow is not None:
-            raise InvalidArgument(NO_FLOWS)
+        in_flow = in_flow or request.flow is not None
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
+    if in_flow:
+        links, shard = flow_links.packed(name, queue, requests)
+        parts = pack(core, queue, requests, None if shard is None else shard.partition)
+        return _send(core, name, requests, flow_links.only_part(name, parts), links)
     known = _known_before(core, queue, requests) if core.filters.keys is not None else {}
     if known:
         rest = [request for index, request in enumerate(requests) if index not in known]
@@ -124,13 +115,13 @@ def _known_before(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequ
     return known
 
 
-def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chunk: int | None = None) -> list[_Packed]:
+def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chunk: int | None = None) -> list[Packed]:
     wall = core.clock.wall_ms()
     # A chunk that is published again must meet its marker: it always goes to the same partition.
     anywhere = core.choose_shard(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
-        return [_Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
-    packed: dict[int, _Packed] = {}
+        return [Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
+    packed: dict[int, Packed] = {}
     for index, request in enumerate(requests):
         payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict, _, group = request
         if at_ms is not None:
@@ -146,7 +137,7 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
         part = packed.get(shard.partition)
         if part is None:
             places: list[int] = []
-            part = packed[shard.partition] = _Packed(shard, places, [], [], [])
+            part = packed[shard.partition] = Packed(shard, places, [], [], [])
         if raw_key:
             part.keyed.append(KEYED.pack(len(part.indexes), key_digest, digest(payload), on_conflict == "keep"))
         assert isinstance(part.indexes, list)
@@ -158,7 +149,7 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
     return list(packed.values())
 
 
-def arguments(name: QueueName, part: _Packed) -> list[Arg]:
+def arguments(name: QueueName, part: Packed) -> list[Arg]:
     wishes = part.wishes[0] if len(set(part.wishes)) == 1 else b"".join(part.wishes)
     return [
         created_text(name), FIRST_RULES, os.urandom(4), part.shard.partition, len(part.indexes), wishes,
@@ -166,9 +157,11 @@ def arguments(name: QueueName, part: _Packed) -> list[Arg]:
     ]  # fmt: skip
 
 
-def refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, reply: list[Any]) -> TenureError:
+def refusal(name: QueueName, requests: Sequence[JobRequest], part: Packed, reply: list[Any]) -> TenureError:
     if reply[1] == b"full":
         return QueueFull(str(name), int(reply[2]), int(reply[3]))
+    if reply[1] in (b"parent", b"dead"):
+        return flow_links.refusal(reply)
     conflicts = []
     for index, job, other in CONFLICT.iter_unpack(reply[2]):
         existing = f"{part.indexes[other]} of this call" if job == NO_ID else job.hex()
@@ -177,8 +170,14 @@ def refusal(name: QueueName, requests: Sequence[JobRequest], part: _Packed, repl
     return KeyConflict(first, str(requests[first].key), existing, conflicts)
 
 
-def _send(core: Core, name: QueueName, requests: Sequence[JobRequest], part: _Packed) -> list[Enqueued]:
-    reply = core.call_once(part.shard.base, "enqueue", *arguments(name, part))
+def _send(
+    core: Core, name: QueueName, requests: Sequence[JobRequest], part: Packed, links: bytes | None = None
+) -> list[Enqueued]:
+    args = arguments(name, part)
+    if links is None:
+        reply = core.call_once(part.shard.base, "enqueue", *args)
+    else:
+        reply = core.call_once(part.shard.base, "enqueue_flow", *args, links)
     if reply[0] == b"E":
         raise refusal(name, requests, part, reply)
     prefix, there = reply
@@ -255,14 +254,14 @@ def _with_refusals(
     wanted: Sequence[JobRequest],
     refused: Sequence[Refusal],
     chunk: int,
-) -> list[tuple[_Packed, list[Refusal]]]:
+) -> list[tuple[Packed, list[Refusal]]]:
     """The chunk's jobs by partition, each with the refusals of that partition, which its marker records."""
     queue = core.shards.find_or_register(name)
     packed = {part.shard.partition: part for part in pack(core, queue, wanted, chunk)} if wanted else {}
     left_out: dict[int, list[Refusal]] = {}
     for refusal in refused:
         shard = queue.shard_of(digest(str(requests[refusal.index].key).encode()))
-        packed.setdefault(shard.partition, _Packed(shard, [], [], [], []))
+        packed.setdefault(shard.partition, Packed(shard, [], [], [], []))
         left_out.setdefault(shard.partition, []).append(refusal)
     return [(part, left_out.get(partition, [])) for partition, part in packed.items()]
 

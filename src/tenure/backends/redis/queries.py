@@ -11,6 +11,7 @@ from tenure.backends.redis import journal
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import (
     PLACE,
+    State,
     decode_body,
     decode_lease,
     decode_policy,
@@ -21,11 +22,12 @@ from tenure.backends.redis.records import (
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
 from tenure.model import lifecycle
-from tenure.model.job import Counts, Job, Page, QueueInfo, ended_as
+from tenure.model.job import Counts, Job, Page, ParentResult, QueueInfo, ended_as
 from tenure.model.lifecycle import Reason, shown
 from tenure.model.names import QueueName
 from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.queueing.queries import ANSWER_BYTES
 from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
 
@@ -86,7 +88,7 @@ def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | 
         id=job.hex(),
         tenant=shard.name.tenant,
         queue=shard.name.queue,
-        state=shown(lifecycle.State(state.state), state.visible_at_ms, now_ms),
+        state=_shown(state, now_ms),
         payload=payload,
         headers=headers,
         key=key,
@@ -147,13 +149,35 @@ def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
     return ended_as(last, state, ended)
 
 
+def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> list[ParentResult]:
+    """What became of the jobs that it waits for, from a place on; about `ANSWER_BYTES` at most."""
+    queue = core.shards.find(name)
+    if queue is None:
+        return []
+    now, *fields = core.commands.call(queue.shard_of(job).base, "parents", job, begin, limit, ANSWER_BYTES)
+    return [
+        ParentResult(
+            id=parent.hex(),
+            queue=name.queue,
+            state=_shown(decode_state(raw, parent), now) if raw else "gone",
+            error=None if error is None else error.decode("utf-8", "replace"),
+            result=decode_result(result, parent),
+        )
+        for parent, raw, error, result in zip(*[iter(fields)] * 4, strict=True)
+    ]
+
+
+def _shown(state: State, now_ms: int) -> str:
+    return shown(lifecycle.State(state.state), state.visible_at_ms, now_ms)
+
+
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
     after = None if cursor is None else _split_cursor(cursor, name, state)
     queue = core.shards.find(name)
-    if queue is None or state == "blocked":  # without `traits.flows` no job is
+    if queue is None:
         return Page([], None)
     jobs: list[Job] = []
     partition, place = (0, b"") if after is None else after
@@ -309,5 +333,6 @@ def queue_info(core: Core, queue: RegisteredQueue) -> QueueInfo | None:
             dead=dead,
             enqueued=enqueued,
             removed=removed,
+            blocked=sum(row[9] for row in there),
         ),
     )

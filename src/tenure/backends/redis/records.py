@@ -22,7 +22,9 @@ from tenure.storage.checksum import crc32
 from tenure.storage.records import decode_headers
 
 #: What else there is of a job, as bits of its state. Stored: do not renumber.
-FLAGS = {"HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8, "HAS_GROUP": 16}
+FLAGS = {
+    "HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8, "HAS_GROUP": 16, "HAS_CHILDREN": 32, "HAS_PARENTS": 64,
+}  # fmt: skip
 HAS_KEY, HAS_GROUP = FLAGS["HAS_KEY"], FLAGS["HAS_GROUP"]
 
 WISH = Struct(">BBIQQ")  # priority, flags, max_attempts (0: the policy's), delay, ttl (0: none)
@@ -35,6 +37,11 @@ PLACE = Struct(">Q16s")  # when a job becomes ready, and its id: where a list of
 CONFLICT = Struct(">I16sI")  # a job's index, the job that holds its key, or (no id) an index of this call
 THERE = Struct(">I16s")  # index of a job in its call, the job that was there before
 DISCARD = Struct(">16sQ")  # job, the token it must still have
+LINKS = Struct(
+    ">IBI"
+)  # index of a job in its call, what a dead parent means, how many parents; 16 bytes for each follow
+PARENT_HERE = Struct(">12sI")  # a parent that is a job of the same call: zeros, its index
+WAITS = Struct(">IB")  # parents that have not ended, what a dead one means
 #: Digits of a SHA-1 that seal a record.
 SEAL_BYTES = 8
 

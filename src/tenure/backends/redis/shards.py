@@ -33,6 +33,16 @@ class RegisteredQueue(NamedTuple):
         return self.shards[job[15] % len(self.shards)]
 
 
+class Packed(NamedTuple):
+    """Jobs of one call that go to one shard, as its verbs take them."""
+
+    shard: Shard
+    indexes: list[int] | range
+    wishes: list[bytes]
+    keyed: list[bytes]
+    bodies: list[bytes]
+
+
 class Shards:
     def __init__(self, commands: Commands, prefix: str, partitions: int) -> None:
         self._commands = commands

@@ -11,7 +11,7 @@ from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
-from tenure.contract.backend import Backend, Events, Parents, Progress, QueueInfos, QuotaInfos, Topic, Watch
+from tenure.contract.backend import Backend, Events, Parents, Progress, QueueInfos, QuotaInfos, Steps, Topic, Watch
 from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
@@ -177,6 +177,17 @@ class RemoteBackend(NetworkServing, BulkVerbs):
 
     def progress(self, name: QueueName, proof: Proof, fraction: float, note: str | None) -> None:
         self._of_queue("progress", name, "/progress", m.ProgressBody(receipt(*proof), fraction, note), m.Done)
+
+    def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
+        return self._of_queue(
+            "record_step", name, "/steps", m.StepBody(receipt(*proof), step, value), m.StepValue
+        ).value
+
+    def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
+        return self._of_queue("signal", name, f"/jobs/{job.hex()}/signal", m.SignalBody(signal, payload), m.Given).given
+
+    def steps(self, name: QueueName, job: bytes) -> Steps:
+        return self._of_queue("steps", name, f"/jobs/{job.hex()}/steps", None, m.StepList).steps
 
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

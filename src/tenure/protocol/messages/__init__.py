@@ -65,6 +65,7 @@ from tenure.protocol.messages.jobs import (
     Columns as Columns,
     DeliveryBody as DeliveryBody,
     ExtendBody as ExtendBody,
+    Given as Given,
     JobBody as JobBody,
     Jobs as Jobs,
     ProgressBody as ProgressBody,
@@ -72,6 +73,10 @@ from tenure.protocol.messages.jobs import (
     SettleBody as SettleBody,
     SettleItem as SettleItem,
     SettleReply as SettleReply,
+    SignalBody as SignalBody,
+    StepBody as StepBody,
+    StepList as StepList,
+    StepValue as StepValue,
     job_bodies as job_bodies,
     job_requests as job_requests,
 )

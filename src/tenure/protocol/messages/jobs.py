@@ -38,6 +38,7 @@ from tenure.model.request import (
 )
 from tenure.model.request import job_requests as plain_or_checked
 from tenure.model.retry import MAX_ATTEMPTS
+from tenure.model.step import Step, checked_signal_name
 from tenure.protocol.messages.base import DurationMs, PositiveMs, Problem, Request, TimeMs, checked_text
 
 Token = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -337,6 +338,8 @@ class SettleItem(Request, gc=False):
     delay_ms: DurationMs | None = None
     #: With ack: jobs that are enqueued in the same transaction.
     then: Annotated[list[JobBody | bytes], Meta(max_length=MAX_THEN)] | None = None
+    #: With release and a delay: ready before it, as soon as the job has this signal.
+    until_signal: str | None = None
 
     def checked(self) -> Settle:
         if self.result is not None and self.verb != "ack":
@@ -345,6 +348,10 @@ class SettleItem(Request, gc=False):
             raise InvalidArgument("a delay goes with nack and release only")
         if self.then is not None and self.verb != "ack":
             raise InvalidArgument("then goes with ack only")
+        if self.until_signal is not None:
+            if self.verb != "release" or self.delay_ms is None:
+                raise InvalidArgument("until_signal goes with release and a delay only")
+            checked_signal_name(self.until_signal)
         if self.error is not None:
             if self.verb not in ("nack", "fail"):
                 raise InvalidArgument("an error goes with nack and fail only")
@@ -352,7 +359,9 @@ class SettleItem(Request, gc=False):
         if self.result is not None:
             checked_bytes("result", self.result)
         then = tuple(job_requests(self.then)) if self.then else None
-        return Settle(self.verb, proof_of(self.receipt), self.result, self.error, self.delay_ms, then)
+        return Settle(
+            self.verb, proof_of(self.receipt), self.result, self.error, self.delay_ms, then, self.until_signal
+        )
 
 
 class SettleAlike(Request):
@@ -368,6 +377,9 @@ class SettleAlike(Request):
         if len(self.jobs) != 16 * len(self.tokens):
             raise InvalidArgument("alike: an id of 16 bytes and a token for each job")
         return AlikeSettles(self.verb, job_id_bytes(self.lease), _cut(self.jobs), self.tokens)
+
+
+_NOTHING_SAID = (None,) * 5
 
 
 class SettleBody(Request):
@@ -386,7 +398,7 @@ class SettleBody(Request):
         proofs = proofs_of([item.receipt for item in items])
         return [
             Settle(item.verb, proof)
-            if item.result is None and item.error is None and item.delay_ms is None and item.then is None
+            if (item.result, item.error, item.delay_ms, item.then, item.until_signal) == _NOTHING_SAID
             else item.checked()
             for item, proof in zip(items, proofs, strict=True)
         ]
@@ -398,11 +410,11 @@ class SettleBody(Request):
             return cls(None, SettleAlike(same.verb, same.lease.hex(), b"".join(same.jobs), same.tokens))  # type: ignore[arg-type]
         made = []
         held = text = None
-        for verb, (job, lease, token), result, error, delay_ms, then in map(astuple, items):
+        for verb, (job, lease, token), result, error, delay_ms, then, until in map(astuple, items):
             if lease is not held:
                 held, text = lease, lease.hex()
             jobs = None if then is None else job_bodies(then)
-            made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms, jobs))
+            made.append(SettleItem(verb, f"{job.hex()}.{text}.{token:x}", result, error, delay_ms, jobs, until))
         return cls(made)
 
 
@@ -420,3 +432,32 @@ class ProgressBody(Request):
     receipt: str
     fraction: Annotated[float, Meta(ge=0, le=1)]
     note: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
+
+
+class StepBody(Request):
+    """A step of a delivery's job, to be stored once."""
+
+    receipt: str
+    name: str
+    value: bytes = b""
+
+
+class StepValue(Struct, frozen=True):
+    """What is stored under the step's name: the value sent, or the one that was there before."""
+
+    value: bytes
+
+
+class SignalBody(Request):
+    name: str
+    payload: bytes = b""
+
+
+class Given(Struct, frozen=True):
+    """False: the job had a signal of that name."""
+
+    given: bool
+
+
+class StepList(Struct, frozen=True):
+    steps: list[Step]

@@ -12,6 +12,7 @@
 10. A queue that has waiting jobs has a place among those that take turns.                        `turns`
 12. A group that has jobs has its row, its counts, and a turn for each priority of them.          `groups`
 13. A blocked job waits for as many jobs as it says; rows that join two jobs belong to both.      `flows`
+14. Steps and signals belong to a job that knows of them, can be read, and are counted right.     `steps`
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tenure.queueing.checking import (
     requests,
     segments,
     settings_rows,
+    steps,
     strays,
     turns,
 )
@@ -82,6 +84,7 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
         requests.check(survey)
         strays.check(survey)
         flows.check(survey)
+        steps.check(survey)
         counters.check(survey)
         quota_usage.check(survey)
         limits.check(survey, core.time.now_ms())

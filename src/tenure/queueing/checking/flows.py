@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
-from tenure.queueing.checking.rebuild import LastEvents, read_state
+from tenure.queueing.checking.rebuild import LastEvents, link_flags, read_state
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.queueing.core import Core
 from tenure.queueing.flows import open_parents, unblock
@@ -81,15 +81,7 @@ def note_links(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -
     state = read_state(unit.tx, fault.queue, fault.job)
     if state is None:
         return "nothing to do any more: the job is gone"
-    flags = state.flags | link_flags(unit, fault.queue, fault.job)
+    flags = state.flags | link_flags(unit.tx, fault.queue, fault.job)
     at = keyspace.of_queue(fault.queue, fault.job)
     unit.tx.put(keyspace.STATE, at, records.encode_state(state._replace(flags=flags)))
-    return "its state says again that it is joined with other jobs"
-
-
-def link_flags(unit: UnitOfWork, queue: int, job: bytes) -> int:
-    """The flags of a state that its rows in `children` and `parents` ask for."""
-    begin, end = keyspace.job_range(queue, job)
-    return (records.HAS_CHILDREN if unit.tx.keys(keyspace.CHILDREN, begin, end, 1) else 0) | (
-        records.HAS_PARENTS if unit.tx.keys(keyspace.PARENTS, begin, end, 1) else 0
-    )
+    return "its state says again what rows it has besides"

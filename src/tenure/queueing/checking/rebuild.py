@@ -47,6 +47,20 @@ def read_state(reader: Reader, queue: int, job: bytes) -> StateRecord | None:
         return None
 
 
+#: Spaces in which a job may have rows, and the flag of its state that says so.
+_LINKS = (
+    (keyspace.CHILDREN, records.HAS_CHILDREN),
+    (keyspace.PARENTS, records.HAS_PARENTS),
+    (keyspace.STEPS, records.HAS_STEPS),
+)
+
+
+def link_flags(reader: Reader, queue: int, job: bytes) -> int:
+    """The flags of a state that its rows in `children`, `parents` and `steps` ask for."""
+    begin, end = keyspace.job_range(queue, job)
+    return sum(flag for space, flag in _LINKS if reader.keys(space, begin, end, 1))
+
+
 def rebuild_state(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
     tx, queue, job = unit.tx, fault.queue, fault.job
     at = keyspace.of_queue(queue, job)
@@ -54,13 +68,11 @@ def rebuild_state(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents
         return "nothing to do any more: its state is there"
     flags = _flags(tx, queue, job)
     if flags is not None:
-        begin, end = keyspace.job_range(queue, job)
-        flags |= records.HAS_CHILDREN if tx.keys(keyspace.CHILDREN, begin, end, 1) else 0
-        flags |= records.HAS_PARENTS if tx.keys(keyspace.PARENTS, begin, end, 1) else 0
+        flags |= link_flags(tx, queue, job)
     found = events.get((queue, job))
     if flags is None or (found is not None and found[0].state == State.GONE):
         delete_rows(tx, queue, job, 0)
-        delete_extras(tx, queue, job, records.HAS_PARTS | records.HAS_NOTES)
+        delete_extras(tx, queue, job, records.HAS_PARTS | records.HAS_NOTES | records.HAS_STEPS)
         if found is None or found[0].state == State.GONE:
             return "removed what was left of it"
         unit.event(Change.REPAIRED, queue, job, previous=found[1])

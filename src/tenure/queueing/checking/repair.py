@@ -17,7 +17,7 @@ from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 from tenure.queueing import quotas, turns
-from tenure.queueing.checking import flows, groups
+from tenure.queueing.checking import flows, groups, steps
 from tenure.queueing.checking.rebuild import LastEvents, group_row, last_events, put_index, read_state, rebuild_state
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
@@ -329,6 +329,7 @@ MENDERS: dict[str, Mender] = {
     "offer_turn": _offer_turn,
     "note_links": flows.note_links,
     "recount_parents": flows.recount_parents,
+    "recount_steps": steps.recount_steps,
     "give_back": _give_back,
     "lease_lost": _lease_lost,
     "gone": _gone,

@@ -113,7 +113,7 @@ class Survey:
         self.add(Fault("damaged", detail, "delete_row" if key and space in _EXPENDABLE else "", space=space, key=key))
 
 
-_JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD)
+_JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD, keyspace.STEPS)
 #: Spaces whose rows can be made again from others, or forgotten, once a damaged one is out of the way.
 _EXPENDABLE = (
     keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,

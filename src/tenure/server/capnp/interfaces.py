@@ -1,6 +1,6 @@
 """The schema's interfaces, each call carried out as an operation.
 
-    Door.login ──▶ Session.queue ──▶ Queue.add · poll · remove · extend · nack · settle
+    Door.login ──▶ Session.queue ──▶ Queue.add · poll · remove · extend · nack · settle · parents
                                           │ a request in MessagePack, as HTTP has it
                                           ▼
                                      protocol.answer.carried_out ──▶ results, or a problem in them
@@ -45,6 +45,7 @@ Identify = Callable[[Mapping[str, str]], Awaitable[Identity]]
 
 _MSGPACK = {"content-type": "application/msgpack", "accept": "application/msgpack"}
 _VERBS = ("ack", "nack", "fail", "release")
+_ON_PARENT_DEAD = ("cancel", "run", "wait")
 
 
 def reporting_problems(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -80,13 +81,20 @@ class Calls:
         self.identify = identify
         self.runner = runner
 
-    async def call(self, name: str, headers: Mapping[str, str], path: dict[str, str], request: object = None) -> Any:
-        """The operation's answer, of the type that it declares: hence Any.
+    async def call(
+        self,
+        name: str,
+        headers: Mapping[str, str],
+        path: dict[str, str],
+        request: object = None,
+        query: dict[str, str] | None = None,
+    ) -> Any:
+        """The operation's answer, of the type that it declares: hence Any. `request` is its body, or `query` its query.
 
         Logged and counted like a request by HTTP.
         """
         body = b"" if request is None else msgspec.msgpack.encode(request)
-        exchange = _CallExchange(self, name, headers, path, body)
+        exchange = _CallExchange(self, name, headers, path, body, query or {})
         entry, began = LogEntry(os.urandom(16).hex()), perf_counter()
         entry.status, entry.bytes_in = 200, len(body)
         try:
@@ -111,8 +119,16 @@ class Calls:
 class _CallExchange(Exchange):
     """A call of the RPC, as a request for the operation of that name."""
 
-    def __init__(self, calls: Calls, name: str, headers: Mapping[str, str], words: dict[str, str], body: bytes) -> None:
-        super().__init__("", "", {}, headers)
+    def __init__(
+        self,
+        calls: Calls,
+        name: str,
+        headers: Mapping[str, str],
+        words: dict[str, str],
+        body: bytes,
+        query: dict[str, str],
+    ) -> None:
+        super().__init__("", "", query, headers)
         self._calls = calls
         self._name = name
         self._words = words
@@ -177,7 +193,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
     @reporting_problems
     async def add(self, params: Any, results: Any) -> None:
         self._calls.check_many("items", len(params.items))
-        added: Sequence[Enqueued] = await self._call("enqueue", [_job(item) for item in params.items])
+        added: Sequence[Enqueued] = await self._call("enqueue", self._jobs(params.items))
         ids = results.init("ids", len(added))
         for index, one in enumerate(added):
             ids[index] = bytes.fromhex(one.id)
@@ -234,7 +250,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
                 item["result"] = bytes(one.result)
             if one.then:
                 self._calls.check_many("then", len(one.then))
-                item["then"] = [_job(each) for each in one.then]
+                item["then"] = self._jobs(one.then)
             if verb == "release" and one.delayMillis >= 0:
                 item["delay_ms"] = one.delayMillis
             items.append(
@@ -245,6 +261,21 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
         for outcome, problem in zip(outcomes, reply.results, strict=True):
             if problem is not None:
                 outcome.code, outcome.message = problem.code, problem.detail
+
+    @reporting_problems
+    async def parents(self, params: Any, results: Any) -> None:
+        query = {"begin": str(params.begin), "limit": str(params.limit or 100)}
+        path = {"queue": self._queue, "job": _hex(params.id)}
+        listed: m.ParentList = await self._calls.call("parents", self._headers, path, query=query)
+        shown = results.init("parents", len(listed.parents))
+        for one, parent in zip(shown, listed.parents, strict=True):
+            one.id, one.queue, one.state = bytes.fromhex(parent.id), parent.queue, parent.state
+            one.hasResult, one.result, one.error = parent.result is not None, parent.result or b"", parent.error or ""
+
+    def _jobs(self, items: Sequence[Any]) -> list[dict[str, object]]:
+        for item in items:
+            self._calls.check_many("after", len(item.after))
+        return [_job(item) for item in items]
 
     async def _settle_one(self, verb: str, params: Any, **more: object) -> None:
         receipt = await self._receipt(params.id, params.lease, 0)
@@ -298,8 +329,18 @@ def _job(item: Any) -> dict[str, object]:
         "headers": {header.name: header.value for header in item.headers},
         "group": item.group,
         "queue": item.queue,
+        "name": item.name,
+        "after": list(item.after),
     }
+    if item.onParentDead.raw:
+        job["on_parent_dead"] = _on_parent_dead(item.onParentDead.raw)
     return job | {name: value for name, value in more.items() if value}
+
+
+def _on_parent_dead(number: int) -> str:
+    if number >= len(_ON_PARENT_DEAD):  # a client of a later schema
+        raise InvalidArgument(f"onParentDead {number}: one of {', '.join(_ON_PARENT_DEAD)}")
+    return _ON_PARENT_DEAD[number]
 
 
 def _show(item: Any, job: m.DeliveryBody) -> None:

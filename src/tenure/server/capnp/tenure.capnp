@@ -1,7 +1,7 @@
 # Tenure's RPC for clients in other languages. docs/capnp.md explains it.
 #
 #   Door.login(token) -> Session.queue(name) -> Queue.add, poll, remove, extend   as Queueber has them
-#                                               Queue.nack, settle                ours
+#                                               Queue.nack, settle, parents       ours
 #
 # Numbers of fields and methods are never used again. A field that is not set is 0 or empty, and means what it meant
 # before the field was there, so older clients go on working.
@@ -48,6 +48,10 @@ interface Queue {
 
   settle @5 (settlements :List(Settlement)) -> (outcomes :List(Problem), problem :Problem);
   # Many at once, each whole or not at all. Outcomes in order: an empty code is a success.
+
+  parents @6 (id :Data, begin :UInt32, limit :UInt32) -> (parents :List(Parent), problem :Problem);
+  # What became of the items that this one waits or waited for, in the order in which it named them. From place `begin`
+  # on, up to `limit` (0: 100); fewer where results are large: go on behind the last.
 }
 
 struct Item {
@@ -59,8 +63,26 @@ struct Item {
   maxAttempts @5 :UInt32; # 0: the queue's policy
   ttlMillis @6 :UInt64;   # 0: none
   headers @7 :List(Header);
-  queue @8 :Text;      # of an item in `then`: the queue it goes to; empty: the one that is called
+  queue @8 :Text;      # the queue it goes to; empty: the one that is called
   group @9 :Text;      # items of one queue take turns by their group
+  name @10 :Text;      # by which `after` of other items of the same call refers to it
+  after @11 :List(Text); # its parents: ids in hexadecimal, or "#" and a name of this call. Blocked until all are done
+  onParentDead @12 :OnParentDead; # what a parent means that is dead, or was removed
+}
+
+enum OnParentDead {
+  cancel @0;
+  run @1;
+  wait @2;
+}
+
+struct Parent {
+  id @0 :Data;
+  queue @1 :Text;
+  state @2 :Text;      # "done", "dead", "ready", ...; "gone": no longer kept
+  result @3 :Data;
+  hasResult @4 :Bool;  # false: there is none, or it may not be seen
+  error @5 :Text;
 }
 
 struct Header {

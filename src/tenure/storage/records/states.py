@@ -22,6 +22,8 @@ STATE_BYTES = _STATE.size + 4
 HAS_PARTS, HAS_NOTES, HAS_KEY, HAS_RESULT_PARTS, HAS_GROUP = 1, 2, 4, 8, 16
 #: Jobs wait, or waited, for it (rows in `children`); it waits, or waited, for jobs (rows in `parents`).
 HAS_CHILDREN, HAS_PARENTS = 32, 64
+#: It has rows in `steps`.
+HAS_STEPS = 128
 
 
 class StateRecord(NamedTuple):

@@ -24,6 +24,25 @@ class Notes(msgspec.Struct, frozen=True, array_like=True):
     result_bytes: int = 0
 
 
+class StepsRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What a job has in `steps`, and the signal that it waits for."""
+
+    count: int = 0
+    size: int = 0
+    #: Digest of the signal's name, and the token of the delivery that began to wait: a later delivery waits no longer.
+    waits_for: bytes = b""
+    token: int = 0
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A step or a signal of a job. `place`: how many it had before."""
+
+    name: str
+    value: bytes
+    stored_at_ms: int
+    place: int
+
+
 class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     number: int
     tenant: str
@@ -125,7 +144,7 @@ _DECODERS: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
-        RefusalsRecord, StoreRecord, UpgradeRecord,
+        RefusalsRecord, StepRecord, StepsRecord, StoreRecord, UpgradeRecord,
     )
 }  # fmt: skip
 

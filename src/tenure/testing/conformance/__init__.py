@@ -20,7 +20,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     quotas                                   what a tenant may put in
     claim any_queue groups waiting limits    what comes out, and when
     settle extend retries                    what becomes of it
-    handover flows                           what follows it
+    handover flows steps                     what follows it, and what it keeps
     requests                                 what is asked for again
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
@@ -40,12 +40,13 @@ THEMES = (
     "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "flows", "groups", "handover",
     "limits", "look",
     "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
-    "snapshots", "staging", "store_wide", "sweeping", "ttl", "waiting",
+    "snapshots", "staging", "steps", "store_wide", "sweeping", "ttl", "waiting",
 )  # fmt: skip
 FIXTURES = (
     "anywhere",
     "broken",
     "clock",
+    "far",
     "flowing",
     "foldered",
     "grouped",
@@ -54,6 +55,7 @@ FIXTURES = (
     "ordered",
     "queue",
     "shared",
+    "stepping",
     "store",
     "world",
 )

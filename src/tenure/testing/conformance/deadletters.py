@@ -13,6 +13,7 @@ from tenure.model.retry import Policy
 from tenure.testing.conformance.world import (
     PROMPT,
     World,
+    claim_all,
     claimed,
     fill,
     happened,
@@ -155,8 +156,7 @@ def test_replay_with_nothing_dead_writes_nothing(store: Store, queue: Queue) -> 
 def test_replay_of_more_than_one_chunk(world: World) -> None:
     queue = world.queue()
     made = fill(queue, 2300)
-    claim = queue.claim(limit=2300)
-    queue.settle_many([Settle("fail", d.proof, None, "all of them") for d in claim])
+    queue.settle_many([Settle("fail", d.proof, None, "all of them") for d in claim_all(queue, 2300)])
     assert queue.counts().dead == 2300
     told: list[int] = []
     replayed = queue.replay(progress=lambda done, of: told.append(done))
@@ -164,7 +164,7 @@ def test_replay_of_more_than_one_chunk(world: World) -> None:
     assert sorted(replayed.ids) == sorted(made)
     assert told == sorted(told)
     assert told[-1:] == [2300]
-    assert sorted(ids(queue.claim(limit=3000))) == sorted(made)
+    assert sorted(ids(claim_all(queue, 3000))) == sorted(made)
 
 
 def test_the_dead_stay_until_someone_decides(world: World, clock: ManualClock) -> None:

@@ -68,7 +68,8 @@ def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) ->
         "restored",
         "queue_deleted",
         "unblocked",
-    }  # told in the themes of damage, of restoring, of the whole store, and of flows
+        "signalled",
+    }  # told in the themes of damage, of restoring, of the whole store, of flows and of steps
     missing = {change.name.lower() for change in Change} - {event.type for event in events} - elsewhere
     assert not missing, f"nothing told of {missing}"
 

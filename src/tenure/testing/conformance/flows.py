@@ -16,10 +16,18 @@ from tenure.testing.harness import backend_of
 
 @pytest.fixture
 def flowing(world: World) -> World:
-    """A store on which jobs can wait for jobs."""
-    if not world.store.traits.flows:
-        pytest.skip("jobs do not wait for jobs on this store")
+    """A store on which a job can wait for any job of its queue."""
+    if world.store.traits.flows == "partition":
+        pytest.skip("the jobs of a flow are in one partition here, and these tests do not choose one")
     return world
+
+
+@pytest.fixture
+def far(flowing: World) -> World:
+    """A store on which a job can wait for jobs of other queues."""
+    if flowing.store.traits.flows != "tenant":
+        pytest.skip("a flow stays within one queue on this store")
+    return flowing
 
 
 def states(queue: Queue, jobs: list[Enqueued]) -> list[str]:
@@ -90,8 +98,8 @@ def test_a_graph_is_one_call(flowing: World) -> None:
         done(queue, payload)
 
 
-def test_a_graph_over_several_queues(flowing: World) -> None:
-    a, b = flowing.queue("a"), flowing.queue("b")
+def test_a_graph_over_several_queues(far: World) -> None:
+    a, b = far.queue("a"), far.queue("b")
     first, second, third = a.enqueue_many([
         NewJob(b"1", name="one"), NewJob(b"2", queue="b", name="two", after=["#one"]), NewJob(b"3", after=["#two"]),
     ])  # fmt: skip
@@ -103,13 +111,15 @@ def test_a_graph_over_several_queues(flowing: World) -> None:
 
 
 def test_what_is_released_wakes_who_waits(live: World) -> None:
-    if not live.store.traits.flows:
-        pytest.skip("jobs do not wait for jobs on this store")
-    a, b = live.queue("a"), live.queue("b")
+    reach = live.store.traits.flows
+    if reach == "partition":
+        pytest.skip("the jobs of a flow are in one partition here, and these tests do not choose one")
+    a, b = live.queue("a"), live.queue("b" if reach == "tenant" else "a")
     parent = a.enqueue(b"parent")
+    (delivery,) = a.claim()
     b.enqueue(NewJob(b"child", after=[parent]))
     future = begin(lambda: b.claim(wait=PATIENCE))
-    done(a, b"parent")
+    a.ack(delivery)
     (child,) = future.result(PATIENCE)
     b.ack(child)
 
@@ -227,15 +237,13 @@ def test_parents_that_cannot_be(flowing: World) -> None:
     must_refuse(flowing.store, InvalidArgument, [lambda: queue.enqueue_many(circle), lambda: queue.enqueue_many(twice)])
 
 
-def test_a_store_without_flows_says_so(world: World) -> None:
-    if world.store.traits.flows:
-        pytest.skip("jobs can wait for jobs on this store")
-    queue = world.queue()
-    parent = queue.enqueue(b"parent")
-    wrong = (NewJob(b"x", after=[parent]), NewJob(b"x", name="a"), NewJob(b"x", queue="b"))
+def test_a_store_whose_flows_stay_in_one_queue_says_so(world: World) -> None:
+    if world.store.traits.flows == "tenant":
+        pytest.skip("a flow reaches any queue on this store")
+    queue, other = world.queue(), world.queue("other")
+    parent = other.enqueue(b"parent")
+    wrong = (NewJob(b"x", after=[parent]), NewJob(b"x", queue="other"))
     must_refuse(world.store, InvalidArgument, [lambda job=job: queue.enqueue(job) for job in wrong])  # type: ignore[misc]
-    assert (queue.list("blocked").jobs, queue.purge("blocked"), queue.counts().blocked) == ([], 0, 0)
-    assert queue.parents(parent.id) == []
 
 
 def test_the_delivery_that_hands_over_may_be_the_parent(flowing: World) -> None:
@@ -337,14 +345,24 @@ def test_blocked_jobs_are_cancelled_and_purged(flowing: World) -> None:
     done(queue, b"a")
 
 
-def test_a_queue_with_blocked_jobs_is_not_empty(flowing: World) -> None:
-    queue, other = flowing.queue(), flowing.queue("other")
+def test_a_queue_with_blocked_jobs_is_not_empty(far: World) -> None:
+    queue, other = far.queue(), far.queue("other")
     parent = queue.enqueue(b"a")
     other.enqueue(NewJob(b"b", after=[parent]))
     with pytest.raises(Exception, match="other"):
-        flowing.store.delete_queue("other")
-    assert flowing.store.delete_queue("other", force=True)
+        far.store.delete_queue("other")
+    assert far.store.delete_queue("other", force=True)
     done(queue, b"a")
+
+
+def test_a_queue_is_deleted_with_its_blocked_jobs(flowing: World) -> None:
+    queue = flowing.queue()
+    parent = queue.enqueue(b"a")
+    child = queue.enqueue(NewJob(b"b", after=[parent]))
+    with pytest.raises(Exception, match="work"):
+        flowing.store.delete_queue("work")
+    assert flowing.store.delete_queue("work", force=True)
+    assert states(queue, [parent, child]) == ["gone", "gone"]
 
 
 # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -405,6 +423,21 @@ def test_a_released_job_takes_its_turn_in_its_group(flowing: World) -> None:
     done(queue, b"child")
 
 
+def test_a_claim_meets_a_parent_past_its_ttl(flowing: World, clock: ManualClock) -> None:
+    """Its end gives a group its turn, which the same claim has moved."""
+    queue = flowing.queue()
+    parent = queue.enqueue(NewJob(b"parent", group="g", ttl=5))
+    other, child = queue.enqueue_many(
+        [NewJob(b"other", group="h"), NewJob(b"child", group="h", after=[parent], on_parent_dead="run")]
+    )
+    clock.advance(6)
+    found: list[str] = []
+    while claim := queue.claim(limit=5):
+        found += [delivery.id for delivery in claim]
+        queue.ack_many(list(claim))
+    assert (sorted(found), states(queue, [parent])) == (sorted([other.id, child.id]), ["gone"])
+
+
 # ── with what every enqueue has ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -433,11 +466,38 @@ def test_a_parent_that_is_a_duplicate_is_the_first_job(flowing: World) -> None:
     assert states(queue, [child, other]) == ["ready", "ready"]
 
 
-def test_a_refused_graph_leaves_nothing(flowing: World) -> None:
-    queue, other = flowing.queue(), flowing.queue("other", policy=Policy(max_waiting=1))
+def test_blocked_jobs_count_as_waiting(flowing: World) -> None:
+    queue = flowing.queue(policy=Policy(max_waiting=2))
+    parent = queue.enqueue(b"a")
+    queue.enqueue(NewJob(b"b", after=[parent]))
+    must_refuse(flowing.store, QueueFull, [lambda: queue.enqueue(b"c")])
+
+
+def test_a_blocked_job_holds_its_key(flowing: World, clock: ManualClock) -> None:
+    queue = flowing.queue(policy=Policy(dedup_window=1))
+    parent = queue.enqueue(b"a")
+    child = queue.enqueue(NewJob(b"b", key="k", after=[parent]))
+    clock.advance(60)
+    flowing.store.sweep()
+    again = queue.enqueue(NewJob(b"b", key="k"))
+    assert (again.id, again.duplicate) == (child.id, True)
+
+
+def test_a_refused_graph_in_one_queue_leaves_nothing(flowing: World) -> None:
+    queue = flowing.queue(policy=Policy(max_waiting=2))
+    parent = queue.enqueue(b"a", key="k")
+    too_many = [NewJob(b"x", name="x"), NewJob(b"y", after=["#x", parent.id])]
+    conflict = [NewJob(b"x", name="x"), NewJob(b"b", key="k", after=["#x"])]
+    must_refuse(flowing.store, QueueFull, [lambda: queue.enqueue_many(too_many)])
+    must_refuse(flowing.store, KeyConflict, [lambda: queue.enqueue_many(conflict)])
+    done(queue, b"a")
+
+
+def test_a_refused_graph_leaves_nothing(far: World) -> None:
+    queue, other = far.queue(), far.queue("other", policy=Policy(max_waiting=1))
     parent = queue.enqueue(b"a", key="k")
     too_many = [NewJob(b"x", queue="other", name="x"), NewJob(b"y", queue="other", after=["#x", parent.id])]
-    must_refuse(flowing.store, QueueFull, [lambda: queue.enqueue_many(too_many)])
+    must_refuse(far.store, QueueFull, [lambda: queue.enqueue_many(too_many)])
     conflict = [NewJob(b"x", name="x", queue="other"), NewJob(b"b", key="k", after=["#x"])]
     with pytest.raises(KeyConflict) as caught:
         queue.enqueue_many(conflict)

@@ -375,7 +375,9 @@ def test_outcomes_of_every_size_are_forgotten(world: World, clock: ManualClock) 
         asking(world.store, b"r%d" % number).enqueue(NAME, [JobRequest(b"x")] * 10 ** min(number, 4))
     clock.advance(601)
     swept = world.store.sweep()
-    assert (swept.requests_forgotten, swept.more) == (5, False)
+    assert not swept.more
+    # Where a batch is cut, each of its transactions keeps an outcome.
+    assert swept.requests_forgotten > 5 if world.store.traits.cuts_batches else swept.requests_forgotten == 5
 
 
 def test_an_outcome_survives_a_restart(world: World) -> None:

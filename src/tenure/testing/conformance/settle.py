@@ -19,6 +19,7 @@ from tenure.testing.conformance.world import (
     KEEPING,
     PROMPT,
     World,
+    claim_all,
     claimed,
     each_of,
     fill,
@@ -320,7 +321,7 @@ def test_ack_many_over_several_claims(store: Store, queue: Queue) -> None:
 
 def test_ack_many_of_a_large_claim(store: Store, queue: Queue) -> None:
     fill(queue, 2500)
-    assert len(queue.ack_many(queue.claim(limit=2500)).done) == 2500
+    assert len(queue.ack_many(claim_all(queue, 2500)).done) == 2500
     assert (store.check().jobs, store.check().leases) == (0, 0)
 
 

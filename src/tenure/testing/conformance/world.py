@@ -228,6 +228,14 @@ def ids(deliveries: Iterable[Delivery]) -> list[str]:
     return [delivery.id for delivery in deliveries]
 
 
+def claim_all(queue: Queue, limit: int) -> list[Delivery]:
+    """As many jobs as asked for, if they are there: one claim, or several where a transaction takes fewer."""
+    found: list[Delivery] = []
+    while len(found) < limit and (claim := queue.claim(limit=limit - len(found))):
+        found += claim
+    return found
+
+
 def claimed(queue: Queue, lease: float | None = None, worker: str = "") -> Delivery:
     """Claim one job, which must be there."""
     claim = queue.claim(lease=lease, worker=worker)

@@ -7,6 +7,7 @@
     cluster.py      versions, optimistic commits, watches, limits        faults.py     what goes wrong, by seed
     transaction.py  read-your-writes, key selectors, conflict ranges     scheduler.py  who goes next, by seed
     tuples.py       the tuple layer                                      database.py   retry loop, subspaces, directories
+    shared.py       other processes reach the cluster by its file        locality.py   where shards begin
 
 No FoundationDB server or client library can be had on the build machines, so the adapter is proved on this. The
 simulator itself is proved by `tests/fdbsim/`: a stack machine as FoundationDB's binding tester specifies it, run against
@@ -22,6 +23,7 @@ from tenure.testing.fdb.database import Database, DirectoryLayer, Subspace
 from tenure.testing.fdb.errors import FDBError, predicates
 from tenure.testing.fdb.faults import Faults, Rates
 from tenure.testing.fdb.futures import Future, Value
+from tenure.testing.fdb.shared import cluster_of
 from tenure.testing.fdb.transaction import KeySelector, KeyValue, Transaction, strinc
 
 
@@ -41,8 +43,12 @@ def api_version(version: int) -> None:
 
 
 def open(cluster_file: str | None = None) -> Database:
-    """The database of a cluster file: the same name, the same cluster."""
-    return Database(_clusters.setdefault(cluster_file or "", Cluster()))
+    """The database of a cluster file: that of another process (`shared`), or else the same name, the same cluster."""
+    name = cluster_file or ""
+    shared = cluster_of(name)
+    if shared is not None:
+        return Database(shared)
+    return Database(_clusters.setdefault(name, Cluster()))
 
 
 __all__ = [

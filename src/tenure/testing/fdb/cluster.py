@@ -89,6 +89,8 @@ class Cluster:
         self.idempotency = False
         #: How many commits were tried, refused for a conflict, and done.
         self.tried = self.conflicted = self.done = 0
+        #: The most bytes that a transaction had.
+        self.largest = 0
         self.lock = threading.RLock()
         self._rows: SortedDict = SortedDict()
         self._recent: deque[_Applied] = deque()
@@ -164,9 +166,9 @@ class Cluster:
             return list(islice(found, limit) if limit else found)
 
     def boundaries(self, begin: bytes, end: bytes, every: int) -> list[bytes]:
-        """Where shards begin: the range's first key, and each `every`-th after it."""
+        """Where shards begin within a range: at each `every`-th of its keys."""
         with self.lock:
-            return list(islice(self._rows.irange(begin, end, inclusive=(True, False)), 0, None, every))
+            return list(islice(self._rows.irange(begin, end, inclusive=(True, False)), every, None, every))
 
     # ── committing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -197,7 +199,9 @@ class Cluster:
         return self.idempotency and request.idempotent
 
     def check_limits(self, request: Request) -> None:
-        if size_of(request) > TRANSACTION_BYTES:
+        size = size_of(request)
+        self.largest = max(self.largest, size)
+        if size > TRANSACTION_BYTES:
             raise FDBError(errors.TRANSACTION_TOO_LARGE)
 
     def _commit(self, request: Request) -> Committed:

@@ -9,6 +9,7 @@ from tenure.testing.fdb import tuples
 from tenure.testing.fdb.cluster import Cluster
 from tenure.testing.fdb.errors import FDBError
 from tenure.testing.fdb.futures import Future
+from tenure.testing.fdb.shared import SharedCluster
 from tenure.testing.fdb.transaction import Transaction
 from tenure.testing.fdb.tuples import Item
 
@@ -37,7 +38,7 @@ class DatabaseOptions:
 
 
 class Database:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster | SharedCluster) -> None:
         self.cluster = cluster
         self.options = DatabaseOptions()
 

@@ -36,13 +36,22 @@ class SimulatedHarness(EngineHarness):
             follow(self.cluster, clock)
         else:
             versions //= self.slower
-        engine = FoundationEngine(fdb, fdb.Database(self.cluster), grace=self._grace, lease_versions=versions)
+        engine = FoundationEngine(
+            fdb,
+            fdb.Database(self.cluster),
+            grace=self._grace,
+            lease_versions=versions,
+            steady=lambda: self.cluster.time_us() / 1e6,
+        )
         clock = SystemClock() if clock is None else clock
         backend = EmbeddedBackend(engine, "foundationdb:simulated", clock)
         return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
 
     def url_at(self, path: object) -> str | None:
         return None
+
+    def destroy(self) -> None:
+        assert self.cluster.largest <= 1_000_000, f"a transaction had {self.cluster.largest:,} bytes"
 
 
 class ClusterHarness(EngineHarness):

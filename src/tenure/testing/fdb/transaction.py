@@ -32,6 +32,7 @@ from tenure.testing.fdb.futures import Future, Value
 
 if TYPE_CHECKING:
     from tenure.testing.fdb.database import Database
+    from tenure.testing.fdb.shared import SharedCluster
 
 T = TypeVar("T")
 _CHUNK = 64
@@ -185,7 +186,7 @@ class TransactionRead:
 
 
 class Transaction(TransactionRead):
-    def __init__(self, db: Database, cluster: Cluster) -> None:
+    def __init__(self, db: Database, cluster: Cluster | SharedCluster) -> None:
         super().__init__(None, snapshot=False)
         self.db = db
         self._cluster = cluster

@@ -14,6 +14,7 @@ from tenure.worker.context import CurrentJob
 from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import FailureRules, Outcome
 from tenure.worker.parent_results import payload_with_results
+from tenure.worker.steps import JobSteps, QueueSteps
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -85,7 +86,7 @@ def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
         name, id=delivery.id, queue=delivery.name.queue, tenant=delivery.name.tenant, attempt=delivery.attempt,
         max_attempts=delivery.max_attempts, token=delivery.token, priority=delivery.priority,
         headers=delivery.headers, deadline_ms=job.timeout_at_ms, clock=app.clock, report=_ProgressReport(job),
-        served=host.served,
+        served=host.served, steps=JobSteps(delivery.id, QueueSteps(job.claim.queue, delivery), app.types, app.clock),
     )  # fmt: skip
     return current
 

@@ -20,8 +20,9 @@ from time import monotonic
 from typing import IO
 
 from tenure.errors import TenureError, Unavailable
+from tenure.model.failure import packed
 from tenure.worker import app_loader, log
-from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup
+from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup, StepsAnswer, StepsCall
 from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.pools.contract import PoolHost, run_slot, start_job, whole_payload
@@ -211,6 +212,8 @@ class ProcessPool:
                 message = child.channel.receive()
                 if isinstance(message, Progress):
                     _report(job, message)
+                elif isinstance(message, StepsCall):
+                    child.channel.send(_answer(job, message))
                 else:
                     return message.outcome if isinstance(message, Ended) else None
         except Exception:  # noqa: BLE001 - the child is gone, or a handler has written to the channel or closed it
@@ -234,6 +237,16 @@ def _report(job: HeldJob, message: Progress) -> None:
         job.claim.queue.progress(job.delivery, message.fraction, message.note)
     except TenureError as exc:  # if the lease is lost, the heartbeat finds out and ends the job
         log.warning("progress_failed", task=job.task, id=job.delivery.id, error=str(exc))
+
+
+def _answer(job: HeldJob, call: StepsCall) -> StepsAnswer:
+    queue, delivery = job.claim.queue, job.delivery
+    try:
+        if call.name is None:
+            return StepsAnswer(queue.steps(delivery))
+        return StepsAnswer(value=queue.record_step(delivery, call.name, call.value))
+    except TenureError as exc:
+        return StepsAnswer(failure=packed(exc))
 
 
 def _log_settings() -> tuple[str | None, str]:

@@ -12,6 +12,10 @@
 --   :t0 .. :t9  zset     waiting jobs of a priority by visible_at; equal times in the order of their ids
 --   :t10 .. :t19 zset    the same of jobs that have a group, of priority 0 to 9
 --   :done :dead zset     jobs by when they ended
+--   :blocked    zset     jobs that wait for jobs, all with score 0: in the order of their ids
+--   :waits      hash     blocked job -> how many of its parents have not ended, what a dead one means (FORMAT.WAITS), sealed
+--   :parents    hash     job -> the jobs that it waits or waited for, in the order in which it named them
+--   :children   hash     job -> the jobs to tell when it ends
 --   :ttl        zset     jobs never claimed by when their ttl passes
 --   :retention  zset     done jobs by when they may go
 --   :leases     zset     lease by when it ends

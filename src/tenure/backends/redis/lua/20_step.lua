@@ -122,6 +122,7 @@ end
 -- Write the journal and the counters, and publish whom to wake. The step's last act.
 function L.finish(b, reply)
   local base = b.base
+  L.end_parents(b)
   L.flush_groups(b)
   if b.events_in_row > 0 then L.close_row(b) end
   -- Who waits because too many jobs were held may go on.

@@ -20,7 +20,7 @@ function L.holder(b, digest, raw)
   if untils > b.now then return job, payload end
   local value = call('HGET', b.base .. ':state', job)
   local s = value and L.state_of(job, value)
-  if s and (s.state == WAITING or s.state == LEASED) then return job, payload end
+  if s and (s.state == WAITING or s.state == LEASED or s.state == BLOCKED) then return job, payload end
   return nil
 end
 
@@ -73,8 +73,9 @@ end
 
 -- text of the queue's creation, its first rules, 4 random bytes, partition, how many,
 -- what the jobs ask for (FORMAT.WISH for each, or once for all), keys (FORMAT.KEYED for each that has one), bodies
+-- `flow`: links of jobs that wait for jobs, and the job that the same step acks, if one is; or nil.
 -- Returns an error, or the ids' prefix, those that were there before, how many were added and how many not.
-function L.enqueue(b, args)
+function L.enqueue(b, args, flow)
   local base, now = b.base, b.now
   local rules = b.there and L.rules(b) or L.rules_of(args[5])
   local count, wishes, keyed = tonumber(args[8]), args[9], args[10]
@@ -112,16 +113,26 @@ function L.enqueue(b, args)
     if #conflicts > 0 then return {'E', 'key', concat(conflicts)} end
   end
   local added = count - duplicates
-  if added > 0 and rules.max_waiting > 0 and b.waiting + added > rules.max_waiting then
-    return {'E', 'full', string.format('%.0f', b.waiting), string.format('%.0f', rules.max_waiting)}
+  prefix = L.ids(b, args[6])
+  local plan
+  if flow then
+    local no
+    no, plan = L.plan_links(b, flow.links, first, id_of, flow.settled)
+    if no then return no end
+  end
+  if added > 0 and rules.max_waiting > 0 then
+    local waiting = b.waiting + call('ZCARD', base .. ':blocked')
+    if waiting + added > rules.max_waiting then
+      return {'E', 'full', string.format('%.0f', waiting), string.format('%.0f', rules.max_waiting)}
+    end
   end
   L.make(b, args[5], args[4])
-  prefix = L.ids(b, args[6])
-  b.waiting, b.enqueued = b.waiting + added, b.enqueued + added
+  local blocked = plan and plan.blocked or 0
+  b.waiting, b.enqueued = b.waiting + added - blocked, b.enqueued + added
   local one = #wishes == BYTES.WISH
   local priority, flags, attempts, delay, ttl = unpack_(FORMAT.WISH, wishes)
   local fits = count <= LIMIT.EVENTS_A_ROW - b.events_in_row and L.next_ref(b) % T + count < T
-  if one and duplicates == 0 and ttl == 0 and fits and not L.has(flags, HAS_GROUP) then
+  if one and duplicates == 0 and ttl == 0 and fits and not plan and not L.has(flags, HAS_GROUP) then
     L.enqueue_alike(b, args, prefix, tail, priority, flags, attempts > 0 and attempts or rules.max_attempts, delay)
     for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
     return nil, prefix, '', added, 0
@@ -141,16 +152,22 @@ function L.enqueue(b, args)
       s.max_attempts = attempts > 0 and attempts or rules.max_attempts
       s.due = ttl > 0 and now + ttl or 0
       s.last = 0
+      if plan then
+        s.flags = L.linked_flags(plan, index, flags)
+        s.state = plan.jobs[index] and plan.jobs[index].open > 0 and BLOCKED or WAITING
+      end
       s.last = event(b, CHANGE.ENQUEUED, id, s, {at = visible})
       local n = #jobs
       jobs[n + 1], jobs[n + 2] = id, args[11 + index]
       states[n + 1], states[n + 2] = id, state_row(id, s)
-      local at = L.tier(s)
-      local tier = tiers[at]
-      if not tier then tier = {} tiers[at] = tier end
-      n = #tier
-      tier[n + 1], tier[n + 2] = visible, id
-      if at ~= priority then L.group_waits(b, L.join_group(b, id, s, args[11 + index]), id, priority, visible) end
+      local at, group = L.tier(s), L.join_group(b, id, s, args[11 + index])
+      if s.state == WAITING then
+        local tier = tiers[at]
+        if not tier then tier = {} tiers[at] = tier end
+        n = #tier
+        tier[n + 1], tier[n + 2] = visible, id
+        if group then L.group_waits(b, group, id, priority, visible) end
+      end
       if ttl > 0 then ttls[#ttls + 1] = s.due ttls[#ttls + 1] = id end
     end
   end
@@ -162,7 +179,8 @@ function L.enqueue(b, args)
   end
   L.bulk('ZADD', base .. ':ttl', ttls)
   for _, h in ipairs(held) do L.hold(b, h[1], id_of(h[2]), h[3], rules.dedup) end
-  if latest > now then b.wake = LIMIT.WAKE_ALL else b.wake = added end
+  if plan then L.write_links(b, plan, flow.settled) end
+  if latest > now then b.wake = LIMIT.WAKE_ALL else b.wake = added - blocked end
   local there = {}
   for index, job in pairs(first) do
     there[#there + 1] = pack(FORMAT.THERE, index, type(job) == 'number' and id_of(job) or job)

@@ -43,8 +43,13 @@ function L.give_back(b, id, s, change, lease, text)
   s.state, s.lease = WAITING, lease
   s.last = L.event(b, change, id, s, {lease = by, at = s.visible, text = text})
   L.put_state(b, id, s)
-  L.wait(b, id, s)
   L.let_go(b, id, s)
+  L.wait_again(b, id, s)
+end
+
+-- A job becomes waiting, as its state says already.
+function L.wait_again(b, id, s)
+  L.wait(b, id, s)
   b.waiting = b.waiting + 1
   b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
@@ -58,12 +63,14 @@ function L.kill(b, id, s, reason, text, lease)
   call('ZADD', b.base .. ':dead', b.now, id)
   L.let_go(b, id, s)
   b.dead = b.dead + 1
-  L.ended(b, id)
+  L.ended(b, id, s, DEAD, false)
 end
 
-function L.ended(b, id)
+-- `outcome` and `gone`: as L.parent_ended takes them.
+function L.ended(b, id, s, outcome, gone)
   b.ended = b.ended or {}
   b.ended[#b.ended + 1] = id
+  if L.has(s.flags, HAS_CHILDREN) then L.parent_ended(b, id, outcome, gone) end
 end
 
 function L.set_error(b, id, s, text)
@@ -77,6 +84,7 @@ end
 
 function L.delete_notes(b, id, s)
   if s.flags > HAS_KEY then call('HDEL', b.base .. ':notes', id .. 'e', id .. 'p', id .. 'r') end
+  if L.has(s.flags, HAS_PARENTS) then call('HDEL', b.base .. ':parents', id) end
 end
 
 -- Take a job out of everything it is in; the caller has changed the counters.
@@ -122,5 +130,6 @@ function L.expire(b, seed, most, most_jobs, grace)
     L.end_lease(b, lease, l or {lost = 1})
     leases = leases + 1
   end
+  L.end_parents(b)
   return leases, back, dead, leases > 0 and (leases < #due or #due == most)
 end

@@ -81,14 +81,19 @@ function L.repeated(b, lease, asked, expired, wanted)
   return L.deliveries(b, lease, l.expires, (L.held(b, lease)))
 end
 
--- Remove a waiting job; `change` is the event that says why.
+-- Remove a waiting or blocked job; `change` is the event that says why.
 function L.remove_waiting(b, id, s, change)
-  L.unwait(b, id, s)
+  if s.state == BLOCKED then
+    L.leave_blocked(b, id)
+  else
+    L.unwait(b, id, s)
+    b.waiting = b.waiting - 1
+  end
   if s.due > 0 then call('ZREM', b.base .. ':ttl', id) end
   L.delete(b, id, s)
-  b.waiting, b.removed = b.waiting - 1, b.removed + 1
+  b.removed = b.removed + 1
   L.event(b, change, id, s, {state = GONE, lease = s.lease})
-  L.ended(b, id)
+  L.ended(b, id, s, GONE, true)
 end
 
 -- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is

@@ -33,13 +33,14 @@ function L.done(b, id, s, keep, result)
   call('ZADD', b.base .. ':retention', s.due, id)
   L.let_go(b, id, s)
   b.done = b.done + 1
-  L.ended(b, id)
+  L.ended(b, id, s, DONE, false)
 end
 
 function L.settle_one(b, verb, id, s, extra, rules, gone)
   local lease = s.lease
   if verb == VERDICT.ACK then
     local keep = max(rules.retention, extra.text and rules.result_retention or 0)
+    if keep == 0 and extra.text and L.has(s.flags, HAS_CHILDREN) then keep = LIMIT.KEPT_FOR_CHILDREN_MS end
     if keep > 0 then return L.done(b, id, s, keep, extra.text) end
     gone[#gone + 1] = id
     if s.flags > HAS_KEY then L.delete_notes(b, id, s) end
@@ -47,7 +48,7 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
     L.let_go(b, id, s)
     L.leave_group(b, id, s)
     b.removed = b.removed + 1
-    return L.ended(b, id)
+    return L.ended(b, id, s, DONE, true)
   end
   if verb == VERDICT.RELEASE then
     s.attempt = s.attempt - 1
@@ -168,7 +169,8 @@ verbs.settle = function(keys, args)
   return L.finish(b, {concat(codes)})
 end
 
--- An ack (FORMAT.SETTLE), "1" if a result follows or "0", the sealed result; then the arguments of `enqueue`.
+-- An ack (FORMAT.SETTLE), "1" if a result follows or "0", the sealed result; then the arguments of `enqueue_flow`, or
+-- those of `enqueue` and ''.
 -- Both are decided before either is written: the enqueue refuses first, and the ack was judged by then.
 verbs.settle_then = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -180,8 +182,11 @@ verbs.settle_then = function(keys, args)
   if not s then return {code} end
   local jobs = {args[1], args[2], args[3]}
   for at = 7, #args do jobs[at - 3] = args[at] end
-  local no = L.enqueue(b, jobs)
+  local links = args[#args]
+  local no = L.enqueue(b, jobs, links ~= '' and {links = links, settled = id} or nil)
   if no then return no end
+  -- One of the new jobs may be its child.
+  if links ~= '' and call('HEXISTS', b.base .. ':children', id) == 1 then s.flags = L.with(s.flags, HAS_CHILDREN) end
   local gone = {}
   L.settle_one(b, VERDICT.ACK, id, s, {roll = 0, text = args[5] == '1' and args[6] or nil}, L.rules(b), gone)
   L.bulk('HDEL', b.base .. ':jobs', gone)

@@ -8,7 +8,7 @@ verbs.cancel = function(keys, args)
   if not value then return {0} end
   local s = L.state_of(id, value)
   if not s then return {'E', 'corrupt', id, 'its state is damaged'} end
-  if s.state == WAITING then
+  if s.state == WAITING or s.state == BLOCKED then
     call('HDEL', b.base .. ':damaged', id)
     L.remove_waiting(b, id, s, CHANGE.CANCELLED)
   elseif s.state == LEASED then
@@ -18,7 +18,7 @@ verbs.cancel = function(keys, args)
     L.delete(b, id, s)
     b.removed = b.removed + 1
     L.event(b, CHANGE.CANCELLED, id, s, {state = GONE, lease = s.lease})
-    L.ended(b, id)
+    L.ended(b, id, s, GONE, true)
   else
     return {0}
   end
@@ -32,7 +32,7 @@ function L.remove_ended(b, id, s, change)
   L.delete(b, id, s)
   b[name], b.removed = b[name] - 1, b.removed + 1
   L.event(b, change, id, s, {state = GONE, lease = s.lease})
-  L.ended(b, id)
+  L.ended(b, id, s, s.state == DEAD and GONE or nil, true)
 end
 
 -- state, up to when (-1: now), how many at most, how many to pass over; removed, passed over, until, more
@@ -46,6 +46,8 @@ verbs.purge = function(keys, args)
   local sources = {}
   if state == 'done' or state == 'dead' then
     sources[1] = {b.base .. ':' .. state, '-inf', untils}
+  elseif state == 'blocked' then
+    sources[1] = {b.base .. ':blocked', '-inf', '+inf'}
   else
     for tier = LIMIT.TOP_TIER, 0, -1 do
       local key = b.base .. ':t' .. tier
@@ -67,7 +69,7 @@ verbs.purge = function(keys, args)
       local values = L.hmget(b.base .. ':state', ids)
       for i, id in ipairs(ids) do
         local s = values[i] and L.state_of(id, values[i])
-        if s and s.state == WAITING and s.created <= untils then
+        if s and (s.state == WAITING or s.state == BLOCKED) and s.created <= untils then
           L.remove_waiting(b, id, s, CHANGE.PURGED)
           removed = removed + 1
         elseif s and (s.state == DONE or s.state == DEAD) then
@@ -88,17 +90,19 @@ end
 function L.retire(b, limit)
   local ids = call('ZRANGEBYSCORE', b.base .. ':retention', '-inf', b.now, 'LIMIT', 0, limit)
   local values = L.hmget(b.base .. ':state', ids)
-  local removed = 0
+  local removed, kept = 0, 0
   for i, id in ipairs(ids) do
     local s = values[i] and L.state_of(id, values[i])
-    if s and s.state == DONE then
+    if s and s.state == DONE and L.has(s.flags, HAS_CHILDREN) and L.keep_for_children(b, id, s) then
+      kept = kept + 1
+    elseif s and s.state == DONE then
       L.remove_ended(b, id, s, CHANGE.RETIRED)
       removed = removed + 1
     elseif not values[i] then
       call('ZREM', b.base .. ':retention', id)
     end
   end
-  return removed, #ids
+  return removed, #ids, kept
 end
 
 verbs.retire = function(keys, args)

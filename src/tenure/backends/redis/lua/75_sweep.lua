@@ -6,13 +6,14 @@ function L.pass_ttl(b)
   local removed = 0
   for i, id in ipairs(ids) do
     local s = values[i] and L.state_of(id, values[i])
-    if s and s.state == WAITING and s.due > 0 then
+    if s and (s.state == WAITING or s.state == BLOCKED) and s.due > 0 then
       L.remove_waiting(b, id, s, CHANGE.TTL_PASSED)
       removed = removed + 1
     elseif s or not values[i] then
       call('ZREM', b.base .. ':ttl', id)
     end
   end
+  L.end_parents(b)
   return removed, #ids
 end
 
@@ -88,12 +89,12 @@ verbs.sweep = function(keys, args)
   if not b.there then return {0, 0, 0, 0, 0, 0, 0, 0, 0} end
   local leases, back, dead, more = L.expire(b, tonumber(args[4]), LIMIT.SWEEP_LEASES, LIMIT.SWEEP_JOBS, tonumber(args[5]))
   local ttl, ttls = L.pass_ttl(b)
-  local retired, retirable = L.retire(b, LIMIT.BATCH)
+  local retired, retirable, kept = L.retire(b, LIMIT.BATCH)
   local keys_, digests = L.forget_keys(b)
   local claims, ids = L.forget_claims(b)
   local trimmed, left = L.trim(b)
   if L.has_groups(b) then left = L.bring_back(b, LIMIT.BATCH) or left end
-  more = more or left or (ttl > 0 and ttls == LIMIT.BATCH) or (retired > 0 and retirable == LIMIT.BATCH)
+  more = more or left or (ttl > 0 and ttls == LIMIT.BATCH) or (retired + kept > 0 and retirable == LIMIT.BATCH)
     or (keys_ > 0 and digests == LIMIT.BATCH) or (claims > 0 and ids == LIMIT.BATCH)
   local reply = {leases, back, dead, retired, ttl, keys_, claims, trimmed, more and 1 or 0}
   if leases + ttl + retired + keys_ + claims == 0 and not b.changed then return reply end

@@ -65,7 +65,7 @@ readers.page = function(keys, args)
   local state, limit, from = args[4], tonumber(args[5]), args[6]
   local after = from ~= '' and {unpack_('>BI8c16', from)}
   local ids, places = {}, {}
-  if state == 'done' or state == 'dead' then
+  if state == 'done' or state == 'dead' or state == 'blocked' then
     local key = b.base .. ':' .. state
     local start = after and L.rank_after(key, string.format('%.0f', after[2]), after[3]) or 0
     local found = call('ZRANGE', key, start, start + limit - 1, 'WITHSCORES')
@@ -163,7 +163,7 @@ readers.counts = function(keys, args)
     if L.has(b.tiers, 2 ^ tier) then ready = ready + call('ZCOUNT', b.base .. ':t' .. tier, '-inf', b.now) end
   end
   return {b.now, 1, ready, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed, byte(b.rules_row),
-    call('GET', b.base .. ':policy') or ''}
+    call('GET', b.base .. ':policy') or '', call('ZCARD', b.base .. ':blocked')}
 end
 
 readers.now = function(keys, args)

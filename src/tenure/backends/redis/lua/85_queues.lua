@@ -41,7 +41,8 @@ verbs.delete_queue = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
   if not b.there then return {0, 0, 0, 0, 0} end
-  if b.waiting + b.leased + b.done + b.dead > 0 then return {0, b.leased, b.waiting, b.dead, b.done} end
+  local waiting = b.waiting + call('ZCARD', b.base .. ':blocked')
+  if waiting + b.leased + b.done + b.dead > 0 then return {0, b.leased, waiting, b.dead, b.done} end
   for _, name in ipairs({'rules', 'policy', 'bucket', 'dedup', 'dedupdue', 'claims', 'claimdue'}) do
     call('DEL', b.base .. ':' .. name)
   end

@@ -1,6 +1,6 @@
 -- ── the invariants, a page at a time, and repair ─────────────────────────────────────────────────────────────────────
 
-L.INDEXES = {'done', 'dead'}
+L.INDEXES = {'done', 'dead', 'blocked'}
 for tier = 0, LIMIT.TOP_TIER do insert(L.INDEXES, 't' .. tier) end
 
 function L.index_sizes(base)
@@ -11,8 +11,9 @@ function L.index_sizes(base)
     if where == 'w' then aside = aside + 1 end
   end
   local done, dead = call('ZCARD', base .. ':done'), call('ZCARD', base .. ':dead')
-  local all = call('HLEN', base .. ':state')
-  return {waiting = waiting + aside, done = done, dead = dead, leased = all - waiting - aside - done - dead, all = all}
+  local all, blocked = call('HLEN', base .. ':state'), call('ZCARD', base .. ':blocked')
+  return {waiting = waiting + aside, done = done, dead = dead, all = all,
+    leased = all - waiting - aside - done - dead - blocked}
 end
 
 readers.numbers = function(keys, args)
@@ -22,7 +23,8 @@ readers.numbers = function(keys, args)
   return {b.there and 1 or 0, b.commit, b.events, b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed,
     c.waiting, c.leased, c.done, c.dead, c.all, call('HLEN', base .. ':jobs'), call('ZCARD', base .. ':leases'),
     call('HLEN', base .. ':lease'), call('HLEN', base .. ':held'), call('HLEN', base .. ':notes'),
-    L.first_commit(base) or 0}
+    L.first_commit(base) or 0, call('HLEN', base .. ':parents') + call('HLEN', base .. ':children')
+      + call('HLEN', base .. ':waits')}
 end
 
 -- What is wrong with a job's rows: codes, joined.
@@ -31,8 +33,8 @@ function L.problems(b, id, s, held_by)
   if call('HEXISTS', base .. ':jobs', id) == 0 then found[#found + 1] = 'body' end
   local aside = call('HGET', base .. ':damaged', id)
   if aside then found[#found + 1] = 'aside' end
-  local right = ({[WAITING] = 't' .. L.tier(s), [DONE] = 'done', [DEAD] = 'dead'})[s.state]
-  local when = s.state == WAITING and s.visible or s.ended
+  local right = ({[WAITING] = 't' .. L.tier(s), [DONE] = 'done', [DEAD] = 'dead', [BLOCKED] = 'blocked'})[s.state]
+  local when = s.state == WAITING and s.visible or s.state == BLOCKED and 0 or s.ended
   for _, name in ipairs(L.INDEXES) do
     local score = call('ZSCORE', base .. ':' .. name, id)
     if name == right and not aside and tonumber(score or -1) ~= when then found[#found + 1] = 'index' end
@@ -40,7 +42,7 @@ function L.problems(b, id, s, held_by)
   end
   if L.wrong_group(b, id, s, aside) then found[#found + 1] = 'group' end
   local ttl, retention = call('ZSCORE', base .. ':ttl', id), call('ZSCORE', base .. ':retention', id)
-  local due_ttl = s.state == WAITING and s.due > 0 and s.due or nil
+  local due_ttl = (s.state == WAITING or s.state == BLOCKED) and s.due > 0 and s.due or nil
   local due_end = s.state == DONE and s.due > 0 and s.due or nil
   if tonumber(ttl or -1) ~= (due_ttl or -1) or tonumber(retention or -1) ~= (due_end or -1) then
     found[#found + 1] = 'due'
@@ -53,6 +55,7 @@ function L.problems(b, id, s, held_by)
     end
     if not held_by[s.lease][id] then found[#found + 1] = 'lease' end
   end
+  L.link_problems(b, id, s, found)
   return concat(found, ' ')
 end
 
@@ -73,12 +76,15 @@ readers.check_jobs = function(keys, args)
   return reply
 end
 
+-- rows by job that are no index
+L.HASHES = {jobs = true, waits = true, parents = true, children = true}
+
 -- index, cursor: (next cursor, then members that point at no job)
 readers.check_index = function(keys, args)
   local base = keys[1]
   local name, page = args[4], nil
-  if name == 'jobs' then
-    page = call('HSCAN', base .. ':jobs', args[5], 'COUNT', 100)
+  if L.HASHES[name] then
+    page = call('HSCAN', base .. ':' .. name, args[5], 'COUNT', 100)
   else
     page = call('ZSCAN', base .. ':' .. name, args[5], 'COUNT', 500)
   end
@@ -195,7 +201,8 @@ function L.index(b, id, s)
   if s.state == WAITING then L.wait(b, id, s) end
   if s.state == DONE then call('ZADD', b.base .. ':done', s.ended, id) end
   if s.state == DEAD then call('ZADD', b.base .. ':dead', s.ended, id) end
-  if s.due > 0 and s.state == WAITING then call('ZADD', b.base .. ':ttl', s.due, id) end
+  if s.state == BLOCKED then call('ZADD', b.base .. ':blocked', 0, id) end
+  if s.due > 0 and (s.state == WAITING or s.state == BLOCKED) then call('ZADD', b.base .. ':ttl', s.due, id) end
   if s.due > 0 and s.state == DONE then call('ZADD', b.base .. ':retention', s.due, id) end
 end
 
@@ -236,8 +243,7 @@ verbs.repair = function(keys, args)
   local value = #id == 16 and call('HGET', base .. ':state', id)
   local s = value and L.state_of(id, value)
   if what == 'orphan' then
-    call('ZREM', base .. ':' .. given, id)
-    if given == 'jobs' then call('HDEL', base .. ':jobs', id) end
+    call(L.HASHES[given] and 'HDEL' or 'ZREM', base .. ':' .. given, id)
   elseif what == 'note' then
     call('HDEL', base .. ':notes', id)
   elseif what == 'bucket' then
@@ -253,10 +259,12 @@ verbs.repair = function(keys, args)
     call('HDEL', base .. ':state', id)
     call('HDEL', base .. ':groupof', id)
     call('HDEL', base .. ':notes', id .. 'e', id .. 'p', id .. 'r')
+    call('HDEL', base .. ':waits', id)
     s = s or {state = GONE, priority = 0, reason = REASON.NONE, max_attempts = 0, token = 0, attempt = 0}
-    s.last = last
+    s.last, s.flags = last, L.flags_of_links(b, id)
+    call('HDEL', base .. ':parents', id)
     L.event(b, CHANGE.REPAIRED, id, s, {state = GONE})
-    L.ended(b, id)
+    L.ended(b, id, s, GONE, true)
   elseif what == 'index' and s then
     L.join_group_again(b, id, s)
     if s.state == LEASED then
@@ -265,6 +273,7 @@ verbs.repair = function(keys, args)
       L.put_state(b, id, s)
     end
     L.index(b, id, s)
+    L.repair_links(b, id, s)
   elseif what == 'rebuild' then
     s = L.state_of(id, given)
     s.last = last
@@ -273,6 +282,7 @@ verbs.repair = function(keys, args)
     s.last = L.event(b, CHANGE.REPAIRED, id, s, {at = s.visible})
     L.put_state(b, id, s)
     L.index(b, id, s)
+    L.repair_links(b, id, s)
   end
   if not L.WITHOUT_LEASES[what] then L.repair_leases(b) end
   L.recount(b)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from tenure.errors import InvalidArgument, StoreClosed, TenureError, Unavailable
+from tenure.errors import InvalidArgument, StoreClosed, TenureError, TooLarge, Unavailable
 from tenure.storage.engine import Reader, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.foundationdb import journal
 from tenure.storage.engines.foundationdb.binding import (
@@ -23,10 +23,11 @@ from tenure.storage.engines.foundationdb.binding import (
     translated,
     unknown,
 )
-from tenure.storage.engines.foundationdb.layout import MARK_BYTES, ROW_BITS, Layout, number, pack_number
+from tenure.storage.engines.foundationdb.early_values import EarlyValues, remove_unfinished
+from tenure.storage.engines.foundationdb.layout import MARK_BYTES, NONCE_BYTES, ROW_BITS, Layout, number, pack_number
 from tenure.storage.engines.foundationdb.rows import Rows
 from tenure.storage.engines.foundationdb.snapshot import CopiedSnapshot, VersionSnapshot
-from tenure.storage.engines.foundationdb.transaction import LIMIT, FoundationTransaction, writer
+from tenure.storage.engines.foundationdb.transaction import LIMIT, WANTED_BYTES, FoundationTransaction, writer
 from tenure.storage.keyspace import STATE
 
 T = TypeVar("T")
@@ -35,13 +36,15 @@ _FOLD_EVERY = 64
 #: Versions after which a mark without journal rows is forgotten: no transaction is retried for ten minutes.
 _STALE = 600_000_000
 _STALE_BATCH = 1_000
-_NONCE = 16
+_UNFINISHED_BATCH = 20
 #: Conflicts after which a transaction has the others wait for it (one, if a try takes long: the next would meet as many
 #: others again), for how many versions, and how they wait.
 _STARVED = 4
 _LONG = 0.05
 _GATE_VERSIONS = 3_000_000
 _GATE_REST = 0.005
+#: How long a try is to take at most, in seconds: one that took longer, and can, takes on less.
+_WANTED_SECONDS = 2.0
 
 
 class Spread:
@@ -85,19 +88,23 @@ class FoundationEngine:
         lease_versions: int = 1_000_000,
         retry_limit: int = 100,
         timeout: float = 10.0,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`path`: the store's directory. `grace`: seconds past its end for which an expired lease is left alone.
 
         `lease_versions`: versions that must pass for each second of a lease before it is taken over. `retry_limit` and
-        `timeout` (seconds): how often and how long a transaction is tried.
+        `timeout` (seconds): how often and how long a transaction is tried. `steady`: seconds that only grow, by which
+        tries are timed.
         """
+        self._steady = steady
         self._fdb, self._db = fdb, db
         self.traits = Traits(
             scope="cluster",
             order="approximate",
             snapshot="store",
             durability="disk",
-            atomic_bytes=LIMIT - 800_000,
+            atomic_bytes=WANTED_BYTES,
+            cuts_batches=True,
             key_bytes=9_000,
             value_bytes=LIMIT - 800_000,
             poll=0.02,
@@ -146,7 +153,7 @@ class FoundationEngine:
                 own.set_read_version(version)
                 return Rows(own, self._layout, resolving=spaces is None or STATE in spaces)
 
-            return (CopiedSnapshot if spaces is None else VersionSnapshot)(pinned, self._fdb)
+            return (CopiedSnapshot if spaces is None else VersionSnapshot)(pinned, self._fdb, self._db)
 
         return self._retrying(take)
 
@@ -173,6 +180,7 @@ class FoundationEngine:
         self._check_open()
         self._fold()
         self._retrying(self._forget_stale)
+        self._retrying(self._forget_unfinished)
 
     def export(self, path: str) -> None:
         raise InvalidArgument(
@@ -255,6 +263,11 @@ class FoundationEngine:
             tr.clear(row.key)
             tr.clear(layout.mark(number(row.key, len(layout.stale) + 8)))
 
+    def _forget_unfinished(self, tr: FdbTransaction) -> None:
+        before = tr.get_read_version().wait() - _STALE
+        if before > 0:
+            remove_unfinished(tr, self._layout, before, _UNFINISHED_BATCH)
+
 
 class _Attempts(Generic[T]):
     """The tries of one transaction. Its number and its nonce are chosen before the first."""
@@ -272,11 +285,14 @@ class _Attempts(Generic[T]):
         #: What the gate holds while this transaction has shut it.
         self._gate = b""
         self.committed = False
+        #: How much of what it would take on the next try may.
+        self._share = 1.0
+        self._early = EarlyValues(engine._layout)
         self._choose()
 
     def _choose(self) -> None:
         self._number = secrets.randbits(53 - ROW_BITS) << ROW_BITS
-        self._nonce = secrets.token_bytes(_NONCE)
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._tries = 0
 
     def run(self, fn: Callable[[Transaction], T]) -> T:
@@ -292,10 +308,12 @@ class _Attempts(Generic[T]):
             try:
                 while self._is_shut(tr):
                     time.sleep(_GATE_REST)
-                    tr.reset()
-                    self._engine._limit(tr)
-                self._began = time.monotonic()
-                return self._once(tr, fn)
+                    self._renew(tr)
+                self._began = self._engine._steady()
+                while not self._once(tr, fn):
+                    self._renew(tr)
+                    self._began = self._engine._steady()
+                return self._result
             except self._fdb.FDBError as error:
                 try:
                     self._again(tr, error)
@@ -304,33 +322,79 @@ class _Attempts(Generic[T]):
                         raise
                     return self._looked_up(error, last)
 
-    def _once(self, tr: FdbTransaction, fn: Callable[[Transaction], T]) -> T:
+    def _renew(self, tr: FdbTransaction) -> None:
+        """Begin anew, at a newer version."""
+        tr.reset()
+        self._engine._limit(tr)
+
+    def _once(self, tr: FdbTransaction, fn: Callable[[Transaction], T]) -> bool:
+        """One try, which leaves its `_result`. False: it was too large, or values had to be written ahead; try again."""
         engine = self._engine
         rows = Rows(tr, engine._layout, resolving=False)
         # Read in every try, so that an earlier one that arrives late conflicts with this one.
         mark = tr.get(engine._layout.mark(self._number)).value
         if mark is not None and mark[:MARK_BYTES] in self._maybe:
             self.committed = True
-            return self._maybe[mark[:MARK_BYTES]]
+            self._result = self._maybe[mark[:MARK_BYTES]]
+            return True
         while mark is not None:  # another transaction has this number
             self._choose()
             mark = tr.get(engine._layout.mark(self._number)).value
         transaction = engine.begin(rows, self._number)
         assert isinstance(transaction, FoundationTransaction)
+        transaction.share = self._share
         result = fn(transaction)
         transaction.finish()
         if not transaction:
-            return result
+            self._result = result
+            return True
         self._chose = rows.chose
+        if not self._fits(transaction):
+            return False
         self._tries += 1
         own = self._nonce + self._tries.to_bytes(2, "big")
-        transaction.apply(own)
+        if not transaction.apply(own, self._early) or self._is_too_large(tr, transaction):
+            return False
         self._maybe[own], self._sent = result, own
         tr.commit().wait()
         self.committed = True
+        self._result = result
         if self._chose:
             engine.spread.success()
-        return result
+        return True
+
+    # ── small transactions ───────────────────────────────────────────────────────────────────────────────────────────
+    # A transaction of up to a megabyte and two seconds is what FoundationDB does best. One that is larger runs again: with
+    # its large values written ahead, and taking on less if it can. What cannot may have up to FoundationDB's own limits.
+
+    def _fits(self, transaction: FoundationTransaction) -> bool:
+        """Whether it can be sent as it is. If not, this prepares the next try: it may take on less, or its values are there."""
+        if self._engine._steady() - self._began > _WANTED_SECONDS and transaction.divisible:
+            self._share /= 2
+            return False
+        if transaction.size(early=False) <= WANTED_BYTES:
+            return True
+        least = transaction.size(early=True)
+        if least > WANTED_BYTES and transaction.divisible:
+            self._take_less(least)
+            return False
+        missing = self._early.missing(transaction.writes)
+        for portion in self._early.uploads(missing):
+            self._engine._retrying(lambda tr, some=portion: self._early.upload(tr, some))  # type: ignore[misc]
+        return not missing
+
+    def _is_too_large(self, tr: FdbTransaction, transaction: FoundationTransaction) -> bool:
+        """Whether it has to take on less, now that all it reads and writes is known. Raises TooLarge if it cannot."""
+        size: int = tr.get_approximate_size().wait()
+        if size > WANTED_BYTES and transaction.divisible:
+            self._take_less(size)
+            return True
+        if size > LIMIT:
+            raise TooLarge("the transaction", size, LIMIT)
+        return False
+
+    def _take_less(self, size: int) -> None:
+        self._share *= min(0.75, 0.9 * WANTED_BYTES / size)
 
     def _again(self, tr: FdbTransaction, error: FdbError) -> None:
         """Get ready for another try. Raises our error if there is none to be."""
@@ -340,7 +404,7 @@ class _Attempts(Generic[T]):
         if error.code == CONFLICT and self._chose:
             self._engine.spread.conflict()
         elif error.code == CONFLICT:
-            self._conflicts += _STARVED if time.monotonic() - self._began > _LONG else 1
+            self._conflicts += _STARVED if self._engine._steady() - self._began > _LONG else 1
         self._engine._back_off(tr, error)
         if self._conflicts >= _STARVED and not self._gate:
             self._engine._retrying(self._shut_gate)

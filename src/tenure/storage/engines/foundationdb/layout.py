@@ -2,6 +2,8 @@
 
     (space number), key of the keyspace                the row; its value in parts if it has more than 90,000 bytes
     ("parts", space number), key, part u16             further parts of such a value
+    ("parts", space number), key, 0xFFFE, nonce 16     a value that was written ahead of its transaction; the row refers to it
+    ("unfinished"), version u64, nonce 16              such values of a transaction that has not committed: space u8, length u16, key of each
     ("inbox"), version stamp 10, row u16, piece u8     a journal row that has no number yet; its transaction's mark
     ("mark"), transaction u64                          that it committed: nonce 16, try u16; its journal number u64, once it has one
     ("stale"), version u64, transaction u64            a mark without journal rows, to be forgotten
@@ -31,7 +33,9 @@ ROWS = 1 << ROW_BITS
 _U64 = Struct(">Q")
 pack_number = _U64.pack
 _PART = Struct(">H")
+_EARLY = _PART.pack(0xFFFE)
 STAMP_BYTES = 10
+NONCE_BYTES = 16
 _INBOX = Struct(">10sHB")
 #: Of a mark: the nonce and the try. The journal number follows once there is one.
 MARK_BYTES = 18
@@ -52,6 +56,7 @@ class Layout:
         self.directory = directory
         self.spaces: list[bytes] = [directory.pack((space,)) for space in range(len(NAMES))]
         self._parts: list[bytes] = [directory.pack(("parts", space)) for space in range(len(NAMES))]
+        self.unfinished: bytes = directory.pack(("unfinished",))
         self.inbox: bytes = directory.pack(("inbox",))
         self._marks: bytes = directory.pack(("mark",))
         self.stale: bytes = directory.pack(("stale",))
@@ -61,6 +66,12 @@ class Layout:
 
     def part(self, space: Space, key: bytes, part: int) -> bytes:
         return self._parts[space] + key + _PART.pack(part)
+
+    def early(self, space: Space, key: bytes, nonce: bytes) -> bytes:
+        return self._parts[space] + key + _EARLY + nonce
+
+    def unfinished_row(self, version: int, nonce: bytes) -> bytes:
+        return self.unfinished + pack_number(version) + nonce
 
     def parts(self, space: Space, begin: bytes, end: bytes) -> tuple[bytes, bytes]:
         """Where the further parts of the values with begin <= key < end are."""

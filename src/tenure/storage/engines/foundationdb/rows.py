@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from tenure.errors import Corrupt
 from tenure.storage.engine import Row, Space
 from tenure.storage.engines.foundationdb.binding import FdbTransaction
+from tenure.storage.engines.foundationdb.early_values import EARLY, nonce_of
 from tenure.storage.engines.foundationdb.journal import JournalView
 from tenure.storage.engines.foundationdb.layout import PART_BYTES, PROVISIONAL, Layout
 from tenure.storage.keyspace import COUNTERS, JOURNAL, READY, STATE, split_commit
@@ -28,6 +30,8 @@ class Rows:
         self.transaction, self.layout = transaction, layout
         self._snapshot = transaction.snapshot
         self._resolving = resolving
+        #: Early values that were asked for, by their keys.
+        self._asked: dict[bytes, Any] = {}
         #: Whether ready rows were looked at without conflict, to choose among them: this is a claim.
         self.chose = False
         #: The journal, read with conflicts and without.
@@ -46,6 +50,7 @@ class Rows:
         prefix, get = self.layout.spaces[space], self.transaction.get
         asked = [get(prefix + key) for key in keys]  # all are on their way before the first is waited for
         raws = [future.value for future in asked]
+        self._fetch(space, zip(keys, raws, strict=True))
         return [None if raw is None else self._value(space, key, raw) for key, raw in zip(keys, raws, strict=True)]
 
     def scan(
@@ -54,6 +59,7 @@ class Rows:
         if space == JOURNAL:
             return (self.journal if snapshot else self._journal).scan(begin, end, limit, reverse)
         rows = self._range(space, begin, end, limit, reverse, snapshot)
+        self._fetch(space, rows)
         return [(key, self._value(space, key, raw)) for key, raw in rows]
 
     def keys(
@@ -88,10 +94,28 @@ class Rows:
             return self.journal.resolved_state(raw)
         return self._whole(space, key, raw)
 
+    def _fetch(self, space: Space, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Ask for the early values of all of these rows before the first is waited for."""
+        if space in EARLY:
+            for key, raw in rows:
+                nonce = None if raw is None else nonce_of(space, raw)
+                if nonce is not None:
+                    at = self.layout.early(space, key, nonce)
+                    self._asked[at] = self._snapshot.get(at)
+
+    def _early(self, space: Space, key: bytes, nonce: bytes) -> bytes:
+        at = self.layout.early(space, key, nonce)
+        found = (self._asked.pop(at, None) or self._snapshot.get(at)).value
+        if found is None:
+            raise Corrupt("a row refers to a value that is not there", key=key)
+        value: bytes = found
+        return value
+
     def _whole(self, space: Space, key: bytes, raw: bytes) -> bytes:
         """A value with its further parts. The first part of a larger one is longer than a whole value ever is."""
         if len(raw) <= PART_BYTES:
-            return raw
+            nonce = nonce_of(space, raw)
+            return raw if nonce is None else self._early(space, key, nonce)
         count, size = int.from_bytes(raw[:2], "big"), int.from_bytes(raw[2:6], "big")
         asked = [self._snapshot.get(self.layout.part(space, key, part)) for part in range(1, count + 1)]
         whole = raw[6:] + b"".join([future.value or b"" for future in asked])

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tenure.storage.engine import Row, Snapshot, Space
-from tenure.storage.engines.foundationdb.binding import Binding, translated
+from tenure.storage.engines.foundationdb.binding import Binding, Database, translated
 from tenure.storage.engines.foundationdb.rows import Rows
 from tenure.storage.keyspace import LAST, NAMES
 
@@ -20,9 +20,9 @@ _TRIES = 4
 class VersionSnapshot(Snapshot):
     """`storage.engine.Snapshot` of one version, read as it is asked for. Raises Unavailable once the version is gone."""
 
-    def __init__(self, pinned: Callable[[], Rows], fdb: Binding) -> None:
+    def __init__(self, pinned: Callable[[], Rows], fdb: Binding, db: Database) -> None:
         """`pinned`: a reader of the version, in a transaction of its own."""
-        self._pinned, self._fdb = pinned, fdb
+        self._pinned, self._fdb, self._db = pinned, fdb, db
         self._rows = pinned()
 
     def _asked(self, look: Callable[[], T]) -> T:
@@ -51,6 +51,12 @@ class VersionSnapshot(Snapshot):
     ) -> list[bytes]:
         return self._asked(lambda: self._rows.keys(space, begin, end, limit, reverse=reverse, snapshot=True))
 
+    def boundaries(self, space: Space) -> list[bytes]:
+        """Where the cluster's shards begin. They move, and are not part of any version."""
+        prefix = self._rows.layout.spaces[space]
+        found = self._asked(lambda: list(self._fdb.locality.get_boundary_keys(self._db, prefix, prefix + LAST)))
+        return sorted({bytes(key)[len(prefix) :] for key in found} - {b""})
+
     def close(self) -> None:
         self._rows.transaction.cancel()
 
@@ -66,9 +72,9 @@ class VersionSnapshot(Snapshot):
 class CopiedSnapshot(VersionSnapshot):
     """All rows of one version, copied into this process: for a look that takes longer than five seconds."""
 
-    def __init__(self, pinned: Callable[[], Rows], fdb: Binding) -> None:
+    def __init__(self, pinned: Callable[[], Rows], fdb: Binding, db: Database) -> None:
         """Raises the binding's error if the version is gone before all of it is read."""
-        super().__init__(pinned, fdb)
+        super().__init__(pinned, fdb, db)
         self._tables = [_all(self._rows, space) for space in range(len(NAMES))]
         self._rows.transaction.cancel()
 
@@ -92,6 +98,9 @@ class CopiedSnapshot(VersionSnapshot):
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
         return [key for key, _ in self.scan(space, begin, end, limit, reverse=reverse)]
+
+    def boundaries(self, space: Space) -> list[bytes]:
+        return []
 
     def entries(self, space: Space) -> int | None:
         return len(self._tables[space][0])

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tenure.errors import TooLarge
 from tenure.storage.engine import Space, Transaction
 from tenure.storage.engines.foundationdb.binding import TRANSACTION_BYTES
+from tenure.storage.engines.foundationdb.early_values import (
+    REFERENCE_BYTES,
+    Early,
+    EarlyValues,
+    may_come_early,
+    reference,
+)
 from tenure.storage.engines.foundationdb.journal import NO_ROW
 from tenure.storage.engines.foundationdb.layout import INBOX_HEAD, PART_BYTES, PROVISIONAL, ROWS, number, pack_number
 from tenure.storage.engines.foundationdb.rows import Rows, split_value
-from tenure.storage.keyspace import COUNTERS, JOBS, JOURNAL, LEASE_JOBS, LEASES, META, NOTES
+from tenure.storage.keyspace import COUNTERS, JOBS, JOURNAL, LEASE_JOBS, LEASES, META, NOTES, PAYLOAD
 from tenure.storage.records import decode_count
 
 #: Spaces whose values may be stored in parts.
-_IN_PARTS = frozenset({META, JOBS, NOTES, LEASE_JOBS})
+_IN_PARTS = frozenset({META, JOBS, NOTES, LEASE_JOBS, PAYLOAD})
 #: What a row costs beside its key and value, with its conflict range: so that ours is the first limit to be met.
 _ROW_BYTES = 64
+#: The most that any transaction has: what cannot be cut (an ack that ends the waiting of thousands of jobs) may need it.
 LIMIT = TRANSACTION_BYTES - 200_000
+#: What a transaction is to stay under. Large values go ahead of it, and what takes on many jobs takes on fewer.
+WANTED_BYTES = 900_000
 _INBOX_PIECE = 90_000
 
 
 class FoundationTransaction(Transaction):
     holds_leases = True
+
+    #: Whether its function asked how much it may take on, and would do with less.
+    divisible = False
 
     def __init__(self, rows: Rows, transaction: int, spread: int, versions_per_ms: int) -> None:
         """`transaction`: its number, with room below for the rows that it appends."""
@@ -31,6 +43,13 @@ class FoundationTransaction(Transaction):
         self.spread = spread
         self._versions_per_ms = versions_per_ms
         self._held: dict[bytes, int] = {}
+        #: How much of what its function would take on it may: less than 1 once a try was too large.
+        self.share = 1.0
+
+    def at_most(self, count: int) -> int:
+        some = max(1, int(count * self.share))
+        self.divisible = self.divisible or some > 1
+        return some
 
     def guard(self, space: Space, key: bytes) -> None:
         self.rows.transaction.add_read_conflict_key(self.rows.layout.spaces[space] + key)
@@ -47,21 +66,27 @@ class FoundationTransaction(Transaction):
 
     # ── once its function has returned ───────────────────────────────────────────────────────────────────────────────
 
-    def apply(self, mark: bytes) -> None:
-        """Write it all through the binding. `mark`: nonce and try, for its mark. Raises TooLarge."""
+    def size(self, *, early: bool) -> int:
+        """About how many bytes it has; with `early`, without the values that may be written ahead of it."""
+        size = sum(map(len, self.journal))
+        for space, key, value in self.writes:
+            size += _ROW_BYTES + 2 * len(key)
+            if value is not None:
+                size += REFERENCE_BYTES if early and may_come_early(space, value) else len(value)
+        return size
+
+    def apply(self, mark: bytes, early: EarlyValues) -> bool:
+        """Write it all through the binding. `mark`: nonce and try, for its mark. `early`: values that are there already.
+
+        False: values that were written ahead are gone, and it has to run again.
+        """
         transaction, layout = self.rows.transaction, self.rows.layout
-        self._check_size()
         own = self.next_commit & ~PROVISIONAL
         for space, begin, end in self.ranges:
             self._clear_range(space, begin, end)
-        put = writer(self.rows)
-        for space, key, value in self.writes:
-            if value is None:
-                self._clear(space, key)
-            elif space == COUNTERS:
-                transaction.set(layout.spaces[space] + key, decode_count(value).to_bytes(8, "little", signed=True))
-            else:
-                put(space, key, value)
+        used = self._apply_writes(early)
+        if used and not early.finish(transaction, used):
+            return False
         for key, delta in self.adds.items():
             if delta:
                 transaction.add(layout.spaces[COUNTERS] + key, delta.to_bytes(8, "little", signed=True))
@@ -78,12 +103,24 @@ class FoundationTransaction(Transaction):
                 transaction.set_versionstamped_key(key, whole[at : at + _INBOX_PIECE])
         if not self.journal:
             transaction.set_versionstamped_key(layout.stamped_inbox(NO_ROW, 0), head)
+        return True
 
-    def _check_size(self) -> None:
-        size = sum([_ROW_BYTES + 2 * len(key) + len(value or b"") for _, key, value in self.writes])
-        size += sum(map(len, self.journal))
-        if size > LIMIT:
-            raise TooLarge("the transaction", size, LIMIT)
+    def _apply_writes(self, early: EarlyValues) -> list[Early]:
+        """Write the rows; returns the early values that they refer to."""
+        transaction, put = self.rows.transaction, writer(self.rows)
+        counters = self.rows.layout.spaces[COUNTERS]
+        used: list[Early] = []
+        for space, key, value in self.writes:
+            if value is None:
+                self._clear(space, key)
+            elif space == COUNTERS:
+                transaction.set(counters + key, decode_count(value).to_bytes(8, "little", signed=True))
+            elif may_come_early(space, value) and (there := early.of(space, key, value)) is not None:
+                used.append(there)
+                put(space, key, reference(there.nonce))
+            else:
+                put(space, key, value)
+        return used
 
     def _clear(self, space: Space, key: bytes) -> None:
         transaction, layout = self.rows.transaction, self.rows.layout

@@ -1,0 +1,204 @@
+"""`current_job().step`, `sleep` and `wait_for`: what a handler has done is not done again by the next delivery.
+
+    charged = job.step("charge", charge, order)     stored once, under the job, by the holder of its lease
+    job.sleep(3600)                                 gives the lease back; the next delivery goes on behind it
+    answer = job.wait_for("approval", timeout=86400)    the same, until `queue.signal(job_id, "approval", b"...")`
+
+A handler begins anew with every delivery: steps that are stored return at once, what is not inside a step is repeated.
+Neither sleeping nor waiting counts as an attempt. Both raise `Suspended` through the handler, whose `finally` clauses run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from tenure.api.queue import Queue
+from tenure.clock import Clock, SystemClock
+from tenure.errors import InvalidArgument, WaitTimeout
+from tenure.model.durations import Duration, duration_ms
+from tenure.model.lease import Delivery
+from tenure.model.step import Step
+from tenure.worker.extra_types import ExtraTypes
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: How long a wait without a timeout lasts: longer than any store is kept.
+_FOREVER_MS = 50 * 365 * 86_400_000
+#: Names of steps that `sleep` and `wait_for` store begin with this.
+_OWN = "tenure."
+
+
+class Suspended(BaseException):
+    """Leaves a handler that sleeps or waits: its job is given back. No `Exception`, so that `except Exception` lets it pass."""
+
+    def __init__(self, delay_ms: int, until_signal: str | None = None) -> None:
+        self.delay_ms = delay_ms
+        self.until_signal = until_signal
+        super().__init__(f"waits for the signal {until_signal!r}" if until_signal else f"sleeps {delay_ms / 1000:g} s")
+
+
+class StepSource(Protocol):
+    """Where the steps of a job are stored."""
+
+    def load(self) -> list[Step]: ...
+
+    def record(self, name: str, value: bytes) -> bytes:
+        """Raises LeaseLost, TooLarge."""
+
+
+class QueueSteps:
+    """The steps of a delivery, in its queue."""
+
+    def __init__(self, queue: Queue, delivery: Delivery) -> None:
+        self._queue, self._delivery = queue, delivery
+
+    def load(self) -> list[Step]:
+        return self._queue.steps(self._delivery)
+
+    def record(self, name: str, value: bytes) -> bytes:
+        return self._queue.record_step(self._delivery, name, value)
+
+
+class NoSteps:
+    """A plain call, or one of an app in inline mode: there is no job to store anything under."""
+
+    def load(self) -> list[Step]:
+        return []
+
+    def record(self, name: str, value: bytes) -> bytes:
+        return value
+
+
+class JobSteps:
+    """The steps of one delivery, read when the first is asked for."""
+
+    def __init__(
+        self, job_id: str, source: StepSource, types: ExtraTypes | None = None, clock: Clock | None = None
+    ) -> None:
+        self._id = job_id
+        self._source = source
+        self._types = ExtraTypes() if types is None else types
+        self._clock = SystemClock() if clock is None else clock
+        self._found: dict[tuple[str, str], bytes] | None = None
+        self._sleeps = 0
+
+    def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the function returned when it was first called for this job, in this delivery or an earlier one.
+
+        Its result is sent as JSON and read by the function's annotation, so both deliveries get the same. Raises what the
+        function raises, InvalidArgument for a result that JSON cannot carry, LeaseLost, TooLarge.
+        """
+        if name.startswith(_OWN):
+            raise InvalidArgument(f"the name of a step must not begin with {_OWN!r}")
+        stored = self._get("step", name)
+        if stored is None:
+            stored = self._record(name, self._encode(name, function(*args, **kwargs)))
+        result: T = self._decode(stored, _result_hint(function))
+        return result
+
+    async def step_async(self, name: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+        """As `step`, of a function or a coroutine function."""
+        if name.startswith(_OWN):
+            raise InvalidArgument(f"the name of a step must not begin with {_OWN!r}")
+        stored = await asyncio.to_thread(self._get, "step", name)
+        if stored is None:
+            result = function(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+            stored = await asyncio.to_thread(self._record, name, self._encode(name, result))
+        return self._decode(stored, _result_hint(function))
+
+    def sleep(self, duration: Duration) -> None:
+        """Return once so much time has passed since this line was first reached, by this delivery or an earlier one."""
+        left = self._until(f"sleep {self._next_sleep()}", duration)
+        if left > 0:
+            raise Suspended(left)
+
+    def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
+        """The payload of a signal, once the job has it: bytes, or (`as_type` given) JSON read as that type.
+
+        Raises WaitTimeout once the time has passed since this line was first reached.
+        """
+        found = self._get("signal", signal)
+        if found is not None:
+            return found if as_type is bytes else self._decode(found, as_type)
+        if isinstance(self._source, NoSteps):
+            raise InvalidArgument("there is no job to wait for a signal: the task was called here, without a queue")
+        if timeout is None:
+            raise Suspended(_FOREVER_MS, signal)
+        left = self._until(f"wait {signal}", timeout)
+        if left <= 0:
+            raise WaitTimeout(self._id, duration_ms("timeout", timeout) / 1000)
+        raise Suspended(left, signal)
+
+    def _next_sleep(self) -> int:
+        self._sleeps += 1
+        return self._sleeps
+
+    def _until(self, name: str, duration: Duration) -> int:
+        """Milliseconds that are left of a duration, which began when this was first asked."""
+        wanted, now = duration_ms("duration", duration), self._clock.wall_ms()
+        if isinstance(self._source, NoSteps):
+            return 0
+        stored = self._get("step", _OWN + name)
+        if stored is None:
+            stored = self._record(_OWN + name, msgspec.json.encode(now + wanted))
+        until: int = msgspec.json.decode(stored, type=int)
+        return until - now
+
+    def _get(self, kind: str, name: str) -> bytes | None:
+        if self._found is None:
+            self._found = {(step.kind, step.name): step.value for step in self._source.load()}
+        return self._found.get((kind, name))
+
+    def _record(self, name: str, value: bytes) -> bytes:
+        assert self._found is not None
+        stored = self._found["step", name] = self._source.record(name, value)
+        return stored
+
+    def _encode(self, name: str, value: object) -> bytes:
+        try:
+            return self._types.json(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise InvalidArgument(f"step {name!r}: its result cannot be kept: {exc}") from None
+
+    def _decode(self, stored: bytes, hint: Any) -> Any:
+        try:
+            return msgspec.json.decode(stored, type=hint, dec_hook=self._types.decode)
+        except (msgspec.DecodeError, ValueError, TypeError) as exc:
+            raise InvalidArgument(f"what is stored is not a {hint}: {exc}") from None
+
+
+class AsyncSteps:
+    """`current_job().aio`: the same verbs, awaited, for `async def` handlers."""
+
+    def __init__(self, steps: JobSteps) -> None:
+        self._sync = steps
+
+    async def step(self, name: str, function: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `JobSteps.step`; the function may be `async def`."""
+        result: T = await self._sync.step_async(name, function, *args, **kwargs)
+        return result
+
+    async def sleep(self, duration: Duration) -> None:
+        await asyncio.to_thread(self._sync.sleep, duration)
+
+    async def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
+        return await asyncio.to_thread(self._sync.wait_for, signal, timeout, as_type)
+
+
+def _result_hint(function: Callable[..., Any]) -> Any:
+    """What a function is annotated to return; Any where that cannot be told or read."""
+    try:
+        hint = typing.get_type_hints(function, include_extras=True).get("return", Any)
+        msgspec.json.Decoder(hint)
+    except (NameError, AttributeError, TypeError):
+        return Any
+    return hint
