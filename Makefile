@@ -51,6 +51,8 @@ CRASH_SIZES = \
 	CRASH_ROUNDS=$${CRASH_ROUNDS:-200} \
 	DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} \
 	WORKER_KILLS=$${WORKER_KILLS:-50} \
+	SITE_PAGES=1000 \
+	SITE_KILLS=10 \
 	HISTORY_KILLS=$${HISTORY_KILLS:-10} \
 	MIGRATE_JOBS=$${MIGRATE_JOBS:-200000} \
 	SPARK_ROWS=1000000 \
@@ -250,8 +252,9 @@ $(PY):
 	rm -rf $(VENV); "$$python" -m venv $(VENV)
 
 # The environment itself is order-only: its date says nothing about what is installed in it.
-$(STAMP): requirements/dev.txt pyproject.toml | $(PY)
+$(STAMP): requirements/dev.txt requirements/viewer.txt pyproject.toml tools/api_viewer.py | $(PY)
 	@echo "Installing the pinned dependencies (half a minute the first time) ..."
 	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --require-hashes -r requirements/viewer.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,7 +23,9 @@ from tenure.bulk.load_files import Ids, LoadWriter
 from tenure.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.write import LoadPart
+from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_SPACES, SEGMENTS, STATE
 from tenure.storage.staged_parts import folder_of
+from tenure.testing.harness import engine_of
 
 WORK = QueueName("default", "work")
 
@@ -77,6 +80,38 @@ def test_all_of_it_in_order(store: Store, path: Path) -> None:
     found = payloads(store)
     assert found[0] == b"before"
     assert found[1:-1] == [b"%06d" % n for n in range(4_200)]
+
+
+def test_plain_jobs_are_loaded_as_segments(store: Store, path: Path) -> None:
+    """They are claimed and acked together, and can be told apart, as those that `enqueue_many` adds."""
+    queue = store.queue("work")
+    parts = stage(store, path, "w", 0, payload=pa.array([b"%06d" % n * (n % 7) for n in range(1_003)]))
+    store.staged("w").load(b"", parts)
+    inner = engine_of(store).inner
+    assert len(inner.read(lambda reader: reader.keys(SEGMENTS, b"", LAST, 100))) == 10
+    assert len(inner.read(lambda reader: reader.keys(STATE, b"", LAST, 100))) == 3, "too few for a segment"
+    claim = queue.claim(limit=100)
+    assert [delivery.payload for delivery in claim] == [b"%06d" % n * (n % 7) for n in range(100)]
+    queue.ack_many(claim)
+    single = queue.claim()[0]
+    assert single.payload == b"000100" * 2
+    queue.nack(single)
+    assert store.check().clean
+    assert (queue.counts().waiting, queue.counts().enqueued) == (903, 1_003)
+    assert next(event.index for event in queue.timeline(single.id)) == 100
+
+
+def test_ids_among_those_of_a_segment_are_refused(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments never overlap. Nothing is written then; the next attempt makes other ids."""
+    added = store.queue("work").enqueue_many([b"%06d" % n for n in range(100)])
+    first = int(added[0].id, 16)
+    ids = [(first + n + 1).to_bytes(16, "big") for n in range(20)]
+    monkeypatch.setattr(Ids, "take", lambda self, count: np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 16).copy())
+    with pytest.raises(Unavailable, match="among those of other jobs"):
+        store.staged("w").load(b"", stage(store, path, "w", 1, payload=numbered(100, 20)))
+    monkeypatch.undo()
+    assert store.staged("w").load(b"", stage(store, path, "w", 1, payload=numbered(100, 20))).jobs == 20
+    assert payloads(store) == [b"%06d" % n for n in range(120)]
 
 
 def test_its_events_are_in_the_journal(store: Store, path: Path) -> None:
@@ -211,13 +246,18 @@ def test_ids_never_meet() -> None:
 CHILD = """
 import os, signal, sys
 from pathlib import Path
+import pyarrow as pa
 import tenure
 from tests.bulk.test_loading import numbered, stage
 
 path, step = Path(sys.argv[1]), sys.argv[2]
 store = tenure.open(f"rocksdb:{path}", sweep=False)
 store.queue("work").enqueue(b"before")
-parts = stage(store, path, "w", 0, payload=numbered(0, 1500)) + stage(store, path, "w", 1, payload=numbered(1500, 1500))
+parts = (
+    stage(store, path, "w", 0, payload=numbered(0, 1500))
+    + stage(store, path, "w", 1, payload=numbered(1500, 1300))
+    + stage(store, path, "w", 2, payload=numbered(2800, 200), max_attempts=pa.array([7] * 200))
+)
 
 def end(at):
     if at == step:
@@ -227,7 +267,9 @@ store._backend._engine.loader.after = end
 store.staged("w").load(b"m", parts)
 """
 
-STEPS = ("synced", "intended", "ingested 2", "ingested 4", "ingested 6", "finishing", "finished")
+#: The spaces of jobs as rows, with their states and `ready`, and of segments.
+INGESTED = tuple(f"ingested {space}" for space in (JOBS, STATE, READY, *SEGMENT_SPACES))
+STEPS = ("synced", "intended", *INGESTED, "finishing", "finished")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -285,7 +327,7 @@ def test_a_load_that_fails_stops_the_store(path: Path) -> None:
     loader = store._backend._engine.loader  # type: ignore[attr-defined]
 
     def fail(step: str) -> None:
-        if step == "ingested 4":
+        if step == f"ingested {SEGMENTS}":
             raise OSError("no more")
 
     loader.after = fail

@@ -146,6 +146,21 @@ def test_bad_rows_go_to_the_quarantine_once(store: Store, root: str, tmp_path: P
     assert "taken" in rows[b"refused"]
 
 
+def test_a_part_may_have_bad_rows_only(store: Store, root: str, tmp_path: Path) -> None:
+    """No chunk was staged for it, so there is no file of chunks to look for."""
+    parts = [
+        stage(root, "w", "p0-a", numbered(0, 10)),
+        stage(root, "w", "p1-a", numbered(10, 2), priority=pa.array([77, 78])),
+        stage(root, "w", "p2-a", numbered(12, 3)),
+    ]
+    if (file := folder_of(root, "w") / "p1-a.arrow").exists():
+        file.unlink()
+    parts[1] = Part("p1-a", 0, 0, 2)
+    done = commit(store, "w", Manifest(root, parts), Terms(quarantine=str(tmp_path / "bad")))
+    assert (done.jobs, done.rejected) == (13, 2)
+    assert pq.read_table(tmp_path / "bad").num_rows == 2
+
+
 @pytest.mark.parametrize("lost", range(1, 9))
 def test_refused_rows_outlive_the_commit_that_met_them(
     store: Store, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int

@@ -30,7 +30,7 @@ def test_claim_for_programs(shell: Shell):
     assert [line["payload"] for line in ran.lines] == ["0", "1"]
     first = ran.lines[0]
     assert set(first) == {
-        "id", "tenant", "queue", "receipt", "payload", "payload_encoding", "headers", "key", "priority", "attempt",
+        "id", "tenant", "queue", "receipt", "payload", "payload_encoding", "headers", "key", "group", "priority", "attempt",
         "max_attempts", "token", "created_at_ms", "created_at", "lease_id", "lease_until_ms", "lease_until",
     }  # fmt: skip
     assert first["lease_until"].endswith("Z")

@@ -11,6 +11,7 @@ import pytest
 
 from tenure import Backoff, NewJob, Policy
 from tenure.clock import ManualClock
+from tenure.model.group import GroupPolicy
 from tenure.model.lease import Settle
 from tenure.storage.keyspace import JOBS, PAYLOAD, STATE
 from tenure.testing.conformance.world import assert_sound
@@ -307,3 +308,34 @@ def test_an_emptied_queue_forgets_nothing(make: Made, clock: ManualClock) -> Non
         else:
             queue.release(delivery)
             queue.ack(queue.claim(lease=600)[0])
+
+
+@engines
+def test_a_claim_of_one_costs_the_same_among_2000_groups_as_among_20(make: Made) -> None:
+    """They all stand at the same virtual time."""
+    works = []
+    for count in (20, 2000):
+        made = make()
+        queue = made.store.queue("work")
+        queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+        for at in range(0, count, 500):
+            groups = range(at, min(at + 500, count))
+            queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in groups for _ in range(2)])
+        queue.ack(queue.claim()[0])
+        works.append(cost(made, lambda queue=queue: queue.ack(queue.claim()[0])))  # type: ignore[misc]
+    same(*works)
+
+
+@engines
+def test_a_changed_policy_costs_the_same_with_500_groups_as_with_20(make: Made) -> None:
+    """The claims that follow look at the groups, some in each transaction."""
+    works = []
+    for count in (20, 500):
+        made = make()
+        queue = made.store.queue("work")
+        queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+        queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in range(count) for _ in range(2)])
+        assert len(queue.claim(count, lease=600)) == count
+        works.append(cost(made, lambda queue=queue: queue.configure(Policy(group=GroupPolicy(max_leased=2)))))  # type: ignore[misc]
+        assert len(queue.claim(count, lease=600)) == count
+    same(*works)

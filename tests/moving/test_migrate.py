@@ -7,14 +7,16 @@ import os
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 import tenure
-from tenure import Store
+from tenure import NewJob, Store
 from tenure.api import migration
 from tenure.backends.owner.listener import Listener
 from tenure.cli.main import cli
+from tenure.model.job_checksum import job_sum
 from tenure.protocol.dispatcher import Dispatcher
 from tests.moving.filled import fill
 
@@ -141,3 +143,16 @@ def test_to_a_server_and_back(tmp_path: Path):
             listener.stop()
         assert (moved.verified, moved.source) == (True, str(first))
         assert owner.check().clean
+
+
+def test_jobs_of_another_group_are_other_jobs():
+    """The same ids, payloads and states, and another group: the checksums differ."""
+    with tenure.open("memory:") as source, tenure.open("memory:") as target:
+        source.queue("q").enqueue_many([NewJob(b"x", group="a"), NewJob(b"y")])
+        (grouped,) = [job for job in source.queue("q").list("ready") if job.group]
+        target.queue("q").restore([msgspec.structs.replace(grouped, group="b")])
+        found = target.queue("q").get(grouped.id)
+        assert found is not None
+        assert found.group == "b"
+        assert job_sum(found) != job_sum(grouped)
+        assert job_sum(msgspec.structs.replace(found, group="a")) == job_sum(grouped)

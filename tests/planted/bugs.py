@@ -47,6 +47,7 @@ BUGS = (
         "state = state._replace(attempt=state.attempt)"),
     Bug("a token is given twice", "queueing/grant.py", "attempt, token, priority = state.attempt + 1, next_token(state.token, first),",
         "attempt, token, priority = state.attempt + 1, state.token or 1,"),
+    Bug("the epoch is not raised", "queueing/epoch.py", '"the store\'s epoch").value + 1', '"the store\'s epoch").value'),
     Bug("deliveries are not counted", "queueing/grant.py", "attempt, token, priority = state.attempt + 1,",
         "attempt, token, priority = state.attempt or 1,"),
     Bug("leased jobs are not counted", "queueing/grant.py", "adds[leased] = adds.get(leased, 0) + count", "pass"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import tenure
 from tenure import GroupPolicy, ManualClock, NewJob, Policy
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Transaction
-from tenure.testing.harness import engine_of
+from tests.queueing.stored_rows import mended, rows, write
 
 
 @pytest.fixture
@@ -24,24 +24,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
     url = "memory:" if request.param == "memory" else f"{request.param}:{tmp_path}"
     with tenure.open(url, sweep=False, clock=clock) as opened:
         yield opened
-
-
-def write(store: tenure.Store, fn: Callable[[Transaction], None]) -> None:
-    engine_of(store).transact(fn)
-
-
-def rows(store: tenure.Store, space: int) -> list[tuple[bytes, bytes]]:
-    with engine_of(store).snapshot((space,)) as moment:
-        found: list[tuple[bytes, bytes]] = moment.scan(space, b"", keyspace.LAST, 1000)
-        return found
-
-
-def mended(store: tenure.Store) -> set[str]:
-    """The rules that were broken. Repaired, nothing is wrong any more."""
-    report = store.check(repair=True)
-    assert report.ok, report.findings
-    assert store.check().clean
-    return {finding.rule for finding in report.findings}
 
 
 def filled(store: tenure.Store) -> tenure.Queue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 import tenure
 from tenure.storage import keyspace
 from tenure.storage.engine import Transaction
-from tenure.testing.harness import engine_of
+from tests.queueing.stored_rows import mended, rows, write
 
 #: Tenants with one job each, beside one with a hundred times as many jobs.
 SMALL = int(os.environ.get("FAIR_TENANTS", "200"))
@@ -21,24 +21,6 @@ SMALL = int(os.environ.get("FAIR_TENANTS", "200"))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tenure.Store]:
     with tenure.open("memory:" if request.param == "memory" else f"{request.param}:{tmp_path}", sweep=False) as opened:
         yield opened
-
-
-def write(store: tenure.Store, fn: Callable[[Transaction], None]) -> None:
-    engine_of(store).transact(fn)
-
-
-def rows(store: tenure.Store, space: int) -> list[tuple[bytes, bytes]]:
-    with engine_of(store).snapshot((space,)) as moment:
-        found: list[tuple[bytes, bytes]] = moment.scan(space, b"", keyspace.LAST, 1000)
-        return found
-
-
-def mended(store: tenure.Store) -> set[str]:
-    """The rules that were broken. Repaired, nothing is wrong any more."""
-    report = store.check(repair=True)
-    assert report.ok
-    assert store.check().clean
-    return {finding.rule for finding in report.findings}
 
 
 def test_a_queue_that_lost_its_place_gets_it_back(store: tenure.Store):

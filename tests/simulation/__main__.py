@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tally = run(given.first, histories, given.seconds, given.processes)
     took = time.monotonic() - began
     print(
-        f"{tally.histories:,} histories, {tally.steps:,} steps, {tally.events:,} events, {tally.power_cuts:,} power cuts "
+        f"{tally.histories:,} histories, {tally.steps:,} steps, {tally.events:,} events, {tally.power_cuts:,} power cuts, "
+        f"{tally.claims_lost:,} claims lost "
         f"in {took:.0f} s: {tally.histories / max(tally.cpu_seconds, 0.001):.0f} histories a second of one core; "
         f"{len(tally.failures)} failed"
     )

@@ -17,6 +17,8 @@ class Tally(NamedTuple):
     steps: int = 0
     events: int = 0
     power_cuts: int = 0
+    #: Claims that were answered, and that a power cut took.
+    claims_lost: int = 0
     cpu_seconds: float = 0.0
     #: Seed and failure of those that failed.
     failures: tuple[tuple[int, str], ...] = ()
@@ -41,5 +43,5 @@ def _simulate(seeds: range) -> Tally:
         history = History(seed)
         failed = failure_of(history)
         found = () if failed is None else ((seed, failed),)
-        tally = tally.plus(Tally(1, history.steps, history.events, history.power_cuts, 0.0, found))
+        tally = tally.plus(Tally(1, history.steps, history.events, history.power_cuts, history.claims_lost, 0.0, found))
     return tally._replace(cpu_seconds=time.process_time() - began)

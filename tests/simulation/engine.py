@@ -7,6 +7,9 @@
     damaged    one of the rows that the transaction reads is damaged: Corrupt
     cut        the power fails before the commit, or behind it; commits that were not durable are undone
 
+Where one process writes (scope process), a claim is answered before it is durable, as on RocksDB at `disk`: it becomes so
+with the next commit that is waited for, or by `sync`.
+
 The engine itself stays, as a disk does; a new backend on it is the process that opens the store again.
 """
 
@@ -35,7 +38,9 @@ class PowerCut(BaseException):
 class FaultyEngine(MemoryEngine):
     def __init__(self, scope: Literal["process", "host"]) -> None:
         super().__init__()
-        self.traits = replace(MemoryEngine.traits, scope=scope, poll=None if scope == "process" else 0.002)
+        self.traits = replace(
+            MemoryEngine.traits, scope=scope, durability="disk", poll=None if scope == "process" else 0.002
+        )
         self.begin_plain = self.begin
         #: Draws what happens to the next transaction.
         self.fate: Callable[[], Fate] = lambda: ""
@@ -44,6 +49,9 @@ class FaultyEngine(MemoryEngine):
         #: How to undo each commit that is not durable yet, oldest first: (space, key, value before).
         self._not_durable: list[list[tuple[Space, bytes, bytes | None]]] = []
         self._slow = 0
+        #: The last row of the journal that is durable; and whether the last commit is a claim that did not wait to be so.
+        self.durable_to = 0
+        self._claimed = False
 
     def transact(self, fn: Callable[[Transaction], T]) -> T:
         fate = self.fate()
@@ -54,10 +62,15 @@ class FaultyEngine(MemoryEngine):
                 self.others()
             before = self.version()
             result = super().transact(fn)
-            if self.version() != before:  # its caller is answered once it is durable, and with it all before it
-                self._not_durable.clear()
+            if self.version() != before and not self._claimed:
+                self.sync()  # its caller is answered once it is durable, and with it all before it
             return result
         return self._go_wrong(fate, fn)
+
+    def sync(self) -> None:
+        """Everything is durable now."""
+        self._not_durable.clear()
+        self.durable_to = self._next_commit() - 1
 
     def _go_wrong(self, fate: Fate, fn: Callable[[Transaction], T]) -> T:
         if fate == "slow":
@@ -67,7 +80,7 @@ class FaultyEngine(MemoryEngine):
                 self.others()
             finally:
                 self._slow -= 1
-            self._not_durable.clear()
+            self.sync()
             return result
         if fate == "full":
             raise Unavailable("the simulated disk is full")
@@ -77,7 +90,7 @@ class FaultyEngine(MemoryEngine):
             self._run_in_vain(fn)
         else:
             super().transact(fn)
-            self._not_durable.clear()
+            self.sync()
         if fate.startswith("cut"):
             raise PowerCut
         raise CommitUnknown("the simulated connection was lost")
@@ -94,7 +107,10 @@ class FaultyEngine(MemoryEngine):
             super().transact(in_vain)
 
     def _apply(self, changes: Changes) -> None:
-        if self._slow:
+        assert isinstance(changes, Transaction)
+        needed = changes.answers_after
+        self._claimed = self.traits.scope == "process" and needed is not None and needed <= self.durable_to
+        if self._slow or self._claimed:
             self._not_durable.append(self._undo_of(changes))
         super()._apply(changes)
 
@@ -121,10 +137,11 @@ class FaultyEngine(MemoryEngine):
         self.begin = self.begin_plain
         return lost
 
-    def journal_from(self, number: int) -> list[tuple[bytes, bytes]]:
-        """The rows of the journal from this commit on."""
+    def journal_from(self, number: int, durable: bool = True) -> list[tuple[bytes, bytes]]:
+        """The rows of the journal from this commit on: those that are durable, or all."""
         table = self._tables[JOURNAL]
-        return [(key, table[key]) for key in table.irange(commit(number))]
+        last = commit(self.durable_to) if durable else None
+        return [(key, table[key]) for key in table.irange(commit(number), last)]
 
 
 class _ThrownAway(Exception):

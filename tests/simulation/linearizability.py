@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tenure.model.tokens import next_token
+
 FOREVER = 1 << 60
 
 
 class Call(NamedTuple):
     """One call as its caller saw it, as far as it concerns one job."""
 
-    #: enqueue, claim, claim again (by its id), ack, nack, fail, release, snooze, extend, cancel, replay, purge, get
+    #: enqueue, claim, claim again (by its id), forgotten (a power cut took the claim), ack, nack, fail, release, snooze, extend, cancel, replay, purge, get
     verb: str
     #: Places in the order of all beginnings and ends; `end` is FOREVER while no answer has come.
     begin: int
@@ -30,6 +32,7 @@ class Call(NamedTuple):
     #: ok, lost (LeaseLost), settled (AlreadySettled), no (nothing of this job was done), unknown, or what `get` showed.
     answer: object
     lease: str = ""
+    #: Of a claim whose answer was lost: where the tokens of its epoch begin.
     token: int = 0
     #: When the lease ends: of a claim or an extend that was answered.
     until_ms: int = 0
@@ -43,6 +46,9 @@ class _State(NamedTuple):
     until_ms: int = 0
     #: Who settled it last: a repeated settle is told so.
     settled: tuple[str, int] = ("", 0)
+    #: The largest token that was given; and how the job was before the claim that holds it.
+    given: int = 0
+    before: tuple[str, int, str, int, tuple[str, int]] | None = None
 
 
 #: How a settling verb may leave its job.
@@ -110,10 +116,13 @@ def _answers(state: _State, call: Call) -> Iterator[_State]:
             yield state._replace(state="blocked")
     elif verb == "claim":
         # A lost claim's proof is known to nobody.
-        token = state.token + 1 if unknown else call.token
-        if state.state == "waiting" and token > state.token:
+        token = next_token(state.token, call.token) if unknown else call.token
+        if state.state == "waiting" and token > max(state.token, state.given):
             until = call.to_ms + call.lease_ms if unknown else call.until_ms
-            yield _State("leased", token, call.lease, until)
+            yield _State("leased", token, call.lease, until, given=token, before=state[:5])
+    elif verb == "forgotten":
+        if state.before is not None and (state.lease, state.token) == (call.lease, call.token):
+            yield _State(*state.before, given=state.given)
     elif verb == "claim again":
         if state.state == "leased" and (state.lease, state.token) == (call.lease, call.token):
             yield state

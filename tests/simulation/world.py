@@ -36,6 +36,7 @@ from tenure.model.event_view import Place, told
 from tenure.model.group import GroupPolicy
 from tenure.model.job import OnParentDead
 from tenure.model.lease import Delivery
+from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.specification import Trace
 from tenure.storage import records
@@ -131,7 +132,7 @@ class History:
         self._moment = 0
         self._number = -1
         self.log: list[str] | None = [] if talk else None
-        self._damaged_reads = self.power_cuts = self.steps = self.events = self.jobs_done = 0
+        self.claims_lost = self._damaged_reads = self.power_cuts = self.steps = self.events = self.jobs_done = 0
         self._clock = ManualClock()
         self._engine = FaultyEngine("host" if self.scope == "host" else "process")
         self._engine.fate, self._engine.others = self._fate, self._others
@@ -213,6 +214,7 @@ class History:
             self._stores.append(Store(EmbeddedBackend(self._engine, "memory:", self._clock)))
 
     def _power_cut(self) -> None:
+        rows = self._engine.journal_from(self._engine.durable_to + 1, durable=False)
         lost = self._engine.lose_what_is_not_durable()
         self.power_cuts += 1
         how = self._dice.below(4)
@@ -221,8 +223,24 @@ class History:
         if how > 0:
             self._clock.step(self._dice.pick((-3600, -7, 9, 3600)))
         self._open()
+        self._engine.sync()
+        for key, value in rows:
+            for event in records.decode_journal(value, split_commit(key)).events:
+                if event.change == Change.CLAIMED:
+                    self._forget_claim(event.job, event.lease.hex(), event.token)
         self._calm = False
         self._say(f"the power failed; {lost} commits were not durable")
+
+    def _forget_claim(self, job: bytes, lease: str, token: int) -> None:
+        """A power cut took a claim. If its caller was answered, the job is as it was before, to everybody but the caller."""
+        for call in self._calls.get(job, ()):
+            if (call.verb, call.answer, call.lease, call.token) == ("claim", "ok", lease, token):
+                self._moment += 2
+                now = self._now()
+                forgotten = Call("forgotten", self._moment - 1, self._moment, now, now, "ok", lease, token)
+                self._calls[job].append(forgotten)
+                self.claims_lost += 1
+                return
 
     def _follow(self) -> None:
         """Let the journal's new events through the specification."""
@@ -302,7 +320,8 @@ class History:
     def _doubt(self, name: QueueName, verb: str, begin: int, from_ms: int, lease_ms: int = 0) -> None:
         """A call that may have done something to any job of its queue: nobody was told to which."""
         self._moment += 1
-        call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", lease_ms=lease_ms)
+        first = self._stores[0].backend._core.first_token  # type: ignore[attr-defined]  # it is embedded
+        call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", token=first, lease_ms=lease_ms)
         self._doubtful.append((name, call))
 
     # ── what actors do ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -508,6 +527,8 @@ class History:
         else:
             seconds = self._dice.pick((0.001, 0.5, 1, 5, 30))
         self._clock.advance(min(seconds, 60))
+        if seconds >= 0.1:
+            self._engine.sync()  # what nobody waited for: a thread does it
         self._say(f"{seconds} s pass")
 
     def _calendar(self) -> None:
@@ -539,6 +560,7 @@ class History:
                 break
         else:
             raise Violation("jobs come back for ever")
+        self._engine.sync()
         self._follow()
         for name, queue in zip(_QUEUES, queues, strict=True):
             left = queue.counts()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +46,25 @@ def test_both_engines_find_the_same(
     assert on_spark["violations"] == here.facts["violations"]
     assert (ran.exit_code, on_spark["rejected"], on_spark["events"]) == (1, 17, here.facts["events"])
     assert spark.read.parquet(str(tmp_path / "found")).count() == 17
+
+
+def test_few_rows_are_judged_without_java(tmp_path: Path) -> None:
+    """A Java that cannot start is there, and not started."""
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with tenure.open(url, sweep=False) as store:
+        store.queue("sound").enqueue_many([b"x"] * 3)
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexit 7\n")
+    java.chmod(0o755)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tenure", "spark", "audit", "--store", url],
+        env={**os.environ, "JAVA_HOME": str(java.parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (ran.returncode, "clean: 3 jobs" in ran.stdout) == (0, True), ran.stdout + ran.stderr
 
 
 def test_a_sound_store_is_clean(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import tenure
 from tenure import InvalidArgument, Policy
 from tenure.bulk import staging
 from tenure.spark import job_writer
+from tenure.storage.keyspace import LAST, SEGMENTS
+from tenure.testing.harness import engine_of
 
 #: `make test-crash` takes a million.
 ROWS = int(os.environ.get("SPARK_ROWS", "20000"))
@@ -286,6 +288,51 @@ def test_a_bulk_load(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(row["payload"] for row in bad) == ["5", "6"]
     with pytest.raises(Exception, match="RocksDB"):
         save(numbers(spark, 1), f"lmdb:{tmp_path / 'other'}", mode="bulk")
+
+
+def test_large_partitions_are_taken_in_as_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Once, and beside small ones in chunks; what is claimed is what `enqueue_many` would have added."""
+    url = f"rocksdb:{tmp_path / 'data'}"
+    with tenure.open(url, sweep=False, durability="os") as store:
+        rows = numbers(spark, 21_000, 1).union(numbers(spark, 500, 1))
+        for _ in range(2):
+            save(rows, url, writeId="w")
+        assert store.queue("work").counts().enqueued == 21_500
+        kept = engine_of(store).inner.read(lambda reader: len(reader.keys(SEGMENTS, b"", LAST, 1_000)))
+        assert kept >= 210
+        assert not list(Path(staging.root_of(url)).iterdir()), "nothing is left behind"
+    found = [int(payload) for payload in payloads(url)]
+    assert (found[:21_000], found[21_000:]) == (list(range(21_000)), list(range(500)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "columns", "options", "as_files"),
+    [
+        ("rocksdb", "payload binary, priority integer", {}, True),
+        ("rocksdb", "payload binary", {"mode": "ordinary"}, False),
+        ("rocksdb", "payload binary", {"maxWaiting": "5000"}, False),
+        ("rocksdb", "payload binary", {"staging": "elsewhere"}, False),
+        ("rocksdb", "payload binary, key string", {}, False),
+        ("rocksdb", "payload binary, delay integer", {}, False),
+        ("rocksdb", "payload binary, queue string", {}, False),
+        ("rocksdb", "payload binary", {"queue": "bounded"}, False),
+        ("lmdb", "payload binary", {}, False),
+    ],
+)
+def test_which_writes_may_come_as_files(
+    tmp_path: Path, engine: str, columns: str, options: dict[str, str], as_files: bool
+) -> None:
+    url = f"{engine}:{tmp_path / 'data'}"
+    with tenure.open(url, sweep=False) as store:
+        store.queue("bounded").configure(Policy(max_waiting=10))
+    if "staging" in options:
+        options = {"staging": str(tmp_path / options["staging"])}
+    schema = StructType()
+    for column in columns.split(", "):
+        schema.add(*column.split())
+    made = job_writer.writer({"url": url, "queue": "work", **options}, schema, False)
+    assert isinstance(made, job_writer.JobsWriter)
+    assert (made._plan.target is not None) == as_files
 
 
 def test_the_driver_may_have_the_store_open(spark: SparkSession, tmp_path: Path) -> None:

@@ -106,6 +106,13 @@ class Staged:
         self._telemetry.info("loaded", write=self.id, jobs=state.jobs)
         return state
 
+    def load_chunk(self, chunk: int, parts: Sequence[LoadPart]) -> WriteState:
+        """Take in sorted files as a chunk of a write that was begun, unless they were before."""
+        with self._telemetry.span("load") as span:
+            state = self._backend.load(LoadRequest(self.id, b"", list(parts), self._keep_ms, chunk))
+            span.jobs(sum([part.rows for part in parts]))
+        return state
+
     def load_target(self, queue: Queue) -> LoadTarget:
         """What the maker of such files has to know of a queue."""
         with self._telemetry.span("load_target"):

@@ -10,6 +10,7 @@ from tenure.backends.named_snapshots import named_snapshots_of
 from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
+    Children,
     Events,
     JobIds,
     Parents,
@@ -17,6 +18,7 @@ from tenure.contract.backend import (
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -33,6 +35,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState, owner_of
 from tenure.queueing import (
@@ -49,6 +52,7 @@ from tenure.queueing import (
     queue_deletion,
     quotas,
     restore,
+    schedules,
     settle,
     staged_writes,
     steps,
@@ -230,6 +234,9 @@ class EmbeddedBackend:
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         return queries.parents(self._core, name, job, begin, limit)
 
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        return queries.children(self._core, name, job, limit)
+
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)
 
@@ -265,6 +272,12 @@ class EmbeddedBackend:
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         return quotas.quotas(self._core, tenant)
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return schedules.schedules(self._core, tenant)
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        return schedules.change_schedule(self._core, tenant, name, change)
 
     def draw(self, tenant: str, requests: int) -> int:
         return quotas.draw(self._core, tenant, requests)

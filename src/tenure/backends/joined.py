@@ -25,12 +25,14 @@ from tenure.backends.remote.backend import RemoteBackend
 from tenure.backends.remote.transport import Unreachable
 from tenure.contract.backend import (
     Backend,
+    Children,
     Events,
     JobIds,
     Parents,
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -48,6 +50,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.process import Layer, renewed_after_fork
@@ -258,6 +261,9 @@ class JoinedRequestView(NetworkServing):
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         return self._ask("parents", lambda to: to.parents(name, job, begin, limit))
 
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        return self._ask("children", lambda to: to.children(name, job, limit))
+
     def queues(self, tenant: str | None) -> QueueInfos:
         return self._ask("queues", lambda to: to.queues(tenant))
 
@@ -314,6 +320,12 @@ class JoinedRequestView(NetworkServing):
 
     def policy(self, name: QueueName) -> Policy:
         return self._ask("policy", lambda to: to.policy(name))
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return self._ask("schedules", lambda to: to.schedules(tenant))
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        return self._ask("change_schedule", lambda to: to.change_schedule(tenant, name, change))
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._ask("set_quota", lambda to: to.set_quota(tenant, quota))

@@ -1,4 +1,4 @@
-"""Many rows joined into blocks, from stored rows or from segments, which keep the values of their jobs joined already."""
+"""Many stored rows joined into blocks. Rows of `state` and `jobs`, which segments stand for too: `job_columns`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tenure.bulk import layouts
 from tenure.bulk.checksums import Sums
 from tenure.errors import Corrupt
-from tenure.storage import records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Row, Walk
-from tenure.storage.keyspace import STATE
-from tenure.storage.segments import SegmentRows, StoredSegment
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 #: Rows that are taken from a store at once: few enough that they are still in the processor's cache when they are
 #: joined.
-_STEP = 512
+STEP = 512
 
 
 class Block:
@@ -82,19 +78,14 @@ def gather(walk: Walk, limit: int, width: int, what: str, most_bytes: int = 2**6
     """The next rows of a walk; fewer than `limit` only at its end, or where they are more than `most_bytes` already."""
     pieces: list[Block] = []
     while limit > 0 and sum([len(piece.data) for piece in pieces]) < most_bytes:
-        step = min(limit, _STEP)
-        found = _taken(walk, step, width, what)
-        pieces += found
-        if sum([len(piece) for piece in found]) < step:
+        step = min(limit, STEP)
+        rows = walk.take(step)
+        if rows:
+            pieces.append(_piece(rows, width, what))
+        if len(rows) < step:
             break
         limit -= step
     return _joined(pieces)
-
-
-def _taken(walk: Walk, step: int, width: int, what: str) -> list[Block]:
-    return [
-        _piece(run, width, what) if isinstance(run, list) else _of_segment(run, width, what) for run in walk.runs(step)
-    ]
 
 
 def _piece(rows: Sequence[Row], width: int, what: str) -> Block:
@@ -129,47 +120,3 @@ def joined_keys(keys: Sequence[bytes], width: int, what: str) -> bytes:
         odd = next(key for key in keys if len(key) != width)
         raise Corrupt(f"{what} has a key of {len(odd)} bytes: {odd.hex()}", key=odd)
     return b"".join(keys)
-
-
-# ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _of_segment(run: SegmentRows, width: int, what: str) -> Block:
-    """A block of these rows, made as columns where the segment has all of its jobs and payloads of one length."""
-    segment, places, body = run.segment, run.places, run.segment.body
-    data = None
-    if isinstance(places, range) and isinstance(body, records.Segment):
-        data = _states(segment, places) if run.space == STATE else _bodies(body, places)
-    if data is None or not isinstance(body, records.Segment):
-        return _piece(run.rows(), width, what)
-    keys = np.empty((len(places), layouts.OF_QUEUE.itemsize), np.uint8)
-    keys[:, :4] = np.frombuffer(segment.prefix, np.uint8)
-    keys[:, 4:] = _columns(body.value, body.ids + places[0] * 16, len(places), 16)
-    one = len(data) // len(places)
-    return Block(keys.tobytes(), data, np.full(len(places), one), one)
-
-
-def _states(segment: StoredSegment, places: range) -> bytes:
-    first, state = segment.value(STATE, places[0]), segment.state
-    made = np.frombuffer(bytearray(first * len(places)), layouts.STATE)
-    refs = range(state.last_event + places.start, state.last_event + places.stop)
-    made["last_event"] = np.arange(refs.start, refs.stop, dtype=np.uint64)
-    made["crc"] = records.event_sums(first[: records.STATE_ALIKE], state.lease, refs)
-    return made.tobytes()
-
-
-def _bodies(body: records.Segment, places: range) -> bytes | None:
-    """The rows of `jobs`; None where payloads differ in length or one is damaged: the caller then makes each row."""
-    size, count = body.size, len(places)
-    if size is None or not body.whole:
-        return None
-    head = body.job_rows(places[0], places[0] + 1)[0][: records.JOB_BYTES]
-    rows = np.empty((count, records.JOB_BYTES + size + 4), np.uint8)
-    rows[:, : records.JOB_BYTES] = np.frombuffer(head, np.uint8)
-    rows[:, records.JOB_BYTES : -4] = _columns(body.value, body.payloads_at + places[0] * size, count, size)
-    rows[:, -4:] = _columns(body.value, body.sums_at + places[0] * 4, count, 4)
-    return rows.tobytes()
-
-
-def _columns(value: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(value, np.uint8, count * width, at).reshape(count, width)

@@ -9,14 +9,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tenure.bulk import arrays, blocks, layouts
+from tenure.bulk import arrays, blocks, job_columns, layouts
 from tenure.bulk.arrays import Bools, Fields
 from tenure.bulk.blocks import Block
+from tenure.bulk.job_columns import KEY_BYTES, JobColumns, StateColumns
 from tenure.bulk.query import Query, StoreView
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Snapshot, Space, Walk
+from tenure.storage.engine import Row, Snapshot, Space, Walk
 
 #: Columns that need more than the state's row.
 FROM_JOBS = ("created_at", "key", "group", "headers", "payload")
@@ -26,7 +27,6 @@ FROM_NOTES = ("error", "result", "progress", "progress_note")
 _FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
 #: What a job's notes are taken to weigh, and a result of several parts, before they are read.
 _NOTE_BYTES, _RESULT_BYTES = 8 * 1024, 8 * 1024 * 1024
-_KEY = layouts.OF_QUEUE.itemsize
 #: Below this share of rows that are wanted, the others' payloads are not worth reading past.
 _SPARSE = 0.2
 #: Rows that are looked up one by one for one chunk: at most 64 KiB each.
@@ -39,13 +39,13 @@ def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[
     size = _FIRST_ROWS
     states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
     while True:
-        rows = left = blocks.gather(states, size, _KEY, "state")
+        rows = left = job_columns.states(states, size)
         seen = 0
         while len(left):
             chunk = _Chunk(moment, query, left, begin, jobs)
             yield from chunk.batches()
             seen += chunk.bytes_seen
-            begin = left.keys[(chunk.taken - 1) * _KEY : chunk.taken * _KEY] + b"\0"
+            begin = left.keys[(chunk.taken - 1) * KEY_BYTES : chunk.taken * KEY_BYTES] + b"\0"
             left = left.part(chunk.taken, len(left))
         if len(rows) < size:
             if query.wants(FROM_JOBS):
@@ -62,17 +62,17 @@ class _Jobs:
         self._walk: Walk | None = None
         self._at = b""
 
-    def following(self, begin: bytes, keys: bytes) -> Block:
+    def following(self, begin: bytes, keys: bytes) -> JobColumns:
         """Those from `begin` on, which must have these keys; only the first of them, where they are large."""
-        found = blocks.gather(self._from(begin), len(keys) // _KEY, _KEY, "jobs", _BATCH_BYTES)
+        found = job_columns.jobs(self._from(begin), len(keys) // KEY_BYTES, _BATCH_BYTES)
         if len(found.data) >= _BATCH_BYTES:
             keys = keys[: len(found.keys)]
-        self._at = keys[-_KEY:] + b"\0"
+        self._at = keys[-KEY_BYTES:] + b"\0"
         return _matched(found, keys)
 
-    def few(self, keys: bytes) -> Block:
+    def few(self, keys: bytes) -> JobColumns:
         """Those at these keys, wherever they are."""
-        return _matched(_found(self._reader, keyspace.JOBS, keys, "jobs"), keys)
+        return _matched(job_columns.jobs_of(_found(self._reader, keyspace.JOBS, keys)), keys)
 
     def none_left(self, begin: bytes) -> None:
         """No state from there on: then there must be no job either."""
@@ -86,37 +86,31 @@ class _Jobs:
 
 
 def _split(keys: bytes) -> list[bytes]:
-    return [keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]
+    return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
 
 
 def _voids(keys: bytes) -> Fields:
-    return np.frombuffer(keys, f"V{_KEY}")
+    return np.frombuffer(keys, f"V{KEY_BYTES}")
 
 
-def _found(reader: Snapshot, space: Space, keys: bytes, what: str) -> Block:
+def _found(reader: Snapshot, space: Space, keys: bytes) -> list[Row]:
     """The rows at these keys, without those that are not there."""
     wanted = _split(keys)
     found = zip(wanted, reader.get_many(space, wanted), strict=True)
-    return blocks.block([(key, value) for key, value in found if value is not None], _KEY, what)
+    return [(key, value) for key, value in found if value is not None]
 
 
-def _matched(rows: Block, keys: bytes) -> Block:
+def _matched(rows: JobColumns, keys: bytes) -> JobColumns:
     if rows.keys != keys:
         wanted = {*_split(keys)}
         there = {rows.key(at) for at in range(len(rows))}
         first = min(wanted ^ there)  # behind a row too few or too many, others are shifted
         what = "payload" if first in wanted else "state"
         raise Corrupt(f"its {what} is missing", first[4:].hex(), key=first)
-    arrays.check(
-        rows,
-        layouts.JOB.itemsize,
-        lambda at: _ignore(records.decode_job(rows.value(at), rows.key(at)[4:])),
-        records.V2,
-    )
     return rows
 
 
-_NO_JOBS = blocks.block([], _KEY, "jobs")
+_NO_JOBS = job_columns.jobs_of([])
 
 
 class _Chunk:
@@ -125,7 +119,7 @@ class _Chunk:
     Its batches are read in order, and then it knows what it covered.
     """
 
-    def __init__(self, moment: StoreView, query: Query, rows: Block, begin: bytes, jobs: _Jobs) -> None:
+    def __init__(self, moment: StoreView, query: Query, rows: StateColumns, begin: bytes, jobs: _Jobs) -> None:
         self._moment = moment
         self._query = query
         self._rows = rows
@@ -135,15 +129,12 @@ class _Chunk:
         self._jobs = _NO_JOBS
         #: How many of the rows of `state` the chunk covers: fewer than it was given where their jobs are large.
         self.taken = len(rows)
-        self.bytes_seen = int(rows.lengths.sum())
+        self.bytes_seen = len(rows) * layouts.STATE.itemsize
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         rows, query = self._rows, self._query
-        arrays.check(rows, layouts.STATE.itemsize - 4, self._damage)
-        if rows.lengths.max() != layouts.STATE.itemsize:
-            self._damage(int((rows.lengths != layouts.STATE.itemsize).argmax()))
         self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE)
-        self._all_states = arrays.heads(rows, layouts.STATE)
+        self._all_states = rows.fields
         if self._all_states["state"].max() > max(State):
             at = int(self._all_states["state"].argmax())
             raise Corrupt(f"its state is {self._all_states['state'][at]}, which is none", self._hex(at))
@@ -202,7 +193,7 @@ class _Chunk:
     def _slice(self, places: arrays.Ints, begin: int, end: int) -> _Chunk:
         first, last = int(places[begin]), int(places[end - 1])
         rows = self._rows.part(first, last + 1)
-        made = _Chunk(self._moment, self._query, rows, rows.keys[:_KEY], self._job_rows)
+        made = _Chunk(self._moment, self._query, rows, rows.keys[:KEY_BYTES], self._job_rows)
         made._keys, made._states = self._keys[begin:end], self._states[begin:end]
         if self._jobs is not _NO_JOBS:
             made._jobs = self._jobs.part(begin, end)
@@ -237,9 +228,6 @@ class _Chunk:
 
     def _hex(self, at: int) -> str:
         return self._rows.key(at)[4:].hex()
-
-    def _damage(self, at: int) -> None:
-        records.decode_state(self._rows.value(at), self._rows.key(at)[4:])
 
     # ── of the state ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -323,7 +311,7 @@ class _Chunk:
                 raise Corrupt(
                     f"its lease {keys[at][4:].hex()} is missing", self._keys["id"][job].tobytes().hex(), key=keys[at]
                 )
-        rows = blocks.block([(key, value or b"") for key, value in zip(keys, values, strict=True)], _KEY, "leases")
+        rows = blocks.block([(key, value or b"") for key, value in zip(keys, values, strict=True)], KEY_BYTES, "leases")
         arrays.check(
             rows, layouts.LEASE.itemsize - 4, lambda at: _ignore(records.decode_lease(rows.value(at), keys[at][4:]))
         )
@@ -348,9 +336,9 @@ class _Chunk:
 
     # ── of the job ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @cached_property
+    @property
     def _heads(self) -> Fields:
-        return arrays.heads(self._jobs, layouts.JOB)
+        return self._jobs.heads
 
     def column_created_at(self) -> pa.Array:
         return arrays.times(self._heads["created_at_ms"])
@@ -359,14 +347,14 @@ class _Chunk:
         sizes = self._heads["key_bytes"].astype(np.int64)
         for at, group in self._groups.items():
             sizes[at] -= len(group) + 1  # a zero byte parts it from the key
-        return arrays.as_text(arrays.cut(self._jobs.data, self._jobs.starts + layouts.JOB.itemsize, sizes, sizes == 0))
+        return arrays.as_text(arrays.cut(self._jobs.data, self._jobs.starts, sizes, sizes == 0))
 
     @cached_property
     def _groups(self) -> dict[int, bytes]:
         """The groups of the rows that have one, which are of version 2."""
         rows = self._jobs
         grouped = np.flatnonzero(self._heads["version"] == records.V2).tolist()
-        return {at: records.decode_job(rows.value(at), rows.key(at)[4:]).group for at in grouped}
+        return {at: records.decode_job(rows.stored(at), rows.key(at)[4:]).group for at in grouped}
 
     def column_group(self) -> pa.Array:
         found = self._groups
@@ -383,7 +371,7 @@ class _Chunk:
             return pa.MapArray.from_arrays(
                 pa.array(offsets), pa.array(names, pa.string()), pa.array(values, pa.string())
             )
-        starts = self._jobs.starts + layouts.JOB.itemsize + self._heads["key_bytes"].astype(np.int64)
+        starts = self._jobs.starts + self._heads["key_bytes"].astype(np.int64)
         counts = np.zeros(len(sizes), np.int32)
         for at in np.flatnonzero(sizes).tolist():
             raw = self._jobs.data[starts[at] : starts[at] + sizes[at]]
@@ -396,8 +384,8 @@ class _Chunk:
 
     def column_payload(self) -> pa.Array:
         heads, rows = self._heads, self._jobs
-        before = layouts.JOB.itemsize + heads["key_bytes"].astype(np.int64) + heads["headers_bytes"].astype(np.int64)
-        sizes = rows.lengths - before - 4
+        before = heads["key_bytes"].astype(np.int64) + heads["headers_bytes"].astype(np.int64)
+        sizes = rows.lengths - before
         whole = heads["payload_bytes"].astype(np.int64)
         split = heads["parts"] > 0
         wrong = (sizes < 0) | (~split & (sizes != whole))
@@ -437,11 +425,11 @@ class _Chunk:
             return []
         keys: bytes = self._keys[at].tobytes()
         if len(at) < _SPARSE * len(self._rows):
-            found = _found(self._moment.reader, keyspace.NOTES, keys, "notes")
+            found = blocks.block(_found(self._moment.reader, keyspace.NOTES, keys), KEY_BYTES, "notes")
         else:
-            end = self._rows.keys[-_KEY:] + b"\0"
+            end = self._rows.keys[-KEY_BYTES:] + b"\0"
             walk = self._moment.reader.walk(keyspace.NOTES, self._begin, end)
-            found = blocks.gather(walk, len(self._rows) + 1, _KEY, "notes")
+            found = blocks.gather(walk, len(self._rows) + 1, KEY_BYTES, "notes")
             if found.keys != keys:  # others have notes too, which are not asked for
                 found = found.chosen(np.isin(_voids(found.keys), _voids(keys)))
         if found.keys != keys:
@@ -452,6 +440,8 @@ class _Chunk:
 
     def _noted(self, values: Sequence[object], kind: pa.DataType) -> pa.Array:
         """A column of which jobs with notes have these values, and others none."""
+        if not values:
+            return pa.nulls(len(self._states), kind)
         made = pa.array(values, kind)
         if len(values) == len(self._states):
             return made

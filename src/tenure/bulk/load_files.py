@@ -1,6 +1,6 @@
 """Jobs as sorted files: what one attempt of a bulk load makes, for a store in the same file system.
 
-One set of files a queue. Rows come in the order of their ids, which are made here: the load's time, then the partition,
+One set of files a queue: jobs that are nothing but a payload as segments, the others as rows. Rows come in the order of their ids, which are made here: the load's time, then the partition,
 then a count from a random start, so that two attempts, two partitions or two loads never make the same one. `delay` and
 `ttl` count from the load's beginning, which is the time its jobs say they were created at.
 """
@@ -29,8 +29,9 @@ from tenure.queueing.bulk_loads import encode_rows, rows_path, table_path
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engines.rocksdb.table_writer import TableWriter
-from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, READY, Due
+from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, READY, SEGMENTS, Due
 from tenure.storage.records import LoadShape
+from tenure.storage.segments import SegmentedTransaction
 
 PARTITIONS = 1 << 20
 _PART_BITS = 36  # the partition ends where the mark of the queue begins
@@ -107,39 +108,74 @@ class _Shapes(NamedTuple):
 class _QueueFiles:
     def __init__(self, folder: Path, name: str, now_ms: int, target: LoadTarget) -> None:
         self._folder, self._name, self._now, self._target = folder, name, now_ms, target
-        self._jobs = TableWriter(str(table_path(folder, name, JOBS)), filtered=True)
-        self._parts: TableWriter | None = None
+        self._tables: dict[int, TableWriter] = {}
         self._keys: list[bytes] = []
+        #: Of the jobs that are rows.
+        self._ids: list[Bytes] = []
         self._shapes: list[_Shapes] = []
         self._runs: list[tuple[int, LoadShape]] = []
 
     def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
         """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
         ids[:, MARK] = np.frombuffer(queue_mark(self._target.number), np.uint8)
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        keyed = columns.get("key")
-        if keyed is not None and keyed.null_count < len(keyed):
+        columns = {
+            name: column
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            if name == "payload" or column.null_count < len(column)
+        }
+        if "key" in columns:
             raise InvalidArgument(KEY_REASON)
-        grouped = columns.get("group")
-        if grouped is not None and grouped.null_count < len(grouped):
+        if "group" in columns:
             raise InvalidArgument(GROUP_REASON)
+        keys = np.empty(rows.num_rows, dtype=layouts.OF_QUEUE)
+        keys["queue"], keys["id"] = self._target.number, ids
+        self._keys.append(keys.tobytes())
         payloads: list[bytes] = columns["payload"].to_numpy(zero_copy_only=False).tolist()
+        longest = max(map(len, payloads))
+        together = 0
+        if columns.keys() == {"payload"} and longest <= records.PART_BYTES:
+            together = self._add_segments(_listed(keys), payloads, SegmentedTransaction.jobs_in_one(longest))
+        if together < len(payloads):
+            rest = {name: column.slice(together) for name, column in columns.items()}
+            self._add_rows(ids[together:], _listed(keys)[together:], payloads[together:], rest)
+
+    def _add_segments(self, keys: Sequence[bytes], payloads: Sequence[bytes], each: int) -> int:
+        """Make segments of `each` jobs, which are nothing but a payload; returns how many jobs are in them."""
+        done, shape = 0, LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
+        made: list[tuple[bytes, bytes]] = []
+        while each and len(keys) - done >= SegmentedTransaction.LEAST:
+            end = min(done + each, len(keys))
+            jobs = [key[4:] for key in keys[done:end]]
+            made.append((keys[end - 1], records.encode_segment(self._now, jobs, payloads[done:end])))
+            self._runs.append((end - done, shape))
+            done = end
+        if made:
+            self._table(SEGMENTS, filtered=True).put_many(made)
+        return done
+
+    def _add_rows(
+        self, ids: Bytes, keys: Sequence[bytes], payloads: Sequence[bytes], columns: dict[str, pa.Array]
+    ) -> None:
         headers = columns.get("headers")
-        flags = np.zeros(rows.num_rows, dtype=np.int64)
-        if (headers is None or headers.null_count == len(headers)) and max(map(len, payloads)) <= records.PART_BYTES:
+        flags = np.zeros(len(payloads), dtype=np.int64)
+        if headers is None and max(map(len, payloads)) <= records.PART_BYTES:
             values = records.encode_plain_jobs(self._now, payloads)
         else:
             values, flags = self._encode(ids, payloads, headers)
-        keys = np.empty(rows.num_rows, dtype=layouts.OF_QUEUE)
-        keys["queue"], keys["id"] = self._target.number, ids
-        self._jobs.put_many(zip(_listed(keys), values, strict=True))
+        self._table(JOBS, filtered=True).put_many(zip(keys, values, strict=True))
         shapes = self._shaped(columns, flags)
-        self._keys.append(keys.tobytes())
+        self._ids.append(ids)
         self._shapes.append(shapes)
         for count, shape in shapes.runs():
             if self._runs and self._runs[-1][1] == shape:
                 count += self._runs.pop()[0]
             self._runs.append((count, shape))
+
+    def _table(self, space: int, *, filtered: bool = False) -> TableWriter:
+        """The file of a space, begun with its first row: one without a row cannot be made."""
+        if space not in self._tables:
+            self._tables[space] = TableWriter(str(table_path(self._folder, self._name, space)), filtered=filtered)
+        return self._tables[space]
 
     def _encode(self, ids: Bytes, payloads: Sequence[bytes], headers: pa.Array | None) -> tuple[list[bytes], Ints]:
         """The jobs' rows where some have headers, or a payload of several parts."""
@@ -152,10 +188,8 @@ class _QueueFiles:
             values.append(row)
             if further:
                 flags[at] = records.HAS_PARTS
-                if self._parts is None:
-                    self._parts = TableWriter(str(table_path(self._folder, self._name, PAYLOAD)))
                 number, job = self._target.number, ids[at].tobytes()
-                self._parts.put_many(
+                self._table(PAYLOAD).put_many(
                     [(keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)]
                 )
         return values, flags
@@ -178,33 +212,28 @@ class _QueueFiles:
         return _Shapes(column("priority", 0), flags, visible, attempts, np.where(ttl > 0, now + ttl, 0))
 
     def close(self) -> LoadPart:
-        self._jobs.close()
-        spaces = [JOBS]
-        if self._parts is not None:
-            self._parts.close()
-            spaces.append(PAYLOAD)
+        if self._shapes:
+            ids = np.concatenate(self._ids)
+            shapes = _Shapes(*[np.concatenate(column) for column in zip(*self._shapes, strict=True)])
+            for space, rows in ((READY, self._ready(ids, shapes)), (DUE, self._due(ids, shapes))):
+                if rows is not None:
+                    self._table(space).put_many(zip(rows, repeat(b"")))
+        for table in self._tables.values():
+            table.close()
         keys = b"".join(self._keys)
-        ids = np.frombuffer(keys, dtype=layouts.OF_QUEUE)["id"]
-        shapes = _Shapes(*[np.concatenate(column) for column in zip(*self._shapes, strict=True)])
-        for space, rows in ((READY, self._ready(ids, shapes)), (DUE, self._due(ids, shapes))):
-            if rows is not None:
-                writer = TableWriter(str(table_path(self._folder, self._name, space)))
-                writer.put_many(zip(rows, repeat(b"")))
-                writer.close()
-                spaces.append(space)
         with rows_path(self._folder, self._name).open("wb") as out:
             body = encode_rows(self._runs, keys)
             out.write(body)
             out.write(crc32(body).to_bytes(4, "big"))
             out.flush()
             os.fsync(out.fileno())
-        return LoadPart(self._name, self._target.number, len(ids), spaces)
+        return LoadPart(self._name, self._target.number, len(keys) // layouts.OF_QUEUE.itemsize, sorted(self._tables))
 
     def _ready(self, ids: Bytes, shapes: _Shapes) -> list[bytes]:
         keys = np.empty(len(ids), dtype=layouts.READY)
         keys["queue"], keys["tier"], keys["time"] = self._target.number, 9 - shapes.priority, shapes.visible_at_ms
         keys["id"] = ids
-        if len(self._runs) > 1:
+        if len(ids) > 1:
             keys = keys[np.lexsort((shapes.visible_at_ms, -shapes.priority))]  # stable: ids stay in order
         return _listed(keys)
 

@@ -3,6 +3,8 @@ stopped.
 
     begin ─▶ publish 0 ─▶ publish 1 ─▶ … ─▶ rows set aside to the quarantine ─▶ finish ─▶ staged files removed
 
+Parts that were staged as sorted files are the first chunks: the store takes in the files of about a million rows at once.
+
 Killed at any of these, the next commit of the same id finds the recorded manifest and the number of the next chunk, and
 does the rest; what it staged itself is not needed then. Rows that a queue refuses (a key with another payload) are
 recorded in the transaction that publishes their chunk, so that the next commit sets aside the same ones.
@@ -26,12 +28,13 @@ from tenure.api.queue import Queue
 from tenure.api.staged_write import Staged
 from tenure.api.store import Store
 from tenure.bulk import staging
-from tenure.bulk.staging import Manifest, Part, RejectsWriter
+from tenure.bulk.staging import MOST_LOADED, Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull
 from tenure.model.durations import Duration
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
-from tenure.model.write import Published, Refusal
+from tenure.model.write import LoadPart, Published, Refusal
+from tenure.queueing.bulk_loads import rows_path
 from tenure.storage.staged_parts import expire, folder_of
 
 #: How often a writer that is held back looks again, in seconds.
@@ -89,6 +92,11 @@ def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, f
     """Publish the chunks from number `published` on, and set aside the rows of all chunks that are not valid or
     refused.
     """
+    groups = load_groups(manifest.parts)
+    for number, tables in enumerate(groups):
+        if number >= published:
+            _check_there(files.folder, tables)
+            staged.load_chunk(number, tables)
     publisher = _Publisher(store, staged, terms)
     refused = RejectsWriter(files.folder, f"refused-{uuid.uuid4().hex}")
     # Of the chunks that an earlier commit published, only the refusals are of interest.
@@ -110,6 +118,26 @@ def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, f
     move_rejects(files.folder, manifest.parts, terms.quarantine)
     if found is not None:
         _deliver(found, terms.quarantine, f"{files.folder.name}-refused.parquet")
+
+
+def load_groups(parts: Sequence[Part]) -> list[list[LoadPart]]:
+    """The sorted files of a write, in the groups that are loaded at once."""
+    groups: list[list[LoadPart]] = []
+    room = 0
+    for table in [table for part in parts for table in part.tables]:
+        if table.rows > room:
+            groups.append([])
+            room = MOST_LOADED
+        groups[-1].append(table)
+        room -= table.rows
+    return groups
+
+
+def _check_there(folder: Path, tables: Sequence[LoadPart]) -> None:
+    """Raise Unavailable if staged files are gone."""
+    for table in tables:
+        if not rows_path(folder, table.name).exists():
+            raise staging.gone(rows_path(folder, table.name))
 
 
 def _refused_rows(
@@ -156,10 +184,10 @@ class _Files:
 
 
 def _chunks(files: _Files, parts: list[Part], first: int) -> Iterator[tuple[int, QueueName, pa.RecordBatch]]:
-    """The chunks of a write from number `first` on, with their numbers."""
-    number = 0
+    """The chunks of a write from number `first` on, with their numbers; those that come as sorted files are before them."""
+    number = len(load_groups(parts))
     for part in parts:
-        if number + part.chunks <= first:
+        if not part.chunks or number + part.chunks <= first:
             number += part.chunks
             continue
         name = f"{part.name}.arrow"

@@ -2,6 +2,7 @@
 
     <root>/<digest of the write's id>/<part>.arrow       chunks of at most 1,000 rows and 16 MiB, each of one queue
                                      /<part>.rejects     rows set aside, with their reason (Parquet)
+                                     /<part>-0.…         sorted files, where a part is large (`load_files`)
 
 The root lies in the folder of an embedded store (`staging/`), or where the write's option `staging` says. A part is
 named by partition and attempt, so two attempts never share a file. What is left over after a day is removed by the next
@@ -29,7 +30,7 @@ from tenure.bulk.input_rows import STAGED
 from tenure.errors import InvalidArgument, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests
-from tenure.model.write import CHUNK
+from tenure.model.write import CHUNK, LoadPart
 from tenure.settings import Settings
 from tenure.storage.folder import expand
 from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
@@ -41,6 +42,8 @@ IN_STORE = "store:"
 CHUNK_BYTES = 16 * 1024 * 1024
 #: Rows, and bytes of them, that wait in memory for their chunks to fill, over all queues.
 _HELD_ROWS, _HELD_BYTES = 50_000, 32 * 1024 * 1024
+#: Rows that become sorted files: at most so many of one attempt, and of one load, for which the store's writers wait.
+MOST_LOADED = 1_000_000
 _SCHEMA = pa.schema([(name, kind) for name, kind in STAGED.items()])
 
 
@@ -51,6 +54,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     chunks: int
     rows: int
     rejected: int = 0
+    #: Sorted files instead of chunks (`load_files`), in the store's own folder.
+    tables: list[LoadPart] = []
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -267,7 +272,7 @@ def discard(root: str, write_id: str) -> None:
 def discard_parts(root: str, write_id: str, names: list[str]) -> None:
     folder = folder_of(root, write_id)
     for name in names:
-        for file in folder.glob(f"{name}.*"):
+        for file in folder.glob(f"{name}*"):
             file.unlink(missing_ok=True)
 
 

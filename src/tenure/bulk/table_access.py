@@ -122,7 +122,7 @@ def tables(source: Store | str, *, snapshot: str | None = None, token: str | Non
     """
     if isinstance(source, str):
         source = already_open(source) or source
-    if isinstance(source, Store) and isinstance(source._backend, EmbeddedBackend):
+    if isinstance(source, Store) and isinstance(source.backend, EmbeddedBackend):
         with view_of(source, snapshot) as moment:
             yield Tables(_InProcess(moment))
         return

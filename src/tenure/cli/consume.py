@@ -97,6 +97,7 @@ def _show(out: Output, delivery: Delivery) -> None:
             + (f", priority {delivery.priority}" if delivery.priority else ""),
             "headers": clean(" ".join(f"{name}={value}" for name, value in delivery.headers.items())),
             "key": clean(delivery.key or ""),
+            "group": clean(delivery.group or ""),
             "receipt": strong(delivery.receipt),
         }
     )

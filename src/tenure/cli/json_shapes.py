@@ -108,6 +108,7 @@ def delivery(delivery: Delivery, until_ms: int) -> Shape:
         **data("payload", delivery.payload),
         "headers": delivery.headers,
         "key": delivery.key,
+        "group": delivery.group,
         "priority": delivery.priority,
         "attempt": delivery.attempt,
         "max_attempts": delivery.max_attempts,

@@ -13,7 +13,7 @@ from tenure.cli.analysis import say_audit, say_summary
 from tenure.cli.command import NO, Family, command
 from tenure.cli.output import plural, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import Told, spark_session, step_line
+from tenure.cli.spark_session import Told, require, spark_session, step_line
 from tenure.cli.times import AGO, DURATION
 
 if TYPE_CHECKING:
@@ -235,7 +235,17 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
 
         return is_short(_url(session))
 
-    summary = _run(session, "audit", on, work, is_short)
+    require()
+    from tenure.spark.jobs.audit import judged_here
+
+    if judged_here(_url(session)):  # Java would start for nothing
+        from tenure.analysis.audit import audit as audit_here
+
+        with step_line(session, "audit") as told:
+            summary = audit_here(_url(session), output=output, told=told)
+        say_summary(session, summary)
+    else:
+        summary = _run(session, "audit", on, work, is_short)
     say_audit(session, summary)
 
 

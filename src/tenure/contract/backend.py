@@ -21,23 +21,26 @@ from typing import Literal, Protocol, TypeVar
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
+from tenure.model.job import ChildJob, Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import Schedule, ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.step import Step
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.storage.engine import Traits
 
 T = TypeVar("T")
+Children = list[ChildJob]
 Events = list[Event]  # by names of their own, since `list` is a verb below
 JobIds = list[bytes]
 Parents = list[ParentResult]
 Steps = list[Step]
+Schedules = list[Schedule]
 QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
@@ -205,6 +208,9 @@ class Queries(Protocol):
         Fewer than `limit` where their results are large; none: there are no more.
         """
 
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        """The first of the jobs that wait or waited for it; for a job that is gone, and of children long ended, none."""
+
     def steps(self, name: QueueName, job: bytes) -> Steps:
         """The steps and signals of a job, in the order in which they were stored; none of a job that has none."""
 
@@ -292,6 +298,15 @@ class Administration(Protocol):
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         """The tenants that have one, and what each has waiting."""
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        """The schedules of one tenant, or of all, in the order of tenants and names; none without `traits.schedules`."""
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        """Store, pause, resume or remove a schedule; False if there is none of that name to change.
+
+        Raises InvalidArgument (there is one of that name; or the store has not `traits.schedules`), TooLarge.
+        """
 
     def draw(self, tenant: str, requests: int) -> int:
         """How many of so many requests to a server the tenant may make now: at least one, and they count as made.

@@ -1,6 +1,6 @@
 """A checksum over jobs that does not care for their order: two stores hold the same jobs if count and sum agree.
 
-Over id, payload, priority, headers, attempt, token and state; what is leased is read as ready, since leases do not
+Over id, payload, priority, headers, group, attempt, token and state; what is leased is read as ready, since leases do not
 move. `tenure.spark.pipelines.migration` computes the same in Spark: the text below is the agreement between the two.
 """
 
@@ -29,5 +29,5 @@ class Checksum(NamedTuple):
 def job_sum(job: Job) -> int:
     state = job.state if job.state in ("done", "dead") else "waiting"
     headers = "".join([f"{len(name)}:{name}{len(value)}:{value}" for name, value in sorted(job.headers.items())])
-    head = f"{job.tenant}/{job.queue}|{job.id}|{state}|{job.priority}|{job.attempt}|{job.token}|{headers}|"
+    head = f"{job.tenant}/{job.queue}|{job.id}|{state}|{job.priority}|{job.attempt}|{job.token}|{headers}|{job.group or ''}|"
     return int(sha256(head.encode() + job.payload).hexdigest()[:HEX_DIGITS], 16)

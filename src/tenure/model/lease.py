@@ -47,6 +47,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     created_at_ms: int
     headers: dict[str, str]
     key: str | None = None
+    group: str | None = None
 
     @property
     def id(self) -> str:
@@ -153,6 +154,7 @@ class DeliveryColumns(NamedTuple):
     #: None: no job has any.
     headers: Sequence[dict[str, str]] | None = None
     keys: Sequence[str | None] | None = None
+    groups: Sequence[str | None] | None = None
 
 
 class Leased(msgspec.Struct, eq=False):
@@ -186,7 +188,7 @@ class Leased(msgspec.Struct, eq=False):
         return self.name, self.lease, self.until_ms, self.deliveries
 
     def _made(self, columns: DeliveryColumns) -> list[Delivery]:
-        jobs, tokens, payloads, attempts, max_attempts, priorities, created, headers, keys = columns
+        jobs, tokens, payloads, attempts, max_attempts, priorities, created, headers, keys, groups = columns
         return list(
             map(
                 Delivery,
@@ -201,6 +203,7 @@ class Leased(msgspec.Struct, eq=False):
                 created,
                 [{} for _ in jobs] if headers is None else headers,  # each its own: its holder may change it
                 repeat(None) if keys is None else keys,
+                repeat(None) if groups is None else groups,
             )
         )
 

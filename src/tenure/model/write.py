@@ -73,6 +73,8 @@ class LoadTarget(msgspec.Struct, frozen=True):
     now_ms: int
     #: How far the calendar is ahead of it.
     drift_ms: int = 0
+    #: Whether the queue or its tenant has a limit, which a writer in chunks can wait for and a load is refused by.
+    bounded: bool = False
 
 
 class LoadPart(msgspec.Struct, frozen=True):
@@ -85,12 +87,16 @@ class LoadPart(msgspec.Struct, frozen=True):
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """A bulk load. Its files are in the store's own staging folder, under the digest of its id."""
+    """A bulk load. Its files are in the store's own staging folder, under the digest of its id.
+
+    With `chunk` it is that chunk of a write that was begun, which goes on; without, it is a whole write.
+    """
 
     id: str
     manifest: bytes
     parts: list[LoadPart]
     keep_ms: int = KEEP_MS
+    chunk: int | None = None
 
 
 def accepted_indexes(jobs: int, refused: Sequence[Refusal]) -> list[int]:

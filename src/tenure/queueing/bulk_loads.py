@@ -1,8 +1,9 @@
 """Bulk loads: jobs that come as sorted files, made by others, and are taken in whole (`storage.engine.Loader`).
 
-The files hold what is known before the load happens: the jobs, their payloads, their rows of `ready` and `due`. A job's
-state names its event, and events stand in the journal in the order of commits: so `state` is made here, under the
-writer's lock, with the journal's rows, from a list of the jobs that comes with the files.
+The files hold what is known before the load happens: the jobs, as rows with their `ready` and `due`, or as segments. A
+job's state names its event, and events stand in the journal in the order of commits: so `state` and the states of
+segments are made here, under the writer's lock, with the journal's rows, from a list of the jobs that comes with the
+files.
 
     <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
                                       <part>.rows           the jobs' keys and what they are like, and a CRC
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from struct import Struct
 
-from tenure.errors import Corrupt, InvalidArgument, QueueFull, TooLarge
+from tenure.errors import Corrupt, InvalidArgument, QueueFull, TooLarge, Unavailable
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
@@ -32,8 +34,8 @@ from tenure.storage.engine import Loader, Row, Table, Transaction
 from tenure.storage.keyspace import Counter
 from tenure.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, LoadShape
 
-#: Spaces that come as files; `state` is made here.
-GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE)
+#: Spaces that come as files; those of states are made here.
+GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE, keyspace.SEGMENTS)
 _WAITING = int(State.WAITING)
 _COUNT = Struct(">I")
 _KEY = Struct("20s")
@@ -53,7 +55,8 @@ def target(core: Core, name: QueueName) -> LoadTarget:
     queue = core.read(lambda reader: core.registry.find(reader, name))
     if queue is None:
         queue = core.write(lambda unit: unit.queue(name))
-    return LoadTarget(queue.number, queue.policy.max_attempts, core.time.now_ms(), core.time.drift_ms())
+    now, drift = core.time.now_ms(), core.time.drift_ms()
+    return LoadTarget(queue.number, queue.policy.max_attempts, now, drift, bool(queue.bounded))
 
 
 def load(core: Core, request: LoadRequest) -> WriteState:
@@ -67,7 +70,7 @@ def load(core: Core, request: LoadRequest) -> WriteState:
         if os.path.basename(part.name) != part.name or not set(part.spaces) <= set(GIVEN) or part.rows < 1:
             raise InvalidArgument(f"{part.name!r} is not a part of a load")
     parts = [LoadedPart(part.name, part.queue, part.rows, part.spaces) for part in request.parts]
-    record = LoadRecord(request.id, request.manifest, parts, core.time.now_ms(), request.keep_ms)
+    record = LoadRecord(request.id, request.manifest, parts, core.time.now_ms(), request.keep_ms, request.chunk)
     try:
         return _run(core, loader, record, again=False)
     except _Repeated as repeated:
@@ -116,20 +119,20 @@ class _Load:
         self._number = self._commit = 0
 
     def intend(self, tx: Transaction) -> Sequence[Table]:
-        found = staged_writes.find(tx, self._record.id)
-        if found is not None:
-            if not found.finished:
-                raise InvalidArgument(f"write {self._record.id!r} was begun by the ordinary path: finish it that way")
-            raise _Repeated(found)
+        self._check_marker(staged_writes.find(tx, self._record.id))
         unit = UnitOfWork(tx, self._core, self._record.time_ms)
         self._now, self._number, self._commit = unit.now, unit.next_number, tx.next_append(keyspace.JOURNAL)
         self._check_queues(tx)
+        again = tx.get(keyspace.META, self._key) is not None
         tables = []
         for part in self._record.parts:
-            # A name of its own each time: the file of an earlier try may be the database's by now.
-            state = str(self._folder / f"{part.name}.{keyspace.NAMES[keyspace.STATE]}-{os.urandom(6).hex()}.sst")
-            self._loader.write_table(state, self._states(part))
-            tables.append(Table(keyspace.STATE, state))
+            runs, keys = read_rows(self._folder, part.name, part.rows)
+            if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, keys):
+                raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
+            segments = _Segments()
+            tables += self._written(part, keyspace.STATE, self._states(part, runs, keys, segments))
+            tables += self._written(part, keyspace.SEGMENT_STATE, iter(segments.states))
+            tables += self._written(part, keyspace.SEGMENT_READY, iter(segments.marks))
             tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
         missing = [table.path for table in tables if not os.path.exists(table.path)]
         if missing:
@@ -153,8 +156,21 @@ class _Load:
         if self._journal:
             self._core.journal_end = last, self._number, self._now
         tx.delete(keyspace.META, self._key)
-        total = sum(self._counts.values())
-        return staged_writes.put_new(unit, self._record.id, self._record.manifest, self._record.keep_ms, loaded=total)
+        record, total = self._record, sum(self._counts.values())
+        if record.chunk is not None:
+            return staged_writes.count_loaded(unit, record.id, record.chunk, total)
+        return staged_writes.put_new(unit, record.id, record.manifest, record.keep_ms, loaded=total)
+
+    def _check_marker(self, found: WriteState | None) -> None:
+        """Raise _Repeated if the load happened before, InvalidArgument if its write is not as far."""
+        name, chunk = self._record.id, self._record.chunk
+        if found is not None and (found.finished or (chunk is not None and chunk < found.chunk)):
+            raise _Repeated(found)
+        if chunk is None and found is not None:
+            raise InvalidArgument(f"write {name!r} was begun by the ordinary path: finish it that way")
+        if chunk is not None and (found is None or chunk > found.chunk):
+            next_chunk = "it is begun" if found is None else f"chunk {found.chunk}"
+            raise InvalidArgument(f"chunk {chunk} of write {name!r} comes before {next_chunk}")
 
     def _check_queues(self, tx: Transaction) -> None:
         for part in self._record.parts:
@@ -174,15 +190,31 @@ class _Load:
                 if waiting + self._counts[number] > limit:
                     raise QueueFull(str(queue.name), waiting, limit)
 
-    def _states(self, part: LoadedPart) -> Iterator[Row]:
-        """The part's rows of `state`; its events go to the journal, in rows of their own."""
-        runs, keys = read_rows(self._folder, part.name, part.rows)
-        first = 0
+    def _written(self, part: LoadedPart, space: int, rows: Iterator[Row]) -> list[Table]:
+        """A file of these rows, if there are any."""
+        first = next(rows, None)
+        if first is None:
+            return []
+        # A name of its own each time: the file of an earlier try may be the database's by now.
+        path = str(self._folder / f"{part.name}.{keyspace.NAMES[space]}-{os.urandom(6).hex()}.sst")
+        self._loader.write_table(path, chain([first], rows))
+        return [Table(space, path)]
+
+    def _states(
+        self, part: LoadedPart, runs: Sequence[tuple[int, LoadShape]], keys: Sequence[bytes], segments: _Segments
+    ) -> Iterator[Row]:
+        """The part's rows of `state`, and what its segments need; its events go to the journal, in rows of their own."""
+        queue, first = self.queues[part.queue], 0
         for count, shape in runs:
             end = first + count
+            if shape.flags & records.TOGETHER:
+                if self._filled + count > EVENTS_A_ROW:
+                    self._close_row()
+                segments.add(queue.number, shape, keys[first:end], self._events_of(queue, shape, keys[first:end]).start)
+                first = end
             while first < end:
                 until = min(end, first + EVENTS_A_ROW - self._filled)
-                yield from self._alike(self.queues[part.queue], shape, keys[first:until])
+                yield from self._alike(queue, shape, keys[first:until])
                 first = until
                 if self._filled == EVENTS_A_ROW:
                     self._close_row()
@@ -191,17 +223,22 @@ class _Load:
     def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
         """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
         priority, flags, visible, attempts, due_at = shape
-        self._priorities.setdefault(queue.number, set()).add(priority)
         head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
         head = head[: records.STATE_ALIKE]
+        states = records.alike_states(head, NO_ID, self._events_of(queue, shape, keys))
+        return zip(keys, states, strict=True)
+
+    def _events_of(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes]) -> range:
+        """Add the events of jobs of one shape to the journal row that is being filled; returns their references."""
+        priority, _, visible, attempts, _ = shape
+        self._priorities.setdefault(queue.number, set()).add(priority)
         first = (self._commit << records.REF_BITS) + self._filled
-        states = records.alike_states(head, NO_ID, range(first, first + len(keys)))
         # An event's head ends with the queue's number, and a key begins with it.
         begin = queue.enqueued[priority].removesuffix(queue.prefix)
         end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
         self._events.append(begin + (end + begin).join(keys) + end)
         self._filled += len(keys)
-        return zip(keys, states, strict=True)
+        return range(first, first + len(keys))
 
     def _close_row(self) -> None:
         if self._filled:
@@ -210,6 +247,30 @@ class _Load:
             self._number += self._filled
             self._commit += 1
             self._filled, self._events = 0, []
+
+
+class _Segments:
+    """Rows that a part's segments need besides their jobs."""
+
+    def __init__(self) -> None:
+        self.states: list[Row] = []
+        self.marks: list[Row] = []
+
+    def add(self, queue: int, shape: LoadShape, keys: Sequence[bytes], first_event: int) -> None:
+        first, last = keys[0][4:], keys[-1][4:]
+        state = records.encode_segment_state(
+            _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, first_event, 0, first, NO_ID, NO_ID
+        )
+        self.states.append((keys[-1], state))
+        ready = keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
+        self.marks.append((ready + first, records.encode_segment_mark(last)))
+
+
+def _apart_from_segments(tx: Transaction, keys: Sequence[bytes]) -> bool:
+    """Whether no segment of the store lies among jobs with these keys. Segments must never overlap."""
+    for key, raw in tx.scan(keyspace.SEGMENT_STATE, keys[0], keyspace.LAST, 1):
+        return key[:4] != keys[-1][:4] or records.decode_segment_state(raw).first_job > keys[-1][4:]
+    return True
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -389,6 +389,7 @@ def _repeat(unit: UnitOfWork, queue: RegisteredQueue, claim: records.ClaimRecord
                 record.created_at_ms,
                 headers_of(record.headers, job),
                 key_of(record.key),
+                key_of(record.group),
             )
         )
     return Leased(queue.name, claim.lease, lease.expires_at_ms, deliveries)

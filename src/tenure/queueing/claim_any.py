@@ -141,7 +141,7 @@ class _Round:
         """Scopes of tenants that have a turn, in their order."""
         named = self._among.tenants
         if named is None:
-            for _, scope in turns.in_turn(self._unit.tx, keyspace.TENANT_TURNS):
+            for _, scope in turns.InTurn(self._unit.tx, keyspace.TENANT_TURNS):
                 yield scope
             return
         scopes = [keyspace.queue_turns(tenant) for tenant in named]
@@ -150,7 +150,7 @@ class _Round:
             yield scope
 
     def _queues(self, scope: bytes) -> Iterator[tuple[bytes, TurnRecord]]:
-        for _, number in turns.in_turn(self._unit.tx, scope):
+        for _, number in turns.InTurn(self._unit.tx, scope):
             record = turns.place(self._unit.tx, Sub(scope, number))
             if record is not None:
                 yield number, record

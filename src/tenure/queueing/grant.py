@@ -80,6 +80,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
                 Delivery(
                     name, job, lease, token, record.payload, attempt, attempts, priority, record.created_at_ms,
                     headers_of(record.headers, job) if record.headers else {}, key_of(record.key) if record.key else None,
+                    record.group.decode() if record.group else None,
                 )
             )  # fmt: skip
         if queue.meter:

@@ -11,7 +11,7 @@ at its limit waits for room. None of them is looked at again before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from tenure.model.rate import Rate
 from tenure.queueing import groups, turns
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selected, Selection, read_rows
-from tenure.queueing.turns import Sub
+from tenure.queueing.turns import InTurn, Sub
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import GROUP_READY, GROUPS, READY
@@ -60,20 +60,16 @@ def select(
         found = GroupSelection()
         found.again = True
         return found
-    scopes = [(tier, keyspace.group_turns(queue.number, tier[_TIER])) for tier in tiers]
-    if not any(name for _, scope in scopes for name in _first_names(unit, scope)):
+    number = queue.number
+    orders = [(tier, InTurn(unit.tx, keyspace.group_turns(number, tier[_TIER]), snapshot=True)) for tier in tiers]
+    if not any(order.named for _, order in orders):
         return None
     selecting = _Selecting(unit, queue, until, request, inspect)
-    for tier, scope in scopes:
-        if not selecting.serve(tier, scope):
+    for tier, order in orders:
+        if not selecting.serve(tier, order):
             break
     selecting.settle()
     return selecting.found
-
-
-def _first_names(unit: UnitOfWork, scope: bytes) -> list[bytes]:
-    keys = unit.tx.keys(keyspace.TURNS, *keyspace.turn_range(scope), 2, snapshot=True)
-    return [keyspace.split_turn(key)[1] for key in keys]
 
 
 class _Limits:
@@ -204,6 +200,7 @@ class _Selecting:
             raw = self.unit.tx.get(GROUPS, keyspace.of_queue(self.queue.number, group))
             record = None if raw is None else records.decode_group(raw)
             limits = self._limits[group] = _Limits(member.policy, record, self.now)
+            self.unit.groups.know(self.queue.number, group, record)
         return limits
 
     def read(self, member: _Member, keys: list[bytes]) -> list[Selected]:
@@ -217,16 +214,19 @@ class _Selecting:
         self.found.group_orphans += [named[key] for key in found.orphans if key in named]
         return found.jobs
 
-    def serve(self, tier: bytes, scope: bytes) -> bool:
+    def serve(self, tier: bytes, order: InTurn) -> bool:
         """Take the jobs of one priority. False: the claim has what it may have, or has looked at as much as it may."""
-        order = self._order(tier, scope)
-        coming = next(order, None)
-        heap = self._newcomer(tier, 0 if coming is None else coming.virtual_time)
+        first = order.peek()
+        heap = self._newcomer(tier, 0 if first is None else first[0])
         jobs, limit = self.found.jobs, self._request.limit
         while len(jobs) < limit:
-            while coming is not None and (not heap or coming < heap[0]):
-                heappush(heap, coming)
-                coming = next(order, None)
+            # At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
+            while (coming := order.peek()) is not None and (not heap or (coming[0], _SERVED) <= heap[0][:2]):
+                place = order.step()
+                sub = groups.group_sub(self.queue.number, tier[_TIER], coming[1])
+                record = turns.place(self.unit.tx, sub)
+                if record is not None:  # or else another host moved it
+                    heappush(heap, _Found(coming[0], place, self._joined(tier, sub, record, record)))
             if not heap:
                 return True
             at, _, member = heappop(heap)
@@ -252,14 +252,6 @@ class _Selecting:
     def _too_large(self, job: Selected) -> bool:
         most = self._request.max_bytes
         return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job.record.payload_bytes > most
-
-    def _order(self, tier: bytes, scope: bytes) -> Iterator[_Found]:
-        """Those who have a place, in the order of their virtual times."""
-        for count, (virtual_time, name) in enumerate(turns.in_turn(self.unit.tx, scope, snapshot=True)):
-            sub = groups.group_sub(self.queue.number, tier[_TIER], name)
-            place = turns.place(self.unit.tx, sub)
-            if place is not None:  # or else another host moved it
-                yield _Found(virtual_time, count, self._joined(tier, sub, place, place))
 
     def _newcomer(self, tier: bytes, virtual_time: int) -> list[_Found]:
         """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""

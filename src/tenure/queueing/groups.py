@@ -32,8 +32,9 @@ from tenure.storage.records import HAS_GROUP, GroupRecord, StateRecord, TurnReco
 if TYPE_CHECKING:
     from tenure.queueing.unit_of_work import UnitOfWork
 
-#: In place of a tier: the row of a group that is idle, to be forgotten once its rate's bucket is full again.
-FORGET = 255
+#: In place of a tier: the row of a group that is idle, to be forgotten once its rate's bucket is full again; and, after a
+#: change of the policy, the group behind which the others have to be looked at.
+FORGET, REVISE = 255, 254
 #: Places that one transaction brings back.
 _AT_ONCE = 200
 _MS = 1_000_000
@@ -95,7 +96,7 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
         return b""
     try:
         raw = unit.tx.get(JOBS, keyspace.of_queue(queue, job))
-        return b"" if raw is None else records.decode_job(raw, job).group
+        return b"" if raw is None else records.job_group(raw, job)
     except Corrupt:
         return b""
 
@@ -173,6 +174,10 @@ class GroupChanges:
             raw = name.encode()
             self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
         self.read()
+
+    def know(self, queue: int, group: bytes, record: GroupRecord | None) -> None:
+        """The group's row was read by a claim: it need not be read again."""
+        self._read[queue, group] = _Group(record, {})
 
     @staticmethod
     def offer(change: GroupChange, tier: int, at_ms: int) -> None:
@@ -266,6 +271,10 @@ def bring_back(unit: UnitOfWork, queue: RegisteredQueue) -> bool:
     """Groups of the queue whose moment has come get their turn. True: there were some; the caller commits, and looks again."""
     tx, scope = unit.tx, keyspace.parked_groups(queue.number)
     keys = tx.keys(TURNS, keyspace.turn_range(scope)[0], keyspace.turn_until(scope, unit.now), _AT_ONCE)
+    if keys and (first := keyspace.split_turn(keys[0])[1])[0] == REVISE:
+        _revise(unit, queue, first[1:])
+        tx.delete(TURNS, keys[0])
+        return True
     moves: list[tuple[Sub, TurnRecord, TurnRecord]] = []
     idle: list[bytes] = []
     times: dict[bytes, int] = {}
@@ -310,24 +319,41 @@ def next_turn(reader: Reader, queue: RegisteredQueue) -> int | None:
 
 
 def policy_changed(unit: UnitOfWork, queue: RegisteredQueue) -> None:
-    """Groups that were at a limit get their turns back: the next claim that finds one without room takes it again.
+    """See that every group is looked at again: by the next claims, some in each transaction (`_revise`)."""
+    if unit.tx.keys(GROUPS, *keyspace.queue_range(queue.number), 1):
+        unit.tx.put(TURNS, _revise_row(queue.number, b""), b"")
+        unit.has_work(queue, unit.now)
+
+
+def _revise_row(queue: int, after: bytes) -> bytes:
+    return keyspace.turn(keyspace.parked_groups(queue), 0, bytes((REVISE,)) + after)
+
+
+def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
+    """Groups behind this one that were at a limit get their turns back: the next claim that finds one without room takes it again.
 
     What was taken by another rate says nothing: buckets start full.
     """
-    begin, end = keyspace.queue_range(queue.number)
-    found: list[tuple[bytes, GroupRecord]] = []
-    while rows := unit.tx.scan(GROUPS, begin, end, 1000):
-        found += [(key, records.decode_group(raw)) for key, raw in rows]
-        begin = rows[-1][0] + b"\0"
-    times = [turns.virtual_time(unit.tx, keyspace.group_turns(queue.number, tier)) for tier in range(10)]
+    number = queue.number
+    begin, end = keyspace.queue_range(number)
+    if after:
+        begin = keyspace.of_queue(number, after) + b"\0"
+    rows = unit.tx.scan(GROUPS, begin, end, _AT_ONCE)
+    found = [(key, records.decode_group(raw)) for key, raw in rows]
+    times = [turns.virtual_time(unit.tx, keyspace.group_turns(number, tier)) for tier in range(10)]
     for key, record in found:
         weight = queue.policy.of_group(record.name.decode()).weight
         for tier in tiers_of(record.at_limit):
-            after = turns.arrived(times[tier], weight, record.name)
-            turns.move(unit.tx, group_sub(queue.number, tier, key[4:]), None, after)
-        unit.tx.put(GROUPS, key, records.encode_group(record._replace(at_limit=0, full_at_ns=0)))
-    if found:
-        unit.has_work(queue, unit.now)
+            turns.move(
+                unit.tx,
+                group_sub(number, tier, key[4:]),
+                None,
+                turns.arrived(times[tier], weight, record.name),
+            )
+        if record.at_limit or record.full_at_ns:
+            unit.tx.put(GROUPS, key, records.encode_group(record._replace(at_limit=0, full_at_ns=0)))
+    if len(rows) == _AT_ONCE:
+        unit.tx.put(TURNS, _revise_row(number, rows[-1][0][4:]), b"")
 
 
 def forget(unit: UnitOfWork, queue: int) -> None:

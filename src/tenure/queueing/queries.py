@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
+from tenure.model.job import ChildJob, Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import flows, journal
@@ -31,6 +31,7 @@ _FEW = 64
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
     keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.BLOCKED, keyspace.PARENTS,
+    keyspace.CHILDREN,
 )  # fmt: skip
 
 
@@ -175,6 +176,26 @@ def _parent_result(core: Core, reader: Reader, number: int, job: bytes) -> Paren
         result=whole_result(reader, number, job, notes),
         error=notes.error,
     )
+
+
+def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJob]:
+    """The first of the jobs that wait or waited for it, in no order that means anything."""
+    with core.engine.snapshot(SHOWN_SPACES) as reader:
+        queue = core.registry.find(reader, name)
+        if queue is None:
+            return []
+        keys = reader.keys(keyspace.CHILDREN, *keyspace.job_range(queue.number, job), limit)
+        return [_child_job(core, reader, *keyspace.split_child(key)[2:]) for key in keys]
+
+
+def _child_job(core: Core, reader: Reader, number: int, job: bytes) -> ChildJob:
+    queue = core.registry.by_number(reader, number)
+    raw = reader.get(keyspace.STATE, keyspace.of_queue(number, job))
+    told = "gone"
+    if raw is not None:
+        state = records.decode_state(raw, job)
+        told = shown(State(state.state), state.visible_at_ms, core.time.now_ms())
+    return ChildJob(id=job.hex(), queue="" if queue is None else queue.name.queue, state=told)
 
 
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -354,7 +375,7 @@ def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bo
     )
 
 
-_SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD)
+_SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD, Counter.BLOCKED)
 
 
 def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
@@ -364,7 +385,7 @@ def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
         keys = [keyspace.counter(queue.number, counter) for queue in found for counter in _SHOWN_COUNTERS]
         counts = [records.decode_count(raw) for raw in reader.get_many(keyspace.COUNTERS, keys)]
         rows = sorted(
-            zip(found, counts[0::4], counts[1::4], counts[2::4], counts[3::4], strict=True),
+            zip(found, *(counts[place :: len(_SHOWN_COUNTERS)] for place in range(len(_SHOWN_COUNTERS))), strict=True),
             key=lambda row: -(row[1] + row[2] + row[4]),
         )
         now = core.time.now_ms()
@@ -372,13 +393,14 @@ def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
             QueueDepth(
                 tenant=queue.name.tenant,
                 queue=queue.name.queue,
+                blocked=blocked,
                 waiting=waiting,
                 leased=leased,
                 done=done,
                 dead=dead,
                 oldest_age_ms=_age(_ready_and_scheduled(reader, queue, now)[0], now) if waiting else None,
             )
-            for queue, waiting, leased, done, dead in rows[:limit]
+            for queue, waiting, leased, done, dead, blocked in rows[:limit]
         ]
         return shown_rows, max(0, len(rows) - limit)
 

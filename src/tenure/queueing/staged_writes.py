@@ -2,7 +2,7 @@
 
     begin     records the manifest, the first time only; a repeat is told of the first one
     publish   one chunk of at most 1,000 jobs, in one transaction with the marker that counts it and with the record of
-              the jobs that the caller leaves out of it
+              the jobs that the caller leaves out of it; a chunk may come as sorted files instead (`bulk_loads`)
     finish    nothing is left to publish; the marker is remembered for a day
 
 Chunks come in order, and the marker is the number of the next one: a repeated or concurrent commit adds no chunk
@@ -117,6 +117,15 @@ def publish(
         return core.write(run, now)
     except KeyConflict as conflict:
         raise conflict.at(accepted) from None
+
+
+def count_loaded(unit: UnitOfWork, write_id: str, chunk: int, jobs: int) -> WriteState:
+    """The jobs of a chunk came as files (`bulk_loads`), in the same transaction."""
+    key = keyspace.digest(write_id.encode())
+    record = _known(unit.tx, key, write_id)
+    counted = replace(record, chunk=chunk + 1, jobs=record.jobs + jobs)
+    _save(unit, key, counted)
+    return _state(unit.tx, key, counted)
 
 
 def finish(core: Core, write_id: str, forget: str | None) -> WriteState:

@@ -71,20 +71,47 @@ def virtual_time(reader: Reader, scope: bytes) -> int:
     return keyspace.split_turn(first[0])[0] if first else 0
 
 
-def in_turn(reader: Reader, scope: bytes, *, snapshot: bool = False) -> Iterator[tuple[int, bytes]]:
+class InTurn:
     """(virtual time, name) of the sub-queues that are ACTIVE, the next first.
 
     `snapshot`: takes no conflict with others who move places. The caller reads the place of each that it serves.
     """
-    begin, end = keyspace.turn_range(scope)
-    page = _FIRST_PAGE
-    while True:
-        keys = reader.keys(TURNS, begin, end, page, snapshot=snapshot)
-        for key in keys:
-            yield keyspace.split_turn(key)
-        if len(keys) < page:
-            return
-        begin, page = keys[-1] + b"\0", _PAGE
+
+    __slots__ = ("_at", "_end", "_keys", "_page", "_passed", "_reader", "_snapshot")
+
+    def __init__(self, reader: Reader, scope: bytes, *, snapshot: bool = False) -> None:
+        begin, self._end = keyspace.turn_range(scope)
+        self._reader, self._snapshot = reader, snapshot
+        self._page, self._at, self._passed = _FIRST_PAGE, 0, 0
+        self._keys = reader.keys(TURNS, begin, self._end, _FIRST_PAGE, snapshot=snapshot)
+
+    @property
+    def named(self) -> bool:
+        """Whether one of the first has a name. Only one of them has none."""
+        return len(self._keys) > 1 or (bool(self._keys) and bool(keyspace.split_turn(self._keys[0])[1]))
+
+    def peek(self) -> tuple[int, bytes] | None:
+        """The next one; None: there are no more."""
+        keys = self._keys
+        if self._at == len(keys):
+            if len(keys) < self._page:
+                return None
+            begin, self._page, self._at = keys[-1] + b"\0", _PAGE, 0
+            keys = self._keys = self._reader.keys(TURNS, begin, self._end, _PAGE, snapshot=self._snapshot)
+            if not keys:
+                return None
+        return keyspace.split_turn(keys[self._at])
+
+    def step(self) -> int:
+        """Go on behind it; returns how many were before it."""
+        self._at += 1
+        self._passed += 1
+        return self._passed - 1
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        while (found := self.peek()) is not None:
+            yield found
+            self.step()
 
 
 def served(record: TurnRecord, jobs: int, weight: float) -> TurnRecord:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +24,10 @@ from tenure.bulk.publisher import move_rejects
 from tenure.bulk.staging import Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument
 from tenure.model.names import QueueName
-from tenure.model.write import LoadPart, LoadTarget
+from tenure.model.write import LoadTarget
 from tenure.spark.connections import opened
 from tenure.spark.job_writer import Plan, Staged, forget, json_style, refused
 from tenure.storage.staged_parts import expire, folder_of
-
-
-@dataclass
-class Loaded(Staged):
-    """What one attempt made: sorted files, one set for each queue."""
-
-    parts: list[LoadPart] = field(default_factory=list)
 
 
 def writer(plan: Plan, store: Store) -> DataSourceWriter:
@@ -49,7 +41,7 @@ class LoadingWriter(DataSourceArrowWriter):
     def __init__(self, plan: Plan, write_id: str, target: LoadTarget | None) -> None:
         self._plan, self._write_id, self._target = plan, write_id, target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         plan, context = self._plan, TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
         name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
@@ -69,11 +61,11 @@ class LoadingWriter(DataSourceArrowWriter):
                     out.add(queue, checked_rows)
         parts = [] if out is None else out.close()
         rejects.close()
-        return Loaded(self._write_id, partition, name, 0, sum(p.rows for p in parts), rejects.rows, parts)
+        return Staged(self._write_id, partition, name, 0, sum(p.rows for p in parts), rejects.rows, parts)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         plan = self._plan
-        loaded = sorted([m for m in messages if isinstance(m, Loaded)], key=lambda m: m.partition)
+        loaded = sorted([m for m in messages if isinstance(m, Staged)], key=lambda m: m.partition)
         expire(plan.root)
         manifest = Manifest(plan.root, [Part(m.name, 0, m.rows, m.rejected) for m in loaded])
         with opened(plan.url, plan.token) as store:

@@ -14,7 +14,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,13 +29,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tenure.api.store import Store
 from tenure.bulk import input_rows, staging
 from tenure.bulk.json_payloads import JsonStyle
 from tenure.bulk.publisher import Terms, commit
-from tenure.bulk.staging import Manifest, Part, PartWriter, RejectsWriter
+from tenure.bulk.staged_rows import StagedRows
+from tenure.bulk.staging import Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.names import QueueName, queue_name
-from tenure.model.write import checked_write_id
+from tenure.model.write import LoadPart, LoadTarget, checked_write_id
+from tenure.settings import Settings
 from tenure.spark.connections import opened
 from tenure.spark.options import checked, choice, url_of, whole
 from tenure.storage.staged_parts import folder_of
@@ -60,6 +63,8 @@ class Staged(WriterCommitMessage):
     chunks: int
     rows: int
     rejected: int
+    #: Sorted files, one set for each queue.
+    parts: list[LoadPart] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,13 @@ class Plan:
     quarantine: str | None
     max_waiting: int | None
     max_wait: int
-    bulk: bool
+    mode: str
+    #: Of the queue, where large partitions are staged as sorted files.
+    target: LoadTarget | None = None
+
+    @property
+    def bulk(self) -> bool:
+        return self.mode == "bulk"
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -91,7 +102,23 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
             from tenure.spark import bulk_writer
 
             return bulk_writer.writer(plan, store)
-    return JobsWriter(plan)
+        return JobsWriter(replace(plan, target=_file_target(plan, schema, store)))
+
+
+#: Columns that files of jobs may have without changing what they say: times would count from the write's beginning.
+_FILE_COLUMNS = frozenset({"payload", "priority", "max_attempts", "headers"})
+
+
+def _file_target(plan: Plan, schema: StructType, store: Store) -> LoadTarget | None:
+    """The queue, if large partitions may be staged as sorted files; None: they are staged in chunks."""
+    own_folder = Settings.load(plan.url).storage.engine == "rocksdb" and plan.root == staging.root_of(plan.url)
+    if plan.mode == "ordinary" or plan.queue is None or plan.max_waiting is not None or not own_folder:
+        return None
+    if not _FILE_COLUMNS.issuperset(schema.names):
+        return None
+    queue = store.queue(plan.queue.queue, tenant=plan.queue.tenant)
+    target = store.staged(plan.write_id or "spark").load_target(queue)
+    return None if target.bounded else target
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -114,7 +141,7 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
         raise InvalidArgument('jobs are only ever added: .mode("append")')
     url = url_of(said)
     input_rows.check_schema(to_arrow_schema(schema, timezone="UTC"))
-    mode = choice(said, "mode", "ordinary", ("ordinary", "bulk"))
+    mode = choice(said, "mode", "auto", ("auto", "ordinary", "bulk"))
     on_invalid = choice(
         said, "onInvalid", "quarantine" if said.get("quarantinePath") else "fail", ("fail", "quarantine")
     )
@@ -132,7 +159,7 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
         said.get("quarantinePath"),
         whole(said, "maxWaiting", 0) or None,
         whole(said, "maxWait", 3600),
-        mode == "bulk",
+        mode,
     )
 
 
@@ -208,7 +235,7 @@ def stage(plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch]) -> Stage
 def _stage(
     plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch], partition: int, name: str, folder: Path
 ) -> Staged:
-    out: PartWriter | None = None
+    out = StagedRows(folder, name, partition, plan.target)
     rejects = RejectsWriter(folder, name)
     style = json_style()
     try:
@@ -219,15 +246,13 @@ def _stage(
                     raise refused(batch, found.reasons)
                 rejects.add(found.bad, found.reasons)
             for queue, rows in found.good:
-                out = out or PartWriter(folder, name)
                 out.add(queue, rows)
-        part = Part(name, 0, 0) if out is None else out.close()
+        part = out.close()
         rejects.close()
     except BaseException:
-        if out is not None:
-            out.discard()
+        out.discard()
         raise
-    return Staged(write_id, partition, name, part.chunks, part.rows, rejects.rows)
+    return Staged(write_id, partition, name, part.chunks, part.rows, rejects.rows, part.tables)
 
 
 def refused(batch: pa.RecordBatch, reasons: Sequence[str]) -> InvalidArgument:
@@ -254,7 +279,7 @@ def _local_zone() -> str:
 
 def publish(plan: Plan, write_id: str, messages: Sequence[WriterCommitMessage | None], previous: str | None) -> None:
     staged = sorted([m for m in messages if isinstance(m, Staged)], key=lambda m: m.partition)
-    parts = [Part(m.name, m.chunks, m.rows, m.rejected) for m in staged if m.rows or m.rejected]
+    parts = [Part(m.name, m.chunks, m.rows, m.rejected, m.parts) for m in staged if m.rows or m.rejected]
     terms = Terms(
         plan.max_waiting, plan.max_wait, plan.quarantine, None if previous is None else _STREAM_KEEP, previous
     )

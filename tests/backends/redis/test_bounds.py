@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tenure
+from tenure import GroupPolicy, NewJob, Policy
 from tenure.clock import ManualClock
 from tests.backends.redis.servers import RedisHarness, Server
 
@@ -91,3 +92,22 @@ def test_an_expired_lease_is_left_alone_for_the_grace(harness: RedisHarness, mon
             queue.ack(held)
         clock.advance(2)
         assert queue.claim(wait=0.5)[0].id == held.id
+
+
+def test_a_claim_of_one_looks_at_as_many_groups_among_many_as_among_few(server: Server, harness: RedisHarness) -> None:
+    """They all stand at the same virtual time."""
+    client, calls = server.client(), []
+    for count in (20, 400):
+        with harness.open() as store:
+            queue = store.queue(f"of{count}")
+            queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+            queue.enqueue_many([NewJob(b"x", group=f"g{n:03}") for n in range(count) for _ in range(2)])
+            queue.ack(queue.claim()[0])
+            client.config_resetstat()
+            (held,) = queue.claim()
+            queue.ack(held)
+            stats = client.info("commandstats")
+            calls.append(
+                sum(stats[f"cmdstat_{name}"]["calls"] for name in ("hget", "zrange", "zrangebyscore", "zscore"))
+            )
+    assert calls[0] == calls[1]

@@ -12,12 +12,14 @@ from tenure.backends.redis.groups import list_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import (
+    Children,
     Events,
     JobIds,
     Parents,
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -25,6 +27,7 @@ from tenure.contract.backend import (
 )
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
+from tenure.model import schedule
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -34,6 +37,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.step import unsupported
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -158,6 +162,9 @@ class RedisBackend(NetworkServing):
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         return queries.parents(self._core, name, job, begin, limit)
 
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        return queries.children(self._core, name, job, limit)
+
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)
 
@@ -191,6 +198,12 @@ class RedisBackend(NetworkServing):
 
     def policy(self, name: QueueName) -> Policy:
         return queries.policy(self._core, name)
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return []  # without `traits.schedules` there are none
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        raise schedule.unsupported()
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         # A tenant's queues are in different slots: nothing that is one step can count them all.

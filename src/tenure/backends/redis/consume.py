@@ -168,12 +168,12 @@ def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
         DELIVERY.iter_unpack(rows), bodies, strict=True
     ):
         try:
-            key, headers, payload, _ = decode_body(raw, job)
+            key, headers, payload, group = decode_body(raw, job)
         except Corrupt:
             unread.append(job)
             continue
         deliveries.append(
-            Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, headers, key)
+            Delivery(name, job, lease, token, payload, attempt, max_attempts, priority, created, headers, key, group)
         )
     if unread:
         core.call_once(shard.base, "set_aside", lease, b"".join(unread))

@@ -7,11 +7,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+import msgspec
+
 from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
-from tenure.contract.backend import Backend, Events, Parents, Progress, QueueInfos, QuotaInfos, Steps, Topic, Watch
+from tenure.contract.backend import (
+    Backend,
+    Children,
+    Events,
+    Parents,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    Schedules,
+    Steps,
+    Topic,
+    Watch,
+)
 from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
@@ -31,6 +45,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.protocol import messages as m
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import error_of
@@ -231,12 +246,35 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         query = query_of(begin=begin, limit=limit)
         return self._of_queue("parents", name, f"/jobs/{job.hex()}/parents{query}", None, m.ParentList).parents
 
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        query = query_of(limit=limit)
+        return self._of_queue("children", name, f"/jobs/{job.hex()}/children{query}", None, m.ChildList).children
+
     def policy(self, name: QueueName) -> Policy:
         return self._of_queue("policy", name, "/policy", None, Policy)
 
     def queues(self, tenant: str | None) -> QueueInfos:
         reply = self._ask(OPERATIONS["queues"], "/v1/queues", tenant, None, m.QueueList)
         return [queue.info() for queue in reply.queues]
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return self._ask(OPERATIONS["schedules"], "/v1/schedules", tenant, None, m.ScheduleList).schedules
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        at = f"/v1/schedules/{quote(name, safe='')}"
+        body: msgspec.Struct | None = None
+        if change.put is not None:
+            operation, body = "add_schedule", m.ScheduleBody.of(change.put, replace=change.replace)
+        elif change.remove:
+            operation = "remove_schedule"
+        else:
+            operation = "pause_schedule" if change.pause else "resume_schedule"
+            at += "/pause" if change.pause else "/resume"
+        try:
+            self._ask(OPERATIONS[operation], at, tenant, body, m.Done)
+        except NotFound:
+            return False
+        return True
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{quote(tenant, safe='')}", None, quota, m.Done, wait_ms=LONG_MS)

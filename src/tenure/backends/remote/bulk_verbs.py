@@ -74,7 +74,7 @@ class BulkVerbs(Requests):
         return self._of_queue("load_target", name, "/load-target", None, LoadTarget)
 
     def load(self, request: LoadRequest) -> WriteState:
-        body = m.LoadBody(request.manifest, request.parts, request.keep_ms)
+        body = m.LoadBody(request.manifest, request.parts, request.keep_ms, request.chunk)
         return self._write("load", request.id, "/load", body, WriteState)
 
     def _write(self, verb: str, write_id: str, rest: str, body: object, answers: type[T]) -> T:

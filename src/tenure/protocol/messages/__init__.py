@@ -7,6 +7,8 @@ A request with a field that is not listed here is refused; a reply may grow fiel
 
 from tenure.protocol.messages.administration import (
     CheckBody as CheckBody,
+    ChildList as ChildList,
+    ChildrenQuery as ChildrenQuery,
     CleanupBody as CleanupBody,
     DeleteQuery as DeleteQuery,
     DrawBody as DrawBody,
@@ -25,6 +27,8 @@ from tenure.protocol.messages.administration import (
     QueueList as QueueList,
     QuotaList as QuotaList,
     ReplayBody as ReplayBody,
+    ScheduleBody as ScheduleBody,
+    ScheduleList as ScheduleList,
     SnapshotBody as SnapshotBody,
     StoreInfo as StoreInfo,
     UpcomingQuery as UpcomingQuery,

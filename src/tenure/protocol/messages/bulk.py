@@ -105,6 +105,7 @@ class LoadBody(Request):
     manifest: bytes
     parts: list[LoadPart]
     keep_ms: Keep
+    chunk: int | None = None
 
 
 class TakeBody(Request):

@@ -200,6 +200,7 @@ class DeliveryBody(Struct, frozen=True, omit_defaults=True, gc=False):
     priority: int = 0
     headers: dict[str, str] | None = None
     key: str | None = None
+    group: str | None = None
 
 
 class Columns(Struct, frozen=True, omit_defaults=True):
@@ -216,12 +217,24 @@ class Columns(Struct, frozen=True, omit_defaults=True):
     priorities: Sequence[int] | None = None
     headers: Sequence[dict[str, str]] | None = None
     keys: Sequence[str | None] | None = None
+    groups: Sequence[str | None] | None = None
 
     @classmethod
     def of(cls, leased: Leased) -> Columns:
-        jobs, tokens, payloads, attempts, most, priorities, created, headers, keys = leased.columns or _columns(leased)
-        given = priorities if any(priorities) else None
-        return cls(b"".join(jobs), tokens, payloads, attempts, most, created, given, headers, keys)
+        of = leased.columns or _columns(leased)
+        given = of.priorities if any(of.priorities) else None
+        return cls(
+            b"".join(of.jobs),
+            of.tokens,
+            of.payloads,
+            of.attempts,
+            of.max_attempts,
+            of.created_at_ms,
+            given,
+            of.headers,
+            of.keys,
+            of.groups,
+        )
 
     def columns(self) -> DeliveryColumns:
         return DeliveryColumns(
@@ -234,18 +247,20 @@ class Columns(Struct, frozen=True, omit_defaults=True):
             self.created_at_ms,
             self.headers,
             self.keys,
+            self.groups,
         )
 
 
 def _columns(leased: Leased) -> DeliveryColumns:
     # Fields as in `Delivery`: all of them at once take less than half of one after the other.
-    _, jobs, _, tokens, payloads, attempts, most, priorities, created, headers, keys = zip(
+    _, jobs, _, tokens, payloads, attempts, most, priorities, created, headers, keys, groups = zip(
         *map(astuple, leased.deliveries), strict=True
     )
     some = headers if any(headers) else None
     return DeliveryColumns(
-        jobs, tokens, payloads, attempts, most, priorities, created, some, keys if any(keys) else None
-    )
+        jobs, tokens, payloads, attempts, most, priorities, created, some,
+        keys if any(keys) else None, groups if any(groups) else None,
+    )  # fmt: skip
 
 
 def _cut(ids: bytes) -> list[bytes]:
@@ -286,6 +301,7 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
                     d.priority,
                     d.headers or None,
                     d.key,
+                    d.group,
                 )
             )
         return cls(jobs, lease, leased.until_ms, tenant, queue)
@@ -323,6 +339,7 @@ class ClaimReply(Struct, frozen=True, omit_defaults=True):
                     d.created_at_ms,
                     d.headers or {},
                     d.key,
+                    d.group,
                 )
                 for d in self.jobs
             ],

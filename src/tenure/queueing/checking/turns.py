@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.queueing.checking.survey import Fault, Survey
-from tenure.queueing.groups import FORGET, group_sub
+from tenure.queueing.groups import FORGET, REVISE, group_sub
 from tenure.queueing.queue_turns import queue_sub, tenant_sub
 from tenure.queueing.turns import Status, Sub
 from tenure.storage import keyspace, records
@@ -35,8 +35,8 @@ def _check_order(survey: Survey, key: bytes, scope: bytes, sub: bytes, number: i
     queue = keyspace.split_parked_groups(scope)
     parked = queue is not None
     if queue is not None:
-        if sub[0] == FORGET:
-            return  # the row of an idle group, which goes when its time comes
+        if sub[0] in (FORGET, REVISE):
+            return  # the row of an idle group, which goes when its time comes; groups to be looked at by the next claims
         scope, sub = keyspace.group_turns(queue, sub[0]), sub[1:]
     raw = get_each(survey.reader, TURNS, [keyspace.turn_place(scope, sub)])[0]
     if isinstance(raw, Corrupt):

@@ -349,6 +349,8 @@ def _show(item: Any, job: m.DeliveryBody) -> None:
     item.priority, item.createdMillis = job.priority, job.created_at_ms
     if job.key:
         item.key = job.key
+    if job.group:
+        item.group = job.group
     headers = item.init("headers", len(job.headers or {}))
     for header, (name, value) in zip(headers, (job.headers or {}).items(), strict=True):
         header.name, header.value = name, value

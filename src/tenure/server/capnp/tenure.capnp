@@ -100,6 +100,7 @@ struct PolledItem {
   createdMillis @6 :UInt64;
   key @7 :Text;
   headers @8 :List(Header);
+  group @9 :Text;
 }
 
 struct Settlement {

@@ -20,12 +20,14 @@ from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk.journal_reader import events_kept
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.sizing import FEW, sized
+from tenure.spark.lineage import traced
 from tenure.spark.snapshots import snapshot
 from tenure.spark.statements import run
 
 _STORED = ("blocked", "waiting", "leased", "done", "dead")
 
 
+@traced(reads=("url",), writes=("output",))
 def audit(
     spark: SparkSession, url: str, *, output: str | None = None, shown: int = SHOWN, told: Told = quietly
 ) -> Summary:
@@ -38,7 +40,7 @@ def audit(
     check_output(output)
     with journal.there(url):
         pass
-    if is_short(url) and find_spec("duckdb") is not None:
+    if judged_here(url):
         return local.audit(url, output=output, shown=shown, told=told)
     with snapshot(url, name="audit") as snap:
         told("reading one snapshot")
@@ -48,6 +50,11 @@ def audit(
             rows, total = _look(spark, _read(spark, url, snap.id), output, shown, told)
     violations = [row.asDict() for row in rows[:shown]]
     return summary(counted, violations, total, output, time.monotonic() - began)
+
+
+def judged_here(url: str) -> bool:
+    """Whether the audit needs no Spark: there is little to look at, and DuckDB is installed."""
+    return find_spec("duckdb") is not None and is_short(url)
 
 
 def is_short(url: str) -> bool:

@@ -22,7 +22,8 @@ def job_sum() -> Column:
         "",
     )
     named = F.concat("tenant", F.lit("/"), "queue")
-    head = F.concat_ws("|", named, "id", state, "priority", "attempt", "token", headers, F.lit(""))
+    group = F.coalesce("group", F.lit(""))
+    head = F.concat_ws("|", named, "id", state, "priority", "attempt", "token", headers, group, F.lit(""))
     digest = F.sha2(F.concat(F.encode(head, "UTF-8"), F.col("payload")), 256)
     return F.conv(F.substring(digest, 1, HEX_DIGITS), 16, 10).cast(SUM)
 

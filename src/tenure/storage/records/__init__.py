@@ -22,7 +22,13 @@ from tenure.storage.records.bookkeeping import (
     encode_number,
     encode_request,
 )
-from tenure.storage.records.bulk_loads import LOAD_RUN_BYTES, LoadShape, decode_load_runs, encode_load_runs
+from tenure.storage.records.bulk_loads import (
+    LOAD_RUN_BYTES,
+    TOGETHER,
+    LoadShape,
+    decode_load_runs,
+    encode_load_runs,
+)
 from tenure.storage.records.flows import ON_PARENT_DEAD, BlockedRecord, decode_blocked, encode_blocked
 from tenure.storage.records.framing import (
     PART_BYTES,
@@ -50,6 +56,7 @@ from tenure.storage.records.jobs import (
     encode_plain_job,
     encode_plain_jobs,
     job_fields,
+    job_group,
     job_or_damage,
     job_rows,
     join_parts,
@@ -98,6 +105,7 @@ from tenure.storage.records.segments import (
     encode_segment,
     encode_segment_mark,
     encode_segment_state,
+    segment_state_row,
     segment_state_rows,
 )
 from tenure.storage.records.states import (
@@ -136,6 +144,7 @@ from tenure.storage.records.structs import (
     QueueRecord,
     QuotaRecord,
     RefusalsRecord,
+    ScheduleRecord,
     StepRecord,
     StepsRecord,
     StoreRecord,
@@ -168,6 +177,7 @@ __all__ = [
     "REF_BYTES",
     "STATE_ALIKE",
     "STATE_BYTES",
+    "TOGETHER",
     "V1",
     "V1_BYTE",
     "V2",
@@ -193,6 +203,7 @@ __all__ = [
     "QuotaRecord",
     "RefusalsRecord",
     "RequestRecord",
+    "ScheduleRecord",
     "Segment",
     "SegmentStateRecord",
     "StateFields",
@@ -255,6 +266,7 @@ __all__ = [
     "event_ref",
     "event_sums",
     "job_fields",
+    "job_group",
     "job_or_damage",
     "job_rows",
     "join_parts",
@@ -271,6 +283,7 @@ __all__ = [
     "seal",
     "seal_state",
     "seal_states",
+    "segment_state_row",
     "segment_state_rows",
     "split_parts",
     "split_ref",

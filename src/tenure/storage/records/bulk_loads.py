@@ -9,6 +9,9 @@ from typing import NamedTuple
 _LOAD_RUN = Struct(">IBBQIQ")  # how many, and a shape
 LOAD_RUN_BYTES = _LOAD_RUN.size
 
+#: A flag of a shape that no state has: its jobs are one segment.
+TOGETHER = 128
+
 
 class LoadShape(NamedTuple):
     """What the owner has to know of a staged job, besides its id, to write its state and its event."""

@@ -114,6 +114,17 @@ def job_fields(value: bytes, job: bytes) -> JobFields:
     return created_at_ms, parts, key, headers, payload_bytes, body[at_payload:], group
 
 
+def job_group(value: bytes, job: bytes) -> bytes:
+    """The group in a job's row; empty if it has none. Raises Corrupt."""
+    body = value[:-4]
+    size = len(body)
+    if size < _JOB_BYTES or (crc32(body) if size <= LONG else crc32_held(body)) != unpack_crc(value, size)[0]:
+        raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
+    if body[0] != V2:
+        return b""
+    return body[_JOB_BYTES : _JOB_BYTES + _unpack_job(body)[3]].rpartition(_BEFORE_GROUP)[2]
+
+
 def decode_job(value: bytes, job: bytes) -> JobRecord:
     return new_tuple(JobRecord, job_fields(value, job))
 

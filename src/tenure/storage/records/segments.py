@@ -207,11 +207,33 @@ class Segment(NewSegment):
     def _head(self, size: int) -> bytes:
         return pack_job(V1, self.created_at_ms, 0, 0, 0, size)
 
+    # Of the jobs at some places, as they lie in the value: for readers that want columns.
+
+    def packed_ids(self, first: int, end: int) -> bytes:
+        return self.value[self.ids + first * 16 : self.ids + end * 16]
+
+    def packed_sizes(self, first: int, end: int) -> bytes:
+        """The payloads' lengths, four bytes each, the highest first."""
+        at = self.ids + self.count * 16
+        return self.value[at + first * 4 : at + end * 4]
+
+    def packed_payloads(self, first: int, end: int) -> bytes:
+        if self.size is not None:
+            return self.value[self.payloads_at + first * self.size : self.payloads_at + end * self.size]
+        sizes = self.sizes
+        begin = self.payloads_at + sum(sizes[:first])
+        return self.value[begin : begin + sum(sizes[first:end])]
+
+
+def segment_state_row(state: SegmentStateRecord) -> bytes:
+    """A row in `state` of its jobs, without their last event, which is 0, and without the checksum."""
+    return pack_state(
+        V1, state.state, state.priority, 0, 0, state.attempt, state.max_attempts, 0, state.token,
+        state.visible_at_ms, 0, 0, 0, state.lease,
+    )  # fmt: skip
+
 
 def segment_state_rows(state: SegmentStateRecord, first: int, end: int) -> list[bytes]:
     """The rows in `state` of the jobs at these places."""
-    alike = pack_state(
-        V1, state.state, state.priority, 0, 0, state.attempt, state.max_attempts, 0, state.token,
-        state.visible_at_ms, 0, 0, 0, state.lease,
-    )[:STATE_ALIKE]  # fmt: skip
+    alike = segment_state_row(state)[:STATE_ALIKE]
     return alike_states(alike, state.lease, range(state.last_event + first, state.last_event + end))

@@ -61,7 +61,7 @@ class SegmentedEngine:
 
     @property
     def loader(self) -> Loader | None:
-        """It takes in new jobs only, which no segment holds."""
+        """It takes in new jobs only, as rows or as segments of their own."""
         return self.inner.loader
 
     @property
@@ -81,7 +81,7 @@ class SegmentedEngine:
         return transaction
 
     def _forget(self) -> None:
-        """A commit was interrupted: what is remembered of segments may not be what is stored."""
+        """A commit was interrupted, or files were loaded: what is remembered of segments may not be what is stored."""
         self._segments.there = True  # looking for a segment in vain is cheap
         self._segments.recent.clear()
 

@@ -98,6 +98,12 @@ class SegmentedTransaction(Transaction):
     MOST = 100
     MOST_BYTES = 64 * 1024
 
+    @classmethod
+    def jobs_in_one(cls, longest: int) -> int:
+        """How many jobs whose payloads have at most so many bytes make a segment; 0 if they are better kept as rows."""
+        each = min(cls.MOST, cls.MOST_BYTES // (longest + 1))
+        return each if each >= cls.LEAST else 0
+
     memory: SegmentMemory
     #: Whether there may be segments; if so, what reads them.
     _there = False
@@ -133,8 +139,8 @@ class SegmentedTransaction(Transaction):
         max_attempts: int,
         last_event: int,
     ) -> bool:
-        each = min(self.MOST, self.MOST_BYTES // (max(map(len, payloads)) + 1))
-        if each < self.LEAST or len(jobs) < self.LEAST or not self.memory.use.worthwhile(prefix):
+        each = self.jobs_in_one(max(map(len, payloads)))
+        if not each or len(jobs) < self.LEAST or not self.memory.use.worthwhile(prefix):
             return False
         if self._there and not self._vacant(prefix + jobs[0], prefix + jobs[-1]):
             return False

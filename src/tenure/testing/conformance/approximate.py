@@ -10,6 +10,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "test_a_claim_with_an_id_is_repeated_whatever_the_limit",
         "test_a_batch_is_fair_within_itself",
         "test_a_batch_takes_all_there_is",
+        "test_a_changed_policy_reaches_every_group",
         "test_a_claim_takes_no_more_bytes_than_it_may",
         "test_a_deleted_queue_has_no_groups",
         "test_a_failed_job_comes_back_to_its_group",

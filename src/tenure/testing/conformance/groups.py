@@ -221,6 +221,17 @@ def test_a_policy_that_allows_more_is_felt_at_once(grouped: Queue) -> None:
     assert len(grouped.claim(5)) == 1
 
 
+def test_a_changed_policy_reaches_every_group(grouped: Queue) -> None:
+    """However many there are: in several steps, of which each is bounded."""
+    grouped.configure(Policy(group=GroupPolicy(max_leased=1)))
+    grouped.enqueue_many([NewJob(b"%d" % n, group=f"g{n:03}") for n in range(450) for _ in range(2)])
+    held = sum(len(grouped.claim(225, lease=600)) for _ in range(3))
+    assert held == 450
+    grouped.configure(Policy(group=GroupPolicy(max_leased=2)))
+    assert sum(len(grouped.claim(450, lease=600)) for _ in range(2)) == 450
+    assert {group.leased for group in grouped.groups(1000)} == {2}
+
+
 # ── what happens to jobs ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -232,6 +243,9 @@ def test_a_job_shows_its_group(grouped: Queue, store: Store) -> None:
     assert (found.group, found.key, found.headers, found.payload) == ("customer-17", "k", {"a": "b"}, b"x")
     assert grouped.get(plain.id).group is None  # type: ignore[union-attr]
     assert store.get(made.id) == found
+    claim = grouped.claim(2, id="seen")
+    assert {d.id: d.group for d in claim} == {made.id: "customer-17", plain.id: None}
+    assert {d.id: d.group for d in grouped.claim(2, id="seen")} == {made.id: "customer-17", plain.id: None}
 
 
 def test_large_payloads_have_groups(grouped: Queue) -> None:

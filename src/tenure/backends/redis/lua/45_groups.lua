@@ -242,10 +242,11 @@ end
 
 -- ── time and policies ──
 
--- Groups whose moment has come get their turn, at most `most` of them; true: there are more.
+-- Groups whose moment has come get their turn, at most `most` of them.
+-- Returns whether there are more, and whether some are yet to be looked at after a change of the policy.
 function L.bring_back(b, most)
   local due = call('ZRANGEBYSCORE', b.base .. ':parked', '-inf', b.now, 'LIMIT', 0, most)
-  local more = #due == most
+  local more, revising = #due == most, false
   b.times = nil
   for _, member in ipairs(due) do
     local priority, name = byte(member), sub(member, 2)
@@ -254,12 +255,12 @@ function L.bring_back(b, most)
       local g = L.group_of(b.base, name)
       if g and g.waiting + g.leased == 0 then L.save_group(b, name, g, false) end
     elseif priority == L.REVISE then
-      more = L.revise_groups(b, name, most) or more
+      revising = L.revise_groups(b, name, most)
     elseif not call('ZSCORE', b.base .. ':turn' .. priority, name) then
       L.give_turn(b, priority, name, L.group_rules(b, name))
     end
   end
-  return more
+  return more or revising, revising
 end
 
 -- Whether a group has a job to give; the jobs without a group are not asked.

@@ -76,7 +76,8 @@ function L.turns(b, t, priority, wanted)
   end
   while #picks < wanted and t.inspect > 0 do
     local name, time = coming()
-    while name and (#heap == 0 or time <= heap[1].time) do
+    -- At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
+    while name and (#heap == 0 or time < heap[1].time or (time == heap[1].time and heap[1].order > LIMIT.WAKE_ALL)) do
       place, seen = place + 2, seen + 1
       join(name, time, seen)
       name, time = coming()

@@ -228,8 +228,10 @@ verbs.claim = function(keys, args)
   local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit), grace)
   if L.has_groups(b) then
     L.flush_groups(b) -- those whose jobs came back have their turns before the claim looks
-    more = L.bring_back(b, inspect) or more
+    local left, revising = L.bring_back(b, inspect)
+    more = left or more
     L.flush_groups(b)
+    if revising then return L.finish(b, {0, b.now, b.now, '', 1}) end
   end
   if rules.limited then limit = L.room(b, rules, limit) end
   local length = tonumber(args[6])

@@ -93,7 +93,7 @@ verbs.sweep = function(keys, args)
   local keys_, digests = L.forget_keys(b)
   local claims, ids = L.forget_claims(b)
   local trimmed, left = L.trim(b)
-  if L.has_groups(b) then left = L.bring_back(b, LIMIT.BATCH) or left end
+  if L.has_groups(b) then left = (L.bring_back(b, LIMIT.BATCH)) or left end
   more = more or left or (ttl > 0 and ttls == LIMIT.BATCH) or (retired + kept > 0 and retirable == LIMIT.BATCH)
     or (keys_ > 0 and digests == LIMIT.BATCH) or (claims > 0 and ids == LIMIT.BATCH)
   local reply = {leases, back, dead, retired, ttl, keys_, claims, trimmed, more and 1 or 0}

@@ -80,6 +80,8 @@ class RocksLoader:
             engine._sync()
             self.after("finished")
             engine._memory.forget()
+            for forget in engine.forgetters:
+                forget()
         return result
 
     def _ingest(self, space: int, paths: list[str], again: bool) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-from tenure.storage.keyspace import COUNTERS, FRONTS, JOBS, JOURNAL, LEASES, NAMES, STATE
+from tenure.storage.keyspace import COUNTERS, FRONTS, GROUPS, JOBS, JOURNAL, LEASES, NAMES, STATE
 from tenure.storage.scan_heads import ScanHeads
 
 #: Read again soon after they are written, by the claim and the ack of a job: the newest of them stay in memory.
-RECENT_SPACES = (JOBS, STATE, LEASES)
+RECENT_SPACES = (JOBS, STATE, LEASES, GROUPS)
 #: Bytes written after which the older half of the recent rows is dropped. They bound the memory that these take.
 RECENT_BYTES = 8 * 1024 * 1024
 
@@ -75,6 +75,9 @@ class Memory:
         if space == COUNTERS:
             for key in [key for key in self.counts if begin <= key < end]:
                 del self.counts[key]
+        recent = self.recent[space]
+        if recent is not None:
+            recent.clear()
         heads = self.heads[space]
         if heads is not None:
             for front in heads.fronts.values():

@@ -19,7 +19,7 @@ from tenure.storage.engines.rocksdb.iterators import (
     until,
 )
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.keyspace import READY
+from tenure.storage.keyspace import READY, TURNS
 from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: As many rows are read by walking from one to the next, where they are likely to be neighbours.
 WORTH_WALKING = 8
+#: Spaces whose first keys are read ahead: claims take the first again and again.
+_READ_AHEAD = (READY, TURNS)
 #: Options with an upper bound that are kept: one for each front that is read again and again.
 _BOUNDS_KEPT = 1000
 
@@ -107,8 +109,8 @@ class RocksReader:
         ahead = front.ahead
         if limit <= len(ahead) or front.whole:
             return self._from_ahead(front, end, limit)
-        if limit == 1:
-            return self._first(space, front, end)
+        if limit == 1 or (limit == 2 and space == TURNS):
+            return self._first(space, front, end, limit)
         keys = first_keys(self._tables[space], front.head, end, front.end, limit)
         if not keys:
             iterator = self._tables[space].iter(self._bound(front.end))
@@ -131,19 +133,20 @@ class RocksReader:
             return [key for key in keys if key < end]
         return keys
 
-    def _first(self, space: Space, front: Front, end: bytes) -> list[bytes]:
-        """The first key. The next claim is likely to want the next key, so a few are read ahead."""
+    def _first(self, space: Space, front: Front, end: bytes, limit: int) -> list[bytes]:
+        """The first key or two. The next claim is likely to want the next key, so a few are read ahead."""
         iterator = self._tables[space].iter(self._bound(front.end))
         iterator.seek(front.head)
         if not iterator.valid():
             check_status(iterator)
             front.head = front.emptied
-            front.whole = space == READY
+            front.whole = space in _READ_AHEAD
             return []
         key: bytes = iterator.key()
         front.head = key
-        if space == READY:
+        if space in _READ_AHEAD:
             self._read_ahead(front, iterator)
+            return self._from_ahead(front, end, limit)
         return [key] if key < end else []
 
     def _read_ahead(self, front: Front, iterator: Any) -> None:

@@ -1,0 +1,28 @@
+"""The rows of a store, changed and looked at behind its back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tenure
+from tenure.storage import keyspace
+from tenure.storage.engine import Transaction
+from tenure.testing.harness import engine_of
+
+
+def write(store: tenure.Store, fn: Callable[[Transaction], None]) -> None:
+    engine_of(store).transact(fn)
+
+
+def rows(store: tenure.Store, space: int) -> list[tuple[bytes, bytes]]:
+    with engine_of(store).snapshot((space,)) as moment:
+        found: list[tuple[bytes, bytes]] = moment.scan(space, b"", keyspace.LAST, 1000)
+        return found
+
+
+def mended(store: tenure.Store) -> set[str]:
+    """The rules that were broken. Repaired, nothing is wrong any more."""
+    report = store.check(repair=True)
+    assert report.ok, report.findings
+    assert store.check().clean
+    return {finding.rule for finding in report.findings}
