@@ -138,12 +138,14 @@ $(PEERS): requirements/bench.txt | $(STAMP)
 # No option is written into the files: they hold names, versions and hashes, and no address.
 COMPILE_OPTIONS := --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-options --no-emit-index-url \
 	--no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
+# All but airflow and dagster, which need environments of their own.
+EXTRAS := server spark analysis delta iceberg redis postgres foundationdb capnp otel dev
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile $(COMPILE_OPTIONS)
 
 lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest versions)
 	@$(PY) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make lock: pin on Python 3.11, the oldest supported (make clean setup PYTHON=python3.11)")'
 	@$(COMPILE) --output-file requirements/base.txt pyproject.toml
-	@$(COMPILE) --all-extras --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) $(addprefix --extra ,$(EXTRAS)) --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --extra server --constraint requirements/dev.txt --output-file requirements/container.txt pyproject.toml requirements/container.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/release.txt requirements/release.in
@@ -248,8 +250,9 @@ $(PY):
 	rm -rf $(VENV); "$$python" -m venv $(VENV)
 
 # The environment itself is order-only: its date says nothing about what is installed in it.
-$(STAMP): requirements/dev.txt pyproject.toml | $(PY)
+$(STAMP): requirements/dev.txt requirements/viewer.txt pyproject.toml tools/api_viewer.py | $(PY)
 	@echo "Installing the pinned dependencies (half a minute the first time) ..."
 	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --require-hashes -r requirements/viewer.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@

@@ -25,7 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Files that are no Python modules: a build that forgets one works in the clone and fails for users.
-DATA = ("tenure/py.typed", "tenure/server/capnp/tenure.capnp", "tenure/backends/redis/lua/")
+VIEWER = tuple(
+    f"tenure/server/dashboard/viewer/{name}" for name in ("NOTICE", "LICENSE", "swagger-ui-bundle.js", "swagger-ui.css")
+)
+DATA = ("tenure/py.typed", "tenure/server/capnp/tenure.capnp", "tenure/backends/redis/lua/", *VIEWER)
 
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import pytest
+
 import tenure
 from tenure.api.queue import Queue
 from tenure.api.store import Store
@@ -30,6 +32,26 @@ def encoding_of(asked: str, test: str, *, otherwise: bool) -> str:
     if asked != "in turn":
         return asked
     return ("json", "msgpack")[(crc32(test.encode()) + otherwise) % 2]
+
+
+#: Tests whose store has to be closed and opened: a process, or the machine, was started again.
+_STARTED_AGAIN = {
+    "test_a_lease_outlives_a_restart_of_the_machine",
+    "test_after_a_step_back_and_reopening_no_lease_revives_and_nothing_is_early",
+    "test_it_outlives_the_process_that_took_it",
+    "test_the_calendar_far_in_the_future_and_back",
+}
+
+
+def behind(request: pytest.FixtureRequest, folder: Path) -> EngineHarness:
+    """The store behind: RocksDB for tests on the machine's clock, which wait for syncs; else one that opens at once.
+
+    It stays open while the client closes and opens. RocksDB itself has the whole suite in `test_rocksdb`.
+    """
+    again = request.node.originalname in _STARTED_AGAIN
+    if "world" in request.fixturenames and "live" not in request.fixturenames and not again:
+        return EngineHarness("memory")
+    return EngineHarness("rocksdb", folder / "data", quick={"durability": "os"})
 
 
 class ListenerHarness(Harness):

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.server.running import Running, running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 #: Where screenshots are put; of `make test`, nowhere but the test's own folder.
 SCREENSHOTS = os.environ.get("DASHBOARD_SCREENSHOTS")
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 expect.set_options(timeout=30_000)  # a busy machine is slow, which is no failure of a page
 _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -73,17 +74,12 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: Browser, server: Running) -> Iterator[Callable[..., Visit]]:
-    """`visit(dark=False, phone=False)` is a new visitor, with cookies of its own."""
+    """`visit()` is a new visitor, with cookies of its own."""
     made: list[Visit] = []
     contexts = []
 
-    def new(*, dark: bool = False, phone: bool = False) -> Visit:
-        context = browser.new_context(
-            viewport=PHONE if phone else DESKTOP,  # type: ignore[arg-type]  # a dict of two numbers, as its type says
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-            timezone_id="UTC",
-        )
+    def new() -> Visit:
+        context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce", timezone_id="UTC")
         contexts.append(context)
         made.append(Visit(context.new_page(), server))
         return made[-1]

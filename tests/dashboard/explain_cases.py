@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tenure
-from tenure import Backoff, ManualClock, Policy, Queue
+from tenure import Backoff, GroupPolicy, ManualClock, NewJob, Policy, Queue
 
 Case = Callable[[Queue, ManualClock], str]
 CASES: dict[str, Case] = {}
+#: The sweeper has been there since.
+SWEPT = {"gone-retired", "gone-ttl-passed"}
 
 
 def case(made: Case) -> Case:
@@ -92,6 +94,26 @@ def ready_at_a_rate(queue: Queue, clock: ManualClock) -> str:
 
 
 @case
+def ready_group_at_its_limit(queue: Queue, clock: ManualClock) -> str:
+    queue.configure(Policy(group=GroupPolicy(max_leased=2)))
+    queue.enqueue_many([NewJob(b"one", group="customer-17"), NewJob(b"two", group="customer-17")])
+    queue.claim(limit=2, worker="w1")
+    job = queue.enqueue(b"three", group="customer-17")
+    clock.advance(10)
+    return job.id
+
+
+@case
+def ready_group_at_a_rate(queue: Queue, clock: ManualClock) -> str:
+    queue.configure(Policy(group=GroupPolicy(rate="1/30s")))
+    queue.enqueue(b"one", group="customer-17")
+    queue.ack(queue.claim(worker="w1")[0])
+    job = queue.enqueue(b"two", group="customer-17")
+    clock.advance(10)
+    return job.id
+
+
+@case
 def scheduled(queue: Queue, clock: ManualClock) -> str:
     job = queue.enqueue(b"one", delay=600)
     clock.advance(60)
@@ -123,6 +145,33 @@ def scheduled_replay(queue: Queue, clock: ManualClock) -> str:
     queue.fail(queue.claim(worker="w1")[0], error="ValueError: no such address")
     clock.advance(60)
     queue.replay(delay=300)
+    return job.id
+
+
+@case
+def scheduled_snoozed(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one")
+    queue.snooze(queue.claim(worker="w1")[0], 600)
+    queue.pause()
+    clock.advance(60)
+    return job.id
+
+
+@case
+def scheduled_until_a_signal(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one")
+    queue.snooze(queue.claim(worker="w1")[0], 50 * 365 * 86_400, until_signal="approval")
+    clock.advance(60)
+    return job.id
+
+
+@case
+def ready_after_a_signal(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one")
+    queue.snooze(queue.claim(worker="w1")[0], 600, until_signal="approval")
+    clock.advance(60)
+    queue.signal(job.id, "approval", b"yes")
+    clock.advance(2)
     return job.id
 
 
@@ -184,11 +233,29 @@ def dead_failed(queue: Queue, clock: ManualClock) -> str:
 
 @case
 def blocked(queue: Queue, clock: ManualClock) -> str:
-    parents = queue.enqueue_many([b"one", b"two"])
-    job = queue.enqueue(tenure.NewJob(b"three", after=parents))
+    parents = queue.enqueue_many([b"%d" % n for n in range(5)])
+    job = queue.enqueue(NewJob(b"report", after=parents))
+    clock.advance(5)
+    queue.ack_many(queue.claim(limit=2, worker="w1"))
+    assert queue.claim(worker="w1")
+    return job.id
+
+
+@case
+def blocked_by_a_dead_parent(queue: Queue, clock: ManualClock) -> str:
+    parent = queue.enqueue(b"one")
+    job = queue.enqueue(NewJob(b"two", after=[parent], on_parent_dead="wait"))
+    queue.fail(queue.claim(worker="w1")[0], error="ValueError: no such address")
+    clock.advance(60)
+    return job.id
+
+
+@case
+def ready_after_its_parents(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(NewJob(b"two", after=[queue.enqueue(b"one")]))
     clock.advance(5)
     queue.ack(queue.claim(worker="w1")[0])
-    assert queue.claim(worker="w1")
+    clock.advance(2)
     return job.id
 
 
@@ -206,4 +273,36 @@ def gone_cancelled(queue: Queue, clock: ManualClock) -> str:
     job = queue.enqueue(b"one")
     clock.advance(5)
     assert queue.cancel(job.id)
+    return job.id
+
+
+@case
+def gone_retired(queue: Queue, clock: ManualClock) -> str:
+    queue.configure(Policy(retention=60))
+    job = queue.enqueue(b"one")
+    queue.ack(queue.claim(worker="w1")[0])
+    clock.advance(61)
+    return job.id
+
+
+@case
+def gone_purged(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one")
+    clock.advance(5)
+    queue.purge("ready")
+    return job.id
+
+
+@case
+def gone_ttl_passed(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(b"one", ttl=60)
+    clock.advance(61)
+    return job.id
+
+
+@case
+def gone_with_its_parent(queue: Queue, clock: ManualClock) -> str:
+    job = queue.enqueue(NewJob(b"two", after=[queue.enqueue(b"one")]))
+    clock.advance(5)
+    queue.fail(queue.claim(worker="w1")[0], error="ValueError: no such address")
     return job.id

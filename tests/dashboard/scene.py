@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import tenure
-from tenure import ManualClock, Policy, Store
+from tenure import GroupPolicy, ManualClock, NewJob, Policy, Store
 from tenure.server.dashboard.history import History
 
 TRACE = """Traceback (most recent call last):
@@ -35,6 +35,8 @@ def furnish(store: Store, tenant: str = "acme") -> dict[str, str]:
     claim = emails.claim(worker="mailer-1", lease=300)
     emails.extend(claim, 600)
     emails.progress(claim[0], 0.4, "rendering")
+    emails.record_step(claim[0], "charge", b'{"paid": true}')
+    emails.signal(jobs["leased"], "approval", b"yes")
     jobs["ready"] = emails.enqueue_many([b"one", b"two", b"three"])[0].id
     images = store.queue("images", tenant=tenant)
     images.enqueue_many([b"\x89PNG" + bytes(200)] * 40)
@@ -42,7 +44,34 @@ def furnish(store: Store, tenant: str = "acme") -> dict[str, str]:
     reports = store.queue("reports", tenant=tenant)
     reports.enqueue(b"monthly", delay=86_400)
     reports.pause()
-    return jobs
+    exports = store.queue("exports", tenant=tenant)
+    exports.configure(Policy(group=GroupPolicy(max_leased=2), groups={"globex": GroupPolicy(max_leased=9, weight=3)}))
+    for group, count in (("customer-17", 6), ("globex", 10), ("initech", 1)):
+        exports.enqueue_many([NewJob(b"export", group=group) for _ in range(count)])
+    exports.claim(limit=8, worker="exporter", lease=600)
+    jobs["grouped"] = next(job.id for job in exports.list("ready") if job.group == "customer-17")
+    exports.enqueue(b"export of all")
+    return jobs | a_flow(store, tenant)
+
+
+def a_flow(store: Store, tenant: str, pages: int = 5) -> dict[str, str]:
+    """A crawl, its pages, an index over them and a report: some are done, one is leased, one is dead."""
+    site = store.queue("site", tenant=tenant)
+    site.configure(Policy(retention=3600, max_attempts=1))
+    names = [f"page-{n}" for n in range(pages)]
+    made = site.enqueue_many(
+        [
+            NewJob(b"crawl", name="crawl"),
+            *(NewJob(b"parse", name=name, after=["#crawl"], on_parent_dead="wait") for name in names),
+            NewJob(b"index", name="index", after=[f"#{name}" for name in names], on_parent_dead="wait"),
+            NewJob(b"report", after=["#index"], queue="site-reports", on_parent_dead="wait"),
+        ]
+    )
+    site.ack(site.claim(worker="crawler-1")[0], result=b"5 pages")
+    first, second, *_ = site.claim(limit=3, worker="crawler-1", lease=600)
+    site.ack(first, result=b"parsed")
+    site.nack(second, error=TRACE.format(n=9))
+    return {"crawl": made[0].id, "index": made[-2].id, "report": made[-1].id}
 
 
 def _retrying(queue: tenure.Queue) -> str:

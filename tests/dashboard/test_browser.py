@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it carries none
 from playwright.sync_api import Browser, Page, expect
 
 from tenure import ManualClock, Policy
-from tests.dashboard.conftest import Visit
-from tests.dashboard.scene import an_hour, furnish
+from tenure.protocol.operations import OPERATIONS
+from tests.dashboard.conftest import DESKTOP, PHONE, Visit
+from tests.dashboard.scene import a_flow, an_hour, furnish
 from tests.server.running import Running, running, token
 
 NewVisit = Callable[..., Visit]
 #: One worker runs them all: they share the browser.
 pytestmark = pytest.mark.xdist_group("chromium")
 
+#: By how many pixels the page is wider than its window.
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 HOSTILE = b"<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
 
@@ -206,44 +210,124 @@ def test_it_works_by_the_keyboard(server: Running, visit: NewVisit):
     expect(page.get_by_role("button", name="Resume")).to_be_focused()  # a button that changes keeps the focus
 
 
+def test_a_flow_is_drawn_and_changes_as_it_happens(server: Running, visit: NewVisit):
+    jobs = a_flow(server.store, "acme")
+    site = server.store.queue("site", tenant="acme")
+    page = visit().sign_in(token("acme", "consume"), f"#/job/acme/site/{jobs['index']}")
+    expect(page.locator("[data-state]")).to_have_attribute("data-state", "blocked")
+    page.get_by_role("link", name="Draw its graph").click()
+    graph = page.get_by_role("group", name="Jobs, and which waits for which")
+    expect(graph.get_by_role("link")).to_have_count(8)
+    expect(graph.locator(".is-blocked")).to_have_count(2)
+    expect(graph.locator(".is-dead")).to_have_count(1)
+    expect(graph.locator(".line")).to_have_count(11)
+    site.replay()
+    for delivery in site.claim(limit=10, worker="crawler-2"):
+        site.ack(delivery)
+    expect(graph.locator(".is-dead")).to_have_count(0)
+    graph.get_by_role("link", name=re.compile(f"^Job {jobs['report']}")).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(jobs["report"])
+
+
+def test_a_large_flow_is_squares_and_a_larger_one_numbers(server: Running, visit: NewVisit, screenshots: Path):
+    page = visit().sign_in(token("acme", "consume"))
+    for pages, name in ((80, "flow-80"), (400, "flow-400")):
+        jobs = a_flow(server.store, "acme", pages)
+        page.goto(f"{server.url}/#/flow/acme/site/{jobs['index']}")
+        if pages < 300:
+            expect(page.locator("svg.flow rect")).to_have_count(pages + 3)
+        else:
+            expect(page.get_by_text("This flow is too large to draw")).to_be_visible()
+            expect(page.get_by_role("table", name="Jobs by queue and state")).to_be_visible()
+        page.screenshot(path=screenshots / f"{name}.png", full_page=True)
+        assert page.evaluate(WIDER) <= 0
+
+
+def test_groups_are_shown_with_their_shares(server: Running, visit: NewVisit):
+    furnish(server.store)
+    page = visit().sign_in(token("acme", "consume"), "#/queue/acme/exports")
+    groups = page.get_by_role("table", name="Groups")
+    expect(groups.get_by_role("row", name=re.compile("customer-17 at its limit 4 2"))).to_be_visible()
+    expect(groups.get_by_role("row", name=re.compile("globex .* 75 %"))).to_be_visible()
+
+
+def test_the_api_reference_shows_each_route_and_tries_one(server: Running, visit: NewVisit):
+    one = visit()
+    page = one.sign_in(token("acme", "produce"))
+    page.goto(f"{server.url}/docs")
+    routes = [operation for operation in OPERATIONS.values() if not operation.local]
+    expect(page.locator(".opblock")).to_have_count(len(routes))
+    route = page.locator("#operations-produce-enqueue")
+    route.locator(".opblock-summary-control").click()
+    expect(route.locator(".opblock-description")).to_contain_text("curl localhost:8400/v1/queues/emails/jobs -d")
+    # Who is signed in to the dashboard is signed in here.
+    route.get_by_role("button", name="Try it out").click()
+    route.get_by_placeholder("queue").fill("emails")
+    route.get_by_role("button", name="Execute").click()
+    expect(route.locator(".live-responses-table .response-col_status").nth(1)).to_contain_text("200")
+    assert server.store.queue("emails", tenant="acme").counts().waiting == 1
+    assert page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)") == "{}{}"
+
+
 PAGES = {
     "queues": "#/", "queue": "#/queue/acme/emails", "job-leased": "#/job/acme/emails/{leased}",
     "job-dead": "#/job/acme/emails/{dead}", "dead": "#/dead/acme/emails", "dead-queues": "#/dead",
-    "workers": "#/workers", "upcoming": "#/upcoming",
+    "workers": "#/workers", "upcoming": "#/upcoming", "queue-groups": "#/queue/acme/exports",
+    "job-blocked": "#/job/acme/site/{index}", "flow": "#/flow/acme/site/{index}",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["desktop", "phone", "dark"])
-def test_every_page_is_accessible_and_fits(server: Running, visit: NewVisit, screenshots: Path, kind: str):
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_accessible_and_fits(server: Running, visit: NewVisit, screenshots: Path, name: str):
+    """At a desk and on a phone, in light and dark colours."""
     jobs = furnish(server.store)
-    one = visit(dark=kind == "dark", phone=kind == "phone")
-    page = one.open()
+    page = visit().sign_in(token("acme", "admin"))
+    page.goto(f"{server.url}/{PAGES[name].format(**jobs)}")
+    page.locator("main section, main .tile").first.wait_for()
+    expect(page.locator("#connection")).to_have_text("Live")
+    _check(page, name, screenshots)
+
+
+def test_signing_in_is_accessible_and_fits(visit: NewVisit, screenshots: Path):
+    page = visit().open()
     page.get_by_role("heading", name="Sign in").wait_for()
-    _check(page, "sign-in", kind, screenshots)
-    one.sign_in(token("acme", "admin"))
-    for name, route in PAGES.items():
-        page.goto(f"{server.url}/{route.format(**jobs)}")
-        page.locator("main section, main .tile").first.wait_for()
-        expect(page.locator("#connection")).to_have_text("Live")
-        _check(page, name, kind, screenshots)
+    _check(page, "sign-in", screenshots)
+
+
+def test_the_api_reference_is_accessible_and_fits(server: Running, visit: NewVisit, screenshots: Path):
+    page = visit().page
     page.goto(f"{server.url}/docs")
-    _check(page, "docs", kind, screenshots)
-
-
-def _check(page: Page, name: str, kind: str, screenshots: Path) -> None:
-    page.screenshot(path=screenshots / f"{name}-{kind}.png", full_page=name != "docs")
-    if kind == "phone" and name not in ("queues", "dead", "docs"):
-        return _fits(page, name, kind)  # the same elements as on a desktop
-    found = Axe().run(page)
-    assert [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in found.response["violations"]] == [], (
-        f"{name}, {kind}"
+    page.locator("#operations-produce-enqueue .opblock-summary-control").click()
+    page.locator(".opblock-body .responses-table").wait_for()
+    # The routes of the other tags look like those of the first, and there are many.
+    _check(
+        page,
+        "docs",
+        screenshots,
+        {"exclude": [".opblock-tag-section ~ .opblock-tag-section, span:has(.opblock-tag-section) ~ span"]},
     )
-    return _fits(page, name, kind)
 
 
-def _fits(page: Page, name: str, kind: str) -> None:
-    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert wide <= 0, f"{name} is wider than the {kind}'s window by {wide} pixels"
+COLOURS: list[Literal["light", "dark"]] = ["light", "dark"]
+
+
+def _check(page: Page, name: str, screenshots: Path, looked_at: dict[str, list[str]] | None = None) -> None:
+    """Pictures in each width and colour. Dark colours change colours only, so that of axe's rules only that one is run."""
+    for size, width in ((DESKTOP, "desktop"), (PHONE, "phone")):
+        page.set_viewport_size(size)
+        wide = page.evaluate(WIDER)
+        assert wide <= 0, f"{name} is wider than the {width}'s window by {wide} pixels"
+        for colours in COLOURS:
+            options = {"runOnly": ["color-contrast"]} if colours == "dark" else {}
+            page.emulate_media(color_scheme=colours)
+            page.screenshot(path=screenshots / f"{name}-{width}-{colours}.png", full_page=name != "docs")
+            found = (
+                Axe().run(page, looked_at, options={"resultTypes": ["violations"], **options}).response["violations"]
+            )
+            wrong = [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in found]
+            assert wrong == [], f"{name}, {width}, {colours}"
+    page.set_viewport_size(DESKTOP)
+    page.emulate_media(color_scheme="light")
 
 
 def test_charts_show_the_last_hour(browser: Browser, screenshots: Path):

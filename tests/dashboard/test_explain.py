@@ -14,7 +14,7 @@ import tenure
 from tenure import ManualClock, Queue
 from tenure.cli.main import cli
 from tenure.model.explanation import WAITING_REASONS, Explanation
-from tests.dashboard.explain_cases import CASES
+from tests.dashboard.explain_cases import CASES, SWEPT
 from tests.docs.blocks import DOCS
 from tests.server.running import running, token
 
@@ -39,7 +39,10 @@ def explained(name: str) -> Explanation:
     clock = ManualClock()
     with tenure.open("memory:", clock=clock, sweep=False) as store:
         queue = store.queue("emails")
-        found = queue.explain(CASES[name](queue, clock), hour)
+        job = CASES[name](queue, clock)
+        if name in SWEPT:
+            store.sweep()
+        found = queue.explain(job, hour)
         assert found is not None
         return found
 
@@ -56,9 +59,18 @@ def test_a_case_is_explained_as_the_page_says(name: str):
 
 def test_every_reason_for_waiting_is_among_the_cases():
     said = [why for name in CASES for why in explained(name).why]
-    for words in ("paused", "at its limit", "hands out at most", "No worker has claimed", "Ahead of it", "ttl"):
+    for words in (
+        "paused",
+        "Its queue is at its limit",
+        "hands out at most",
+        "group customer-17 is at its limit of 2",
+        "group customer-17 is handed out",
+        "No worker has claimed",
+        "Ahead of it",
+        "ttl",
+    ):
         assert any(words in why for why in said), words
-    assert len(WAITING_REASONS) == 6  # a new one belongs into the list above, and gets a case
+    assert len(WAITING_REASONS) == 8  # a new one belongs into the list above, and gets a case
 
 
 def test_a_job_that_never_was_is_not_explained():

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ManualClock, Policy
+from tenure import ManualClock, NewJob, Policy
 from tenure.protocol.identity import Identity
-from tenure.server.dashboard import views
 from tenure.server.dashboard.causes import causes_of, common_part, masked
 from tenure.server.dashboard.history import History
 from tenure.server.dashboard.session import cookie
-from tenure.server.dashboard.views import VIEWS, Viewer
+from tenure.server.dashboard.views import VIEWS, Viewer, content, jobs
+from tenure.server.dashboard.views import queue as queue_view
 from tenure.server_settings import Auth
 from tests.dashboard.scene import furnish
 from tests.server.running import Running, running, token
@@ -139,9 +139,9 @@ def test_the_page_and_its_files_load_nothing_from_elsewhere():
 
 
 def test_no_file_makes_html_from_text_or_names_another_host():
-    from tenure.server.dashboard.assets import assets
+    from tenure.server.dashboard.assets import read_assets
 
-    for name, asset in assets().items():
+    for name, asset in read_assets("static").items():
         text = asset.body.decode()
         for word in (
             "innerHTML",
@@ -167,7 +167,7 @@ def test_every_view_takes_a_token_and_shows_nothing_of_another_tenant(name: str)
         jobs = furnish(server.store, "acme")
         query = {
             "queue": "?queue=emails", "jobs": "?queue=emails&state=dead", "job": f"?queue=emails&id={jobs['dead']}",
-            "dead": "?queue=emails",
+            "dead": "?queue=emails", "groups": "?queue=exports", "flow": f"?queue=site&id={jobs['crawl']}",
         }.get(name, "")  # fmt: skip
         assert server.ask("GET", f"/ui/{name}{query}", None, {}).status == 401
         mine = server.ask("GET", f"/ui/{name}{query}", None, token("acme", "consume"))
@@ -175,6 +175,7 @@ def test_every_view_takes_a_token_and_shows_nothing_of_another_tenant(name: str)
         other = server.ask("GET", f"/ui/{name}{query}", None, token("other", "admin"))
         assert b"acme" not in other.body
         assert b"mailer" not in other.body
+        assert b"customer-17" not in other.body
         assert jobs["dead"].encode() not in other.body
         if query:
             assert other.status == 404
@@ -218,7 +219,7 @@ def test_jobs_are_searched_by_id_key_error_and_time():
 
 
 def test_lists_go_on_by_cursor_and_searches_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(views, "SEARCHED", 200)
+    monkeypatch.setattr(jobs, "SEARCHED", 200)
     with running() as server:
         queue = server.store.queue("emails", tenant="acme")
         queue.enqueue_many([b"x"] * 1000)
@@ -241,17 +242,17 @@ def test_a_large_payload_is_cut():
         job = queue.enqueue("é".encode() * 200_000)
         shown = ask(server, f"/ui/job?queue=emails&id={job.id}", token("acme", "consume"))["payload"]
         assert shown["bytes"] == 400_000
-        assert len(shown["text"]) == views.TEXT_BYTES // 2
+        assert len(shown["text"]) == content.TEXT_BYTES // 2
         assert shown["text_cut"]
         binary = queue.enqueue(b"\xff" * 10_000)
         shown = ask(server, f"/ui/job?queue=emails&id={binary.id}", token("acme", "consume"))["payload"]
         assert shown["text"] is None
-        assert len(shown["hex"]) == 2 * views.HEX_BYTES
+        assert len(shown["hex"]) == 2 * content.HEX_BYTES
 
 
 def test_text_that_is_cut_within_a_character_stays_text():
     for extra in range(4):
-        shown = views.content(b"a" * extra + "𝄞".encode() * 40_000)
+        shown = content.content(b"a" * extra + "𝄞".encode() * 40_000)
         assert shown.text is not None
         assert shown.text.strip("a𝄞") == ""
 
@@ -278,6 +279,80 @@ def test_errors_that_differ_in_numbers_are_one_cause():
         assert queue.replay(where=tenure.Where(error=causes[0].part), dry_run=True).count == 5
 
 
+def test_groups_are_shown_with_their_shares():
+    with running() as server:
+        furnish(server.store)
+        found = ask(server, "/ui/groups?queue=exports", token("acme", "consume"))
+        rows = {row["group"]: row for row in found["groups"]}
+        assert rows["customer-17"]["at_limit"]
+        assert rows["customer-17"]["share"] is None
+        assert (rows["customer-17"]["leased"], rows["customer-17"]["waiting"]) == (2, 4)
+        assert (rows["globex"]["weight"], rows["globex"]["share"]) == (3, 0.75)
+        assert (rows[None]["waiting"], rows[None]["share"]) == (1, 0.25)
+        assert ask(server, "/ui/groups?queue=emails", token("acme", "consume"))["groups"] == []
+
+
+def test_blocked_jobs_are_counted_and_listed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(History, "infos", lambda self, after=None: self._backend.queues(None))  # a reading now
+    with running() as server:
+        jobs = furnish(server.store)
+        who = token("acme", "consume")
+        assert ask(server, "/ui/overview", who)["totals"]["blocked"] == 2
+        assert ask(server, "/ui/queue?queue=site", who)["row"]["blocked"] == 1
+        assert [job["id"] for job in ask(server, "/ui/jobs?queue=site&state=blocked", who)["jobs"]] == [jobs["index"]]
+
+
+def test_a_jobs_steps_and_signals_are_shown():
+    with running() as server:
+        jobs = furnish(server.store)
+        steps = ask(server, f"/ui/job?queue=emails&id={jobs['leased']}", token("acme", "consume"))["steps"]
+        assert [(step["kind"], step["name"], step["preview"]) for step in steps] == [
+            ("step", "charge", '{"paid": true}'), ("signal", "approval", "yes"),
+        ]  # fmt: skip
+
+
+# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_flow_is_laid_out_from_any_of_its_jobs():
+    with running() as server:
+        jobs, who = furnish(server.store), token("acme", "consume")
+        for name, queue in (("crawl", "site"), ("index", "site"), ("report", "site-reports")):
+            view = ask(server, f"/ui/flow?queue={queue}&id={jobs[name]}", who)
+            layers: dict[int, list[str]] = {}
+            for node in view["nodes"]:
+                layers.setdefault(node["layer"], []).append(node["state"])
+            assert [sorted(states) for states in layers.values()] == [
+                ["done"], ["dead", "done", "leased", "ready", "ready"], ["blocked"], ["blocked"],
+            ]  # fmt: skip
+            assert (view["jobs"], view["more"]) == (8, False)
+        around = ask(server, f"/ui/job?queue=site&id={jobs['index']}", who)
+        assert len(around["parents"]) == 5
+        assert [child["id"] for child in around["children"]] == [jobs["report"]]
+        # A token for one queue sees that there are others, and nothing of what is in them.
+        narrow = ask(
+            server,
+            f"/ui/flow?queue=site-reports&id={jobs['report']}",
+            token("acme", "consume", queues=["site-reports"]),
+        )
+        assert [node["queue"] for node in narrow["nodes"] if node.get("linked")] == ["site-reports"]
+        assert b"ConnectionError" not in json.dumps(narrow).encode()
+        for id in ("0" * 32, "x"):
+            assert server.ask("GET", f"/ui/flow?queue=site&id={id}", None, who).status == 404
+
+
+def test_a_large_flow_is_told_in_numbers():
+    with running() as server:
+        queue = server.store.queue("work", tenant="acme")
+        names = [f"p{n}" for n in range(400)]
+        made = queue.enqueue_many(
+            [*(NewJob(b"p", name=name) for name in names), NewJob(b"c", after=[f"#{name}" for name in names])]
+        )
+        view = ask(server, f"/ui/flow?queue=work&id={made[-1].id}", token("acme", "consume"))
+        assert (view["nodes"], view["more"], view["jobs"]) == ([], True, 300)
+        assert {(row["state"], row["jobs"]) for row in view["counts"]} == {("blocked", 1), ("ready", 299)}
+
+
 # ── the last hour ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -297,7 +372,7 @@ def test_the_last_hour_is_told_in_minutes():
             clock.advance(30)
             queue.ack_many(claim)
             history.tick()
-        view = views.queue(viewer, views.QueueQuery(queue="emails"))
+        view = queue_view.show(viewer, queue_view.QueueQuery(queue="emails"))
         assert view.charts.ins[-3:] == [4, 4, 4]
         assert view.charts.outs[-3:] == [2, 2, 2]
         assert sum(view.charts.ins) == 12  # not the five that were there before
@@ -308,7 +383,7 @@ def test_the_last_hour_is_told_in_minutes():
         assert [seen.worker for seen in history.workers()] == ["w1"]
         clock.advance(7200)
         history.tick()
-        assert sum(views.queue(viewer, views.QueueQuery(queue="emails")).charts.ins) == 0
+        assert sum(queue_view.show(viewer, queue_view.QueueQuery(queue="emails")).charts.ins) == 0
 
 
 def test_a_busy_journal_is_sampled(monkeypatch: pytest.MonkeyPatch):

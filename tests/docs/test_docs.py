@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import operator
 import os
 import re
 import struct
+import tomllib
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from tenure.cli.command import EXIT_CODES
 from tenure.model.lifecycle import TRANSITIONS, Change, State
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
-from tests.docs.blocks import DOCS, DOCUMENTS, README, anchors, blocks, links, name_of, table, tables
+from tests.docs.blocks import DOCS, DOCUMENTS, README, Block, anchors, blocks, links, name_of, prose, table, tables
 from tests.docs.transitions import moved
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -70,39 +72,103 @@ def test_examples_run(document: Path, block: Any, tmp_path: Path, monkeypatch: p
             names[name].close()
 
 
-def test_every_block_of_python_is_run_or_says_why_not():
-    """Blocks with the marks `tasks` and `spark` are README's, and run by tests of their own."""
-    elsewhere = {"tasks", "spark"}
+#: What tests do with the blocks of each language; those of Python and of a shell are run, or say why not.
+LANGUAGES = {
+    "python": "run here, README's by test_readme.py",
+    "console": "run by test_shell.py, README's by test_readme.py",
+    "sql": "says which test runs it",
+    "toml": "read as settings, below",
+    "json": "parsed, below",
+    "yaml": "compared with the metrics' names by test_monitoring.py",
+    "ini": "a unit, below",
+    "text": "a drawing, a table or output: no code, below",
+}
+#: Marks by which README's blocks are found by the tests that run them.
+README_MARKS = {"tasks": "test_readme.py", "install": "test_readme.py", "spark": "tests/spark"}
+MARKS = {"run", "systemd"}
+_CODE = re.compile(r"^(\$ |import \w|from [\w.]+ import |def \w+\(|class \w+[(:]|@\w+|SELECT )", re.MULTILINE)
+
+
+def refusal(document: Path, block: Block) -> str | None:
+    """Why a block is not allowed in a document, or None."""
+    if block.language not in LANGUAGES:
+        return f"its language is {block.language or 'missing'}: one of {', '.join(LANGUAGES)} is tested"
+    if block.language == "text" and _CODE.search(block.body):
+        return "text that looks like code: give it its language"
+    marks = {mark for mark in block.marks if not mark.startswith("not-run=")}
+    if unknown := marks - MARKS - (README_MARKS.keys() if document == README else set()):
+        return f"no test knows the mark {', '.join(sorted(unknown))}"
+    if block.language in ("python", "sql") and document != README and not block.reason and "run" not in marks:
+        return "neither run nor does it say why not"
+    return None
+
+
+@each_document
+def test_every_block_is_tested_or_says_why_not(document: Path):
+    for block in blocks(document):
+        assert (why := refusal(document, block)) is None, f"{name_of(document)}:{block.line}: {why}"
+
+
+@each_document
+def test_no_block_is_written_in_a_way_that_the_tests_do_not_see(document: Path):
+    """Fences are three backticks at the beginning of a line; code that is indented instead would be seen by nobody."""
+    assert re.findall(r"^.*(?:`{3}|~{3}).*$", prose(document), re.MULTILINE) == []
+    indented = re.findall(r"(?:^|\n\n)((?: {4}|\t)[^\s].*)", prose(document))
+    assert [line for line in indented if _CODE.match(line.strip())] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```python\nx = 1\n```\n", "neither run"),
+        ("```py run\nx = 1\n```\n", "its language is py"),
+        ("```\nx = 1\n```\n", "its language is missing"),
+        ("```sh\nls\n```\n", "its language is sh"),
+        ("```python tasks\nx = 1\n```\n", "no test knows the mark tasks"),
+        ("```python rnu\nx = 1\n```\n", "no test knows the mark rnu"),
+        ('```python not-run=""\nx = 1\n```\n', "neither run"),
+        ("```text\nimport tenure\n```\n", "looks like code"),
+        ("```text\n$ tenure queues\n```\n", "looks like code"),
+        ("```python run\nx = 1\n```\n", None),
+        ('```python not-run="it needs a moon"\nx = 1\n```\n', None),
+    ],
+)
+def test_a_block_that_no_test_runs_is_refused(text: str, found: str | None, tmp_path: Path):
+    document = tmp_path / "page.md"
+    document.write_text(text)
+    (block,) = blocks(document)
+    why = refusal(document, block)
+    assert why is None if found is None else why is not None and found in why
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["  ```python\n  x = 1\n  ```\n", "~~~python\nx = 1\n~~~\n", "````python\nx = 1\n````\n", "a\n\n    import x\n"],
+)
+def test_a_block_in_another_notation_is_refused(text: str, tmp_path: Path):
+    document = tmp_path / "page.md"
+    document.write_text(text)
+    with pytest.raises(AssertionError):
+        test_no_block_is_written_in_a_way_that_the_tests_do_not_see(document)
+
+
+def test_json_and_toml_are_what_they_say():
+    from tenure.settings import SETTINGS
+
     for document in DOCUMENTS:
         for block in blocks(document):
-            if block.language == "python" and document != README:
-                known = {"run"} & block.marks or elsewhere & block.marks or block.reason
-                assert known, f"{name_of(document)}:{block.line} is neither run nor says why not"
+            if block.language == "json":
+                json.loads(block.body)
+            elif block.language == "toml":
+                assert flat(tomllib.loads(block.body)).keys() <= SETTINGS.keys(), name_of(document)
 
 
-LINES = [
-    (f"{name_of(document)}:{block.line}", line)
-    for document in DOCUMENTS
-    for block in blocks(document)
-    if block.language == "console" and not block.reason
-    for line in block.body.splitlines()
-    if line.startswith("$ ") and "tenure " in line
-]
-
-
-@pytest.mark.parametrize(("place", "line"), LINES, ids=[f"{place} {line[:40]}" for place, line in LINES])
-def test_shell_lines_are_what_the_command_line_takes(place: str, line: str):
-    """Parsed by the commands themselves, not run: most of them need a store, a server or a terminal of their own."""
-    from tests.cli.test_help import FAMILIES, commands_in, found, runs_here
-
-    for words in commands_in(line.removeprefix("$ ").split("  #")[0].rstrip(" &")):
-        if not words or words[0].startswith("-"):
-            continue
-        family = words[0] in FAMILIES
-        named, rest = (" ".join(words[:2]), words[2:]) if family else (words[0], words[1:])
-        if runs_here(words):
-            with found(named).make_context(named, [word for word in rest if word not in (">", "<")]):
-                pass
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A TOML document by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
 
 
 def test_the_index_knows_every_document():
@@ -157,8 +223,6 @@ def test_the_architecture_names_files_that_exist():
 
 
 def test_the_architecture_has_the_layers_of_the_import_contract():
-    import tomllib
-
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one["type"] == "layers")
     drawn = next(block.body for block in blocks(ARCHITECTURE) if block.body.startswith("cli |"))

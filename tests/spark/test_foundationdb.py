@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tenure
+from tenure.spark.jobs.history import history
 from tenure.testing import fdb
 from tenure.testing.conformance.world import assert_sound
 from tenure.testing.fdb import shared
@@ -40,3 +41,4 @@ def test_jobs_are_written_and_read_by_key_ranges(spark, url, tmp_path):
     events = spark.read.format("tenure").option("url", url).option("table", "events").load()
     told = {row.type: row["count"] for row in events.groupBy("type").count().collect()}
     assert (told["enqueued"], told["claimed"], told["done"]) == (1_200, 200, 200)
+    assert history(spark, url, str(tmp_path / "history")).read == sum(told.values())

@@ -276,6 +276,7 @@ class AsyncQueue:
     find = _awaited(Queue.find)
     timeline = _awaited(Queue.timeline)
     parents = _awaited(Queue.parents)
+    children = _awaited(Queue.children)
     explain = _awaited(Queue.explain)
     replay = _awaited(Queue.replay)
     restore = _awaited(Queue.restore)

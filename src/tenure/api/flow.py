@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from tenure.api.store import Store
+from tenure.contract.flow_graph import FlowJob, read_flow
 from tenure.errors import NotFound
-from tenure.model.job import Job
 
 #: How many jobs of a flow are looked at.
 MAX_SHOWN = 1_000
-
-
-class FlowJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of a flow. `job` is None once it is gone; `depth` is how many jobs lie between it and the last one, and one more."""
-
-    id: str
-    tenant: str
-    queue: str
-    state: str
-    depth: int
-    job: Job | None
-    #: Ids, in the order in which it named them.
-    parents: list[str]
 
 
 def flow_leading_to(store: Store, job_id: str, limit: int = MAX_SHOWN) -> tuple[Mapping[str, FlowJob], bool]:
@@ -35,21 +20,7 @@ def flow_leading_to(store: Store, job_id: str, limit: int = MAX_SHOWN) -> tuple[
     last = store.get(job_id)
     if last is None:
         raise NotFound(f"there is no job {job_id}")
-    found: dict[str, FlowJob] = {}
-    wanted = [(last.id, last.queue, "", 0)]
-    while wanted and len(found) < limit:
-        one, queue, state, depth = wanted.pop(0)
-        if one in found:
-            continue
-        handle = store.queue(queue, last.tenant)
-        job = last if one == last.id else handle.get(one)
-        parents = [] if job is None else handle.parents(one)
-        found[one] = FlowJob(
-            id=one, tenant=last.tenant, queue=queue, state=job.state if job is not None else state, depth=depth, job=job,
-            parents=[parent.id for parent in parents],
-        )  # fmt: skip
-        wanted += [(parent.id, parent.queue, parent.state, depth + 1) for parent in parents]
-    return found, any(one not in found for one, *_ in wanted)
+    return read_flow(store.backend, last, limit, children=False)
 
 
 def cancel_flow(store: Store, job_id: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tenure.api.claim import Claim
 from tenure.api.queue_list import QueueList
-from tenure.contract.backend import Backend, Events, Parents, Progress, Steps
+from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
@@ -333,6 +333,11 @@ class Queue:
             while page := self._backend.parents(self.name, at, len(found), 1000):
                 found += page
         return found
+
+    def children(self, job_id: str, limit: int = 100) -> Children:
+        """The first of the jobs that wait or waited for this one. Those that ended long ago may be missing."""
+        with self._span("children"):
+            return self._backend.children(self.name, job_id_bytes(job_id), whole_number("limit", limit, 1, 10_000))
 
     def steps(self, job: Settleable) -> Steps:
         """The steps and signals of a job, a delivery or an id, in the order in which they were stored."""

@@ -10,6 +10,7 @@ from tenure.backends.named_snapshots import named_snapshots_of
 from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
+    Children,
     Events,
     JobIds,
     Parents,
@@ -229,6 +230,9 @@ class EmbeddedBackend:
 
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         return queries.parents(self._core, name, job, begin, limit)
+
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        return queries.children(self._core, name, job, limit)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)

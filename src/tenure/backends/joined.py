@@ -25,6 +25,7 @@ from tenure.backends.remote.backend import RemoteBackend
 from tenure.backends.remote.transport import Unreachable
 from tenure.contract.backend import (
     Backend,
+    Children,
     Events,
     JobIds,
     Parents,
@@ -257,6 +258,9 @@ class JoinedRequestView(NetworkServing):
 
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         return self._ask("parents", lambda to: to.parents(name, job, begin, limit))
+
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        return self._ask("children", lambda to: to.children(name, job, limit))
 
     def queues(self, tenant: str | None) -> QueueInfos:
         return self._ask("queues", lambda to: to.queues(tenant))

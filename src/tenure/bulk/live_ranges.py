@@ -27,6 +27,8 @@ from tenure.storage.engine import Snapshot
 
 #: Rows of a page. One that takes longer than a version lives is read again with fewer.
 _PAGE = 2_000
+#: What stands for a snapshot's id: the store as it is now.
+LIVE = "live"
 #: Stores that this process reads, by address.
 _stores: dict[str, Store] = {}
 
@@ -39,7 +41,7 @@ class LivePlace:
 
     @property
     def id(self) -> str:
-        return "live"
+        return LIVE
 
     def plan(self, query: Query, rows: int) -> list[Part]:
         with _moment(self.url) as (moment, now_ms):

@@ -20,7 +20,7 @@ from tenure.api.store import Store
 from tenure.backends.named_snapshots import FOLDER, SnapshotFolder
 from tenure.backends.remote.backend import RemoteBackend
 from tenure.bulk import table_messages
-from tenure.bulk.live_ranges import LivePlace
+from tenure.bulk.live_ranges import LIVE, LivePlace
 from tenure.bulk.plan import Part, event_parts, plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query
@@ -170,7 +170,9 @@ def drop(url: str, id: str, token: str | None = None) -> bool:
 def find(url: str, id: str, token: str | None = None) -> Place:
     """A snapshot that was taken before. Its folder is found without opening the store."""
     if is_live(url):
-        raise InvalidArgument("tables in FoundationDB are read as they are now: leave out the option snapshot")
+        if id != LIVE:
+            raise InvalidArgument("tables in FoundationDB are read as they are now: leave out the option snapshot")
+        return LivePlace(url)
     if is_server(url):
         with opened(url, token) as store:
             return place(url, store.renew_snapshot(id), token)

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from tenure.api.flow import FlowJob, cancel_flow, flow_leading_to, retry_flow
+from tenure.api.flow import cancel_flow, flow_leading_to, retry_flow
 from tenure.cli.command import Family, command
 from tenure.cli.output import Cell, headline, plural, state
 from tenure.cli.session import Session
 from tenure.cli.times import local
+from tenure.contract.flow_graph import FlowJob
 
 
 @click.group("flow", cls=Family, short_help="Jobs that wait for jobs: show, cancel, retry.")

@@ -21,7 +21,7 @@ from typing import Literal, Protocol, TypeVar
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
+from tenure.model.job import ChildJob, Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
@@ -34,6 +34,7 @@ from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, Writ
 from tenure.storage.engine import Traits
 
 T = TypeVar("T")
+Children = list[ChildJob]
 Events = list[Event]  # by names of their own, since `list` is a verb below
 JobIds = list[bytes]
 Parents = list[ParentResult]
@@ -204,6 +205,9 @@ class Queries(Protocol):
 
         Fewer than `limit` where their results are large; none: there are no more.
         """
+
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        """The first of the jobs that wait or waited for it; for a job that is gone, and of children long ended, none."""
 
     def steps(self, name: QueueName, job: bytes) -> Steps:
         """The steps and signals of a job, in the order in which they were stored; none of a job that has none."""

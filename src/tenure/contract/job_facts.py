@@ -8,12 +8,17 @@ from tenure.contract.backend import Backend
 from tenure.errors import TenureError
 from tenure.model.event import Event
 from tenure.model.explanation import Facts
+from tenure.model.group import GroupInfo
+from tenure.model.job import Job
 from tenure.model.names import QueueName
+from tenure.model.retry import Policy
 
 #: Ready jobs that are looked through for the place of one.
 _LOOKED_AT = 100
 #: Events, the newest of the journal, that are searched for a queue's last claim and for extensions of a lease.
 SEARCHED = 2_000
+#: Groups that are looked through for a job's own.
+_GROUPS = 1_000
 
 
 def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
@@ -26,20 +31,29 @@ def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
     if shown is not None and shown.state == "ready":
         ahead, at_least = _place(backend, name, shown.id)
         claim, since_ms = _last_claim(newest, name)
+    policy = backend.policy(name)
     return Facts(
         now_ms=backend.now_ms(),
         job=shown,
         events=with_extensions(backend.timeline(name, job), newest),
-        policy=backend.policy(name),
+        policy=policy,
         paused=info is not None and info.paused,
         counts=None if info is None else info.counts,
         ahead=ahead,
         ahead_at_least=at_least,
         last_claim=claim,
         claims_since_ms=since_ms,
+        group=None if shown is None else _group(backend, name, shown, policy),
         parents=parents,
         parents_at_least=len(parents) == _LOOKED_AT,
     )
+
+
+def _group(backend: Backend, name: QueueName, job: Job, policy: Policy) -> GroupInfo | None:
+    """The group of a ready job, where a limit may keep it from being claimed."""
+    if job.group is None or job.state != "ready" or not policy.of_group(job.group).limited:
+        return None
+    return next((one for one in backend.groups(name, _GROUPS, None).groups if one.group == job.group), None)
 
 
 def _place(backend: Backend, name: QueueName, job_id: str) -> tuple[int, bool]:

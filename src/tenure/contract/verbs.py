@@ -63,6 +63,7 @@ VERBS: dict[str, Verb] = {
         _verb("holder", Queries, "small"),
         _verb("timeline", Queries),
         _verb("parents", Queries),
+        _verb("children", Queries),
         _verb("steps", Queries),
         _verb("queues", Queries),
         _verb("find", Queries, "small"),

@@ -17,7 +17,9 @@ import msgspec
 
 from tenure.model.durations import as_datetime
 from tenure.model.event import Event
+from tenure.model.group import GroupInfo
 from tenure.model.job import Counts, Job, ParentResult
+from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
 #: Attempts that are told; of a job with more, the latest.
@@ -26,6 +28,8 @@ _ATTEMPTS = 20
 _QUOTED = 200
 #: A queue whose last claim is no older than this has workers that are busy, or have just looked.
 _RECENT_MS = 60_000
+#: A job that is put off for longer has no time of its own: it waits for a signal.
+_FOREVER_MS = 10 * 365 * 86_400_000
 
 Told = Callable[[int], str]
 """Milliseconds since 1970, in words."""
@@ -48,6 +52,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: The queue's newest claim; None: there was none since `claims_since_ms`, from when on the journal was searched.
     last_claim: Event | None = None
     claims_since_ms: int | None = None
+    #: The job's group; None: it has none, or it was not found among those that were looked at.
+    group: GroupInfo | None = None
     #: The first of the jobs that a blocked one waits for; with `parents_at_least` there may be more.
     parents: Sequence[ParentResult] = ()
     parents_at_least: bool = False
@@ -128,8 +134,8 @@ class _Story:
 def _blocked(story: _Story) -> _Told:
     facts, job = story.facts, story.job
     waits = [parent for parent in facts.parents if parent.state not in ("done", "gone")]
-    least = "at least " if facts.parents_at_least else ""
-    where = f"It is blocked: it waits for {least}{len(waits):,} other {_plural(len(waits), 'job')}."
+    least, more = ("at least ", " or more") if facts.parents_at_least else ("", "")
+    where = f"It is blocked: it waits for {least}{len(waits):,} of {len(facts.parents):,}{more} {_plural(len(facts.parents), 'parent')}."
     why = [
         f"Of them, {least}{count:,} of queue {queue} {_plural(count, 'is', 'are')} {state}."
         for (queue, state), count in Counter((parent.queue, parent.state) for parent in waits).items()
@@ -145,6 +151,8 @@ def _blocked(story: _Story) -> _Told:
 def _scheduled(story: _Story) -> _Told:
     job, at = story.job, story.job.visible_at_ms
     kind = story.last.type if story.last is not None else "enqueued"
+    if kind == "released" and at - story.facts.now_ms > _FOREVER_MS:
+        return _for_a_signal(story)
     if kind == "retried" or (kind == "expired" and job.attempt):
         where = f"It waits for its retry {story.until(at)}: {story.next_attempt}{story.after_error}."
     else:
@@ -156,12 +164,19 @@ def _scheduled(story: _Story) -> _Told:
     return where, why, f"It becomes ready {story.until(at)}, and the next claim may have it.", at
 
 
+def _for_a_signal(story: _Story) -> _Told:
+    why = ["Its worker gave it back until a signal comes (wait_for), without a timeout.", *_ttl(story)]
+    if story.facts.paused:
+        why.append("Its queue is paused: it will not be claimed before the queue is resumed.")
+    return "It waits for a signal.", why, "It becomes ready when somebody gives it the signal (queue.signal).", None
+
+
 _WHY_SCHEDULED = {
     "enqueued": "It was enqueued with a delay or for a time.",
     "retried": "Its last delivery failed, and the queue's backoff, or the worker, put the retry off until then.",
     "expired": "Its last lease ran out, and the queue's policy puts the retry off (backoff_on_expiry).",
     "replayed": "It was replayed, and the replay's rate or delay put it off until then.",
-    "released": "Its worker gave it back, for later (snooze), or it keeps its time.",
+    "released": "Its worker gave it back for later (snooze, sleep), or until a signal comes (wait_for).",
     "restored": "It was put in from elsewhere with this time.",
 }
 
@@ -189,8 +204,25 @@ def _at_its_limit(story: _Story) -> Iterator[str]:
 
 def _rate(story: _Story) -> Iterator[str]:
     rate = story.facts.policy.rate
-    if rate is not None and not isinstance(rate, str):
-        yield f"Its queue hands out at most {rate.jobs:g} {_plural(rate.jobs, 'job')} in {rate.per:g} s (rate)."
+    if isinstance(rate, Rate):
+        yield f"Its queue hands out at most {_rate_words(rate)} (rate)."
+
+
+def _group_at_its_limit(story: _Story) -> Iterator[str]:
+    group = story.facts.group
+    most = None if group is None else story.facts.policy.of_group(group.group).max_leased
+    if group is not None and most is not None and group.leased >= most:
+        yield f"Its group {group.group} is at its limit of {most:,}: that many of its jobs are leased (max_leased)."
+
+
+def _group_rate(story: _Story) -> Iterator[str]:
+    rate = None if story.job.group is None else story.facts.policy.of_group(story.job.group).rate
+    if isinstance(rate, Rate):
+        yield f"Its group {story.job.group} is handed out at most {_rate_words(rate)} (rate)."
+
+
+def _rate_words(rate: Rate) -> str:
+    return f"{rate.jobs:g} {_plural(rate.jobs, 'job')} in {rate.per:g} s"
 
 
 def _nobody_claims(story: _Story) -> Iterator[str]:
@@ -224,7 +256,7 @@ def _ttl(story: _Story) -> Iterator[str]:
 
 #: What may keep a ready job from being claimed.
 WAITING_REASONS: tuple[Callable[[_Story], Iterator[str]], ...] = (
-    _paused, _at_its_limit, _rate, _nobody_claims, _ahead, _ttl,
+    _paused, _at_its_limit, _rate, _group_at_its_limit, _group_rate, _nobody_claims, _ahead, _ttl,
 )  # fmt: skip
 
 
@@ -300,7 +332,7 @@ def _gone(facts: Facts, moment: Told) -> Explanation:
     how = {
         "done": f"It was done at {when}; its queue keeps no done jobs (retention).",
         "retired": f"It was done, and was removed at {when}, when its retention had ended.",
-        "cancelled": f"It was cancelled at {when}.",
+        "cancelled": f"It was cancelled at {when}{_while_blocked(facts.events)}.",
         "purged": f"It was purged at {when}.",
         "ttl_passed": f"It was removed at {when}: nobody had claimed it before its ttl ended.",
     }.get(last.type, f"It is gone since {when} ({last.type}).")
@@ -314,6 +346,13 @@ def _gone(facts: Facts, moment: Told) -> Explanation:
         happened=happened(facts.events, moment),
         next="Nothing: the same work takes a new job.",
     )
+
+
+def _while_blocked(events: Sequence[Event]) -> str:
+    """Of a job that was cancelled: the journal does not tell by whom, or by which parent."""
+    if len(events) < 2 or events[-2].state != "blocked":
+        return ""
+    return ", while it waited for other jobs: one of them died or was removed, or somebody cancelled it"
 
 
 # ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -356,7 +395,7 @@ def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) 
         "done": f"{number}: done at {when}{held}{kept}.",
         "retried": f"{number}: failed at {when}{held}{kept}{error}{back}.",
         "died": f"{number}: died at {when}{held}{kept}{error}.",
-        "released": f"Released at {when}{held}{kept}: the delivery does not count.",
+        "released": f"Released at {when}{held}{kept}: the delivery does not count{back if _sooner(event) else ''}.",
         "expired": f"{number}: its lease ran out at {when}{held}{kept}{back}.",
         "replayed": f"Replayed at {when}{due}: its attempts start again.",
         "cancelled": f"Cancelled at {when}.",
@@ -367,6 +406,10 @@ def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) 
         "repaired": f"Set right by a repair at {when}.",
     }
     return sentences.get(event.type, f"{event.type} at {when}.")
+
+
+def _sooner(event: Event) -> bool:
+    return event.at_ms is not None and event.at_ms - event.time_ms <= _FOREVER_MS
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────

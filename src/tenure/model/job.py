@@ -132,6 +132,14 @@ class ParentResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that waits or waited for another one. `state` is "gone" once it is no longer kept."""
+
+    id: str
+    queue: str
+    state: str
+
+
 class Page(msgspec.Struct, frozen=True):
     """Some jobs, and where to go on: pass `cursor` to the next call; None means this was the last page."""
 

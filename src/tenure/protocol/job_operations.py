@@ -241,6 +241,10 @@ def parents(call: Call) -> m.ParentList:
     ])  # fmt: skip
 
 
+def children(call: Call) -> m.ChildList:
+    return m.ChildList(call.backend.children(call.name, call.job, call.request.limit))
+
+
 def steps(call: Call) -> m.StepList:
     return m.StepList(call.backend.steps(call.name, call.job))
 

@@ -73,6 +73,8 @@ _ALL = (
                "What happened to a job."),
     _operation("parents", "GET", _J + "/parents", "any", m.ParentsQuery, m.ParentList, w.parents,
                "The jobs that it waits or waited for, with their results."),
+    _operation("children", "GET", _J + "/children", "any", m.ChildrenQuery, m.ChildList, w.children,
+               "The first of the jobs that wait or waited for it."),
     _operation("steps", "GET", _J + "/steps", "any", m.Nothing, m.StepList, w.steps,
                "The steps and signals of a job."),
     _operation("signal", "POST", _J + "/signal", "produce", m.SignalBody, m.Given, w.signal,

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
+from tenure.model.job import ChildJob, Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import flows, journal
@@ -31,6 +31,7 @@ _FEW = 64
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
     keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.BLOCKED, keyspace.PARENTS,
+    keyspace.CHILDREN,
 )  # fmt: skip
 
 
@@ -175,6 +176,26 @@ def _parent_result(core: Core, reader: Reader, number: int, job: bytes) -> Paren
         result=whole_result(reader, number, job, notes),
         error=notes.error,
     )
+
+
+def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJob]:
+    """The first of the jobs that wait or waited for it, in no order that means anything."""
+    with core.engine.snapshot(SHOWN_SPACES) as reader:
+        queue = core.registry.find(reader, name)
+        if queue is None:
+            return []
+        keys = reader.keys(keyspace.CHILDREN, *keyspace.job_range(queue.number, job), limit)
+        return [_child_job(core, reader, *keyspace.split_child(key)[2:]) for key in keys]
+
+
+def _child_job(core: Core, reader: Reader, number: int, job: bytes) -> ChildJob:
+    queue = core.registry.by_number(reader, number)
+    raw = reader.get(keyspace.STATE, keyspace.of_queue(number, job))
+    told = "gone"
+    if raw is not None:
+        state = records.decode_state(raw, job)
+        told = shown(State(state.state), state.visible_at_ms, core.time.now_ms())
+    return ChildJob(id=job.hex(), queue="" if queue is None else queue.name.queue, state=told)
 
 
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 /v1/…                    the operations (`asgi`)
 /, /ui/…, /session, …    the dashboard (`dashboard`)
-/schema, /docs           the protocol as OpenAPI, and as a page
+/schema                  the protocol as OpenAPI; the dashboard shows it at /docs
 /healthz, /readyz        this process answers; the store behind it does too
 /metrics                 numbers, for Prometheus
 """
@@ -21,7 +21,6 @@ from tenure.protocol.routes import WrongMethod
 from tenure.server.asgi import OperationsApp, Receive, Scope, Send, send_reply
 from tenure.server.auth import Authenticator, LoopbackAuthenticator
 from tenure.server.dashboard.application import Dashboard
-from tenure.server.docs_page import STYLE_HASH, docs_page
 from tenure.server.openapi import openapi
 from tenure.server.request_log import log_entry, plain_headers
 
@@ -30,12 +29,9 @@ document = cache(openapi)
 
 Page = Callable[[Scope], Awaitable[Reply]]
 
-#: Pages hold nothing but text and their own style: a browser is told to load and run nothing else.
+#: They are data: a browser is told to load and run nothing.
 _PAGE_HEADERS = (
-    (
-        "Content-Security-Policy",
-        f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
+    ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
 )
@@ -63,7 +59,6 @@ class Application:
         self.dashboard = Dashboard(self.operations, tokens=not isinstance(authenticator, LoopbackAuthenticator))
         self._dashboard_paths = self.dashboard.paths
         self._pages: dict[str, Page] = {
-            "/docs": self._docs,
             "/schema": self._schema,
             "/schema/openapi.json": self._schema,
             "/healthz": self._healthz,
@@ -163,9 +158,6 @@ class Application:
 
     async def _schema(self, scope: Scope) -> Reply:
         return _json(document())
-
-    async def _docs(self, scope: Scope) -> Reply:
-        return Reply(200, "text/html; charset=utf-8", docs_page(document()).encode())
 
 
 def _json(value: object, status: int = 200) -> Reply:

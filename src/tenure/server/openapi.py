@@ -31,6 +31,25 @@ _PATTERNS = {
     "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",
     "table": r"^[a-z_]+$",
 }
+#: What callers of a tag's operations do, in the order in which one needs them.
+_PURPOSES = {
+    "produce": "Put jobs in.",
+    "consume": "Take jobs under a lease, and settle them by the receipt that comes with each.",
+    "look": "Look, and change nothing. Any scope does.",
+    "mend": "Policies, pauses, replays and purges of a tenant's queues.",
+    "operate": "The whole store, for operators.",
+}
+_ABOUT = """A durable, lease-based job queue: a job is settled only by the holder of its live lease.
+
+JSON by default, MessagePack with `Content-Type` and `Accept: application/msgpack`; payloads are base64 in JSON. A server
+that asks for tokens takes them as `Authorization: Bearer`. What is refused is answered with a `Problem`, whose `code` says
+why. A first job:
+
+```sh
+curl localhost:8400/v1/queues/emails/jobs -d '{"text": "to ada"}'
+curl localhost:8400/v1/queues/emails/claims -d '{"wait_ms": 5000}'
+curl localhost:8400/v1/queues/emails/settle -d '{"items": [{"verb": "ack", "receipt": "RECEIPT"}]}'
+```"""
 _TAGS = {"produce": "produce", "consume": "consume", "any": "look", "admin": "mend", "operator": "operate"}
 
 
@@ -50,8 +69,9 @@ def openapi(operations: dict[str, Operation] = OPERATIONS) -> Schema:
         "info": {
             "title": "Tenure",
             "version": __version__,
-            "description": "A durable, lease-based job queue: a job is settled only by the holder of its live lease.",
+            "description": _ABOUT,
         },
+        "tags": [{"name": tag, "description": purpose} for tag, purpose in _PURPOSES.items()],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -65,7 +85,7 @@ def _described(operation: Operation, asks: Any, answers: Any) -> Schema:
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": f"Takes the scope `{operation.scope}`." if operation.scope != "any" else "Takes any scope.",
+        "description": _description(operation),
         "tags": [_TAGS[operation.scope]],
         "parameters": [*_path_parameters(operation), *_query_parameters(operation), *_headers(operation)],
         "responses": {
@@ -84,6 +104,12 @@ def _described(operation: Operation, asks: Any, answers: Any) -> Schema:
         described["requestBody"] = {"required": True, "content": content}
     described["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": curl(operation)}]
     return described
+
+
+def _description(operation: Operation) -> str:
+    """The scope it takes, and its example as a line for a shell, in Markdown."""
+    scope = "any scope" if operation.scope == "any" else f"the scope `{operation.scope}`"
+    return f"Takes {scope}.\n\n```sh\n{curl(operation)}\n```"
 
 
 def _content(schema: Any) -> Schema:

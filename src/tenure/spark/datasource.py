@@ -37,6 +37,10 @@ class TenureSource(DataSource):
         return "tenure"
 
     def schema(self) -> StructType | str:
+        from tenure.spark import catalog_tables
+
+        if catalog_tables.is_made(self.options):
+            return catalog_tables.schema(self.options)
         if self._table("jobs") == "claims":
             from tenure.spark import claim_stream
 
@@ -46,9 +50,9 @@ class TenureSource(DataSource):
         return table_reader.schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from tenure.spark import table_reader
+        from tenure.spark import catalog_tables, table_reader
 
-        return table_reader.reader(self.options, schema, self._load)
+        return table_reader.reader(catalog_tables.with_kept(self.options, schema), schema, self._load)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         table = self._table("")

@@ -30,7 +30,10 @@ def checked(options: Mapping[str, str], known: Collection[str], what: str) -> di
 def url_of(options: Mapping[str, str]) -> str:
     url = options.get("url")
     if not url:
-        raise InvalidArgument('no store is named: .option("url", "rocksdb:/path"), or lmdb:/path, or http://host:port')
+        raise InvalidArgument(
+            'no store is named: .option("url", "rocksdb:/path"), or lmdb:/path, or http://host:port'
+            " (in SQL: OPTIONS (url '…') of a view, WITH (url = '…') behind a table's name)"
+        )
     return url
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from tenure.api.store import Store
 from tenure.bulk import snapshot_locations
+from tenure.bulk.live_ranges import LIVE
 from tenure.errors import TenureError
 from tenure.model.durations import Duration
 from tenure.model.snapshot import SnapshotInfo
@@ -43,7 +44,7 @@ class snapshot:
     """`with snapshot("rocksdb:/data", ttl=3600) as snap:` and `.option("snapshot", snap.id)` in each read.
 
     It is kept for `ttl` after its last use, and dropped at the end of the block. Give the open store itself instead of
-    its address where this process has it open.
+    its address where this process has it open. In FoundationDB nothing is taken: each read shows the store as it is then.
     """
 
     def __init__(
@@ -53,15 +54,20 @@ class snapshot:
         self._token = token
         self._ttl = ttl
         self._name = name
+        self._live = isinstance(store, str) and snapshot_locations.is_live(store)
         self.info: SnapshotInfo | None = None
 
     @property
     def id(self) -> str:
+        if self._live:
+            return LIVE
         if self.info is None:
             raise RuntimeError("the snapshot is taken when its block is entered")
         return self.info.id
 
     def __enter__(self) -> snapshot:
+        if self._live:
+            return self
         if isinstance(self._store, Store):
             self.info = self._store.take_snapshot(self._name, self._ttl)
         else:
@@ -72,6 +78,8 @@ class snapshot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._live:
+            return
         if isinstance(self._store, Store):
             self._store.drop_snapshot(self.id)
         else:

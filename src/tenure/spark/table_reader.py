@@ -45,7 +45,7 @@ NO_PUSHDOWN = (
 def schema(options: Mapping[str, str]) -> str:
     found = checked(options, OPTIONS | STREAM_OPTIONS, "a read")
     url_of(found)
-    return ddl(choice(found, "table", "jobs"), _columns(found))
+    return ddl(choice(found, "table", "jobs"), columns_asked(found))
 
 
 def reader(options: Mapping[str, str], schema: StructType, load: str) -> DataSourceReader:
@@ -132,6 +132,6 @@ def in_schema(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _columns(options: Mapping[str, str]) -> list[str] | None:
+def columns_asked(options: Mapping[str, str]) -> list[str] | None:
     text = options.get("columns")
     return None if not text else [name.strip() for name in text.split(",")]

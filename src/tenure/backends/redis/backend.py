@@ -12,6 +12,7 @@ from tenure.backends.redis.groups import list_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
 from tenure.backends.remembered import RememberedVerbs
 from tenure.contract.backend import (
+    Children,
     Events,
     JobIds,
     Parents,
@@ -157,6 +158,9 @@ class RedisBackend(NetworkServing):
 
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         return queries.parents(self._core, name, job, begin, limit)
+
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        return queries.children(self._core, name, job, limit)
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         return admin.replay(self._core, name, self._replay_request(request), progress)

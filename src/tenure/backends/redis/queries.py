@@ -22,7 +22,7 @@ from tenure.backends.redis.records import (
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
 from tenure.model import lifecycle
-from tenure.model.job import Counts, Job, Page, ParentResult, QueueInfo, ended_as
+from tenure.model.job import ChildJob, Counts, Job, Page, ParentResult, QueueInfo, ended_as
 from tenure.model.lifecycle import Reason, shown
 from tenure.model.names import QueueName
 from tenure.model.request import UpcomingRequest
@@ -164,6 +164,18 @@ def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> 
             result=decode_result(result, parent),
         )
         for parent, raw, error, result in zip(*[iter(fields)] * 4, strict=True)
+    ]
+
+
+def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJob]:
+    """The first of the jobs that wait or waited for it."""
+    queue = core.shards.find(name)
+    if queue is None:
+        return []
+    now, *fields = core.commands.call(queue.shard_of(job).base, "children", job, limit)
+    return [
+        ChildJob(id=child.hex(), queue=name.queue, state=_shown(decode_state(raw, child), now) if raw else "gone")
+        for child, raw in zip(*[iter(fields)] * 2, strict=True)
     ]
 
 

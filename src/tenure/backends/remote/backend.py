@@ -11,7 +11,18 @@ from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
 from tenure.backends.remote.requests import LONG_MS, query_of
-from tenure.contract.backend import Backend, Events, Parents, Progress, QueueInfos, QuotaInfos, Steps, Topic, Watch
+from tenure.contract.backend import (
+    Backend,
+    Children,
+    Events,
+    Parents,
+    Progress,
+    QueueInfos,
+    QuotaInfos,
+    Steps,
+    Topic,
+    Watch,
+)
 from tenure.contract.network import NetworkServing
 from tenure.contract.polling import Poller
 from tenure.errors import (
@@ -230,6 +241,10 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def parents(self, name: QueueName, job: bytes, begin: int, limit: int) -> Parents:
         query = query_of(begin=begin, limit=limit)
         return self._of_queue("parents", name, f"/jobs/{job.hex()}/parents{query}", None, m.ParentList).parents
+
+    def children(self, name: QueueName, job: bytes, limit: int) -> Children:
+        query = query_of(limit=limit)
+        return self._of_queue("children", name, f"/jobs/{job.hex()}/children{query}", None, m.ChildList).children
 
     def policy(self, name: QueueName) -> Policy:
         return self._of_queue("policy", name, "/policy", None, Policy)

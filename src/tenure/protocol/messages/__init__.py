@@ -7,6 +7,8 @@ A request with a field that is not listed here is refused; a reply may grow fiel
 
 from tenure.protocol.messages.administration import (
     CheckBody as CheckBody,
+    ChildList as ChildList,
+    ChildrenQuery as ChildrenQuery,
     CleanupBody as CleanupBody,
     DeleteQuery as DeleteQuery,
     DrawBody as DrawBody,

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from tenure.errors import InvalidArgument
 from tenure.model.event import Event
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import Counts, ParentResult, QueueInfo
+from tenure.model.job import ChildJob, Counts, ParentResult, QueueInfo
 from tenure.model.quota import QuotaInfo
 from tenure.model.request import ReplayRequest
 from tenure.model.retry import Policy
@@ -85,6 +85,16 @@ class ParentsQuery(Request):
 
 class ParentList(Struct, frozen=True):
     parents: list[ParentResult]
+
+
+class ChildrenQuery(Request):
+    """How many of a job's children at most."""
+
+    limit: Limit = 100
+
+
+class ChildList(Struct, frozen=True):
+    children: list[ChildJob]
 
 
 class QueueBody(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Pages for people: queues, jobs, dead letters and workers, in a browser.
 
     /                    the page: HTML, a style and ES modules of our own (`static/`), no third party's code
-    /assets/NAME         its files
+    /docs                the API reference: Swagger UI (`viewer/`) on the server's OpenAPI
+    /assets/NAME         their files
     /session             signing in (POST a token) and out (DELETE): the token becomes a cookie that scripts cannot read
     /ui/VIEW             what a page shows, as JSON (`views`); with Accept: text/event-stream, again whenever it changes
 

@@ -10,7 +10,7 @@ from tenure.errors import Forbidden, NotFound, TooLarge
 from tenure.protocol.dispatcher import Reply
 from tenure.protocol.identity import Identity
 from tenure.protocol.routes import WrongMethod
-from tenure.server.dashboard.assets import HEADERS, assets
+from tenure.server.dashboard.assets import assets, headers_of
 from tenure.server.dashboard.history import History
 from tenure.server.dashboard.live import LiveViews, Read
 from tenure.server.dashboard.session import check_own_page, cookie, token_in, token_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _NO_STORE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _MAX_BODY = 16 * 1024
+#: By path.
+_PAGES = {"/": "index.html", "/docs": "docs.html"}
 #: A view that was streamed has no further reply.
 Streamed = None
 
@@ -39,7 +41,7 @@ class Dashboard:
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(
-            {"/", "/session", *(f"/ui/{name}" for name in VIEWS), *(f"/assets/{name}" for name in assets())}
+            {*_PAGES, "/session", *(f"/ui/{name}" for name in VIEWS), *(f"/assets/{name}" for name in assets())}
         )
 
     def start(self) -> None:
@@ -69,13 +71,13 @@ class Dashboard:
         if path.startswith("/ui/"):
             return await self._view(scope, receive, send)
         self._operations.check_page(plain_headers(scope["headers"]))
-        return self._asset("index.html" if path == "/" else path.removeprefix("/assets/"), scope)
+        return self._asset(_PAGES.get(path) or path.removeprefix("/assets/"), scope)
 
     def _asset(self, name: str, scope: Scope) -> Reply:
         found = assets().get(name)
         if found is None:
             raise NotFound("there is nothing at that path")
-        headers = (*HEADERS, ("ETag", found.etag))
+        headers = (*headers_of(name), ("ETag", found.etag))
         if plain_headers(scope["headers"]).get("if-none-match") == found.etag:
             return Reply(304, found.content_type, b"", headers)
         return Reply(200, found.content_type, found.body, headers)

@@ -1,7 +1,11 @@
-"""The page's own files, read once, with the headers that a browser is held to.
+"""The pages' files, read once, with the headers that a browser is held to.
 
-No script, style, font or image of another host is loaded, nothing inline is run, and no text can become markup
-(`require-trusted-types-for`): the page makes elements, never HTML from strings.
+    static/   our own: the dashboard (index.html), and the frame of the API reference (docs.html)
+    viewer/   Swagger UI, which shows the API reference; the build puts it there (tools/api_viewer.py)
+
+No script, style, font or image of another host is loaded, and nothing inline is run. In the dashboard no text can
+become markup (`require-trusted-types-for`): it makes elements, never HTML from strings. Swagger UI makes HTML of the
+descriptions in the server's own OpenAPI.
 """
 
 from __future__ import annotations
@@ -18,18 +22,25 @@ _TYPES = {
     "svg": "image/svg+xml",
 }
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+_OWN_ONLY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; img-src 'self'"
 )
-HEADERS = (
-    ("Content-Security-Policy", _POLICY),
+_NO_MARKUP = "; require-trusted-types-for 'script'; trusted-types 'none'"
+#: Swagger UI's style has its icons in it.
+_ICONS = " data:"
+_FOR_ALL = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-cache"),
 )
+
+
+def headers_of(name: str) -> tuple[tuple[str, str], ...]:
+    """What a browser is told with a file."""
+    return (("Content-Security-Policy", _OWN_ONLY + (_ICONS if name == "docs.html" else _NO_MARKUP)), *_FOR_ALL)
 
 
 class Asset(NamedTuple):
@@ -41,8 +52,13 @@ class Asset(NamedTuple):
 @cache
 def assets() -> dict[str, Asset]:
     """By name."""
+    return {name: asset for folder in ("static", "viewer") for name, asset in read_assets(folder).items()}
+
+
+def read_assets(folder: str) -> dict[str, Asset]:
+    """The files of `static` or `viewer`, by name."""
     found = {}
-    for file in files("tenure.server.dashboard").joinpath("static").iterdir():
+    for file in files("tenure.server.dashboard").joinpath(folder).iterdir():
         kind = file.name.rpartition(".")[2]
         if kind in _TYPES:
             body = file.read_bytes()

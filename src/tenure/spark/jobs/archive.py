@@ -33,6 +33,7 @@ from tenure.spark.jobs import journal
 from tenure.spark.jobs.lake import rows_in
 from tenure.spark.jobs.rows import OUTCOME, RestoringFiles
 from tenure.spark.jobs.summary import Summary, Told, quietly
+from tenure.spark.lineage import traced
 from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
 
@@ -120,6 +121,7 @@ class Archive:
         )
 
 
+@traced(reads=("url",), writes=("root",))
 def archive(
     spark: SparkSession,
     url: str,
@@ -238,6 +240,7 @@ def _batches(place: Path) -> Iterator[tuple[tuple[str, str, str], dict[str, int]
     yield from found.items()
 
 
+@traced(reads=("root",), writes=("url",))
 def restore(spark: SparkSession, url: str, root: str, where: str = "true", *, told: Told = quietly) -> Summary:
     """Put archived jobs for which the SQL predicate `where` holds back into the store; those that are there are left."""
     began = time.monotonic()

@@ -20,12 +20,14 @@ from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk.journal_reader import events_kept
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.sizing import FEW, sized
+from tenure.spark.lineage import traced
 from tenure.spark.snapshots import snapshot
 from tenure.spark.statements import run
 
 _STORED = ("blocked", "waiting", "leased", "done", "dead")
 
 
+@traced(reads=("url",), writes=("output",))
 def audit(
     spark: SparkSession, url: str, *, output: str | None = None, shown: int = SHOWN, told: Told = quietly
 ) -> Summary:

@@ -28,6 +28,7 @@ from tenure.spark.jobs.journal import SHARD
 from tenure.spark.jobs.lake import Entry, Lake, rows_in
 from tenure.spark.jobs.parquet_files import Written
 from tenure.spark.jobs.sizing import sized
+from tenure.spark.lineage import traced
 from tenure.spark.snapshots import snapshot
 from tenure.spark.statements import run
 
@@ -36,6 +37,7 @@ SLO = 60.0
 _EVENTS_A_FILE = 250_000
 
 
+@traced(reads=("url",), writes=("root",))
 def history(
     spark: SparkSession,
     url: str,

@@ -14,12 +14,14 @@ from tenure.errors import InvalidArgument
 from tenure.model.write import WriteState
 from tenure.spark.connections import opened
 from tenure.spark.jobs.summary import Summary, Told, quietly
+from tenure.spark.lineage import traced
 from tenure.spark.pipelines.job_mapping import BAD, as_jobs
 from tenure.storage.keyspace import digest
 
 FORMATS = ("csv", "json", "parquet")
 
 
+@traced(reads=("path",), writes=("url", "quarantine"))
 def load(
     spark: SparkSession,
     url: str,

@@ -17,6 +17,7 @@ from tenure.spark.connections import opened
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.rows import OUTCOME, Restoring
 from tenure.spark.jobs.summary import Summary, Told, quietly
+from tenure.spark.lineage import traced
 from tenure.spark.pipelines.migration import checksum
 from tenure.spark.snapshots import snapshot
 
@@ -24,6 +25,7 @@ _NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, re
 ROWS = 20_000
 
 
+@traced(reads=("source",), writes=("target",))
 def migrate(spark: SparkSession, source: str, target: str, *, told: Told = quietly) -> Summary:
     """Copy every job of `source` into `target`; run again, it goes on where it stopped.
 

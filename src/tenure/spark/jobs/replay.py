@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from tenure.errors import InvalidArgument
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.summary import Summary, Told, quietly
+from tenure.spark.lineage import traced
 from tenure.spark.snapshots import snapshot
 
 BATCH = 1000
@@ -26,6 +27,7 @@ def batched(items: Iterable[tuple[str, int]], size: int) -> Iterator[list[tuple[
         yield part
 
 
+@traced(reads=("url",), writes=("url",))
 def replay(
     spark: SparkSession,
     url: str,

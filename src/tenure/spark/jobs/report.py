@@ -15,11 +15,13 @@ from tenure.analysis.summary import Summary, Told, quietly
 from tenure.errors import InvalidArgument
 from tenure.spark.jobs.lake import Lake
 from tenure.spark.jobs.sizing import sized
+from tenure.spark.lineage import traced
 from tenure.spark.statements import SparkEngine
 
 _PAUSED = "SELECT tenant, queue, CAST(sum(paused_ms) AS BIGINT) AS ms FROM {paused} GROUP BY tenant, queue"
 
 
+@traced(reads=("root",), writes=("path",))
 def report(spark: SparkSession, root: str, path: str, *, title: str = TITLE, told: Told = quietly) -> Summary:
     """Write the report of the history at `root` to the file `path`."""
     began = time.monotonic()

@@ -255,6 +255,20 @@ def test_the_delivery_that_hands_over_may_be_the_parent(flowing: World) -> None:
     assert [parent.result for parent in queue.parents(child)] == [b"42"]
 
 
+def test_a_parent_tells_which_jobs_wait_for_it(flowing: World) -> None:
+    queue = flowing.queue(policy=KEEPING)
+    parent = queue.enqueue(b"parent")
+    children = queue.enqueue_many([NewJob(b"%d" % n, after=[parent]) for n in range(3)])
+    assert {(child.id, child.state) for child in queue.children(parent.id)} == {(c.id, "blocked") for c in children}
+    assert len(queue.children(parent.id, limit=2)) == 2
+    done(queue, b"parent")
+    assert {child.state for child in queue.children(parent.id)} == {"ready"}
+    assert queue.children(children[0].id) == []
+    must_refuse(
+        flowing.store, InvalidArgument, [lambda: queue.children("x"), lambda: queue.children(parent.id, limit=0)]
+    )
+
+
 # ── parents that die, or are removed ─────────────────────────────────────────────────────────────────────────────────
 
 

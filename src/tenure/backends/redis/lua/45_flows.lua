@@ -247,6 +247,19 @@ readers.parents = function(keys, args)
   return reply
 end
 
+-- job, how many: the time; of each child id and state
+readers.children = function(keys, args)
+  local b, answer = L.begin(keys, args)
+  if not b then return answer end
+  local ids = L.split(sub(call('HGET', b.base .. ':children', args[4]) or '', 1, 16 * tonumber(args[5])))
+  local reply = {b.now}
+  for _, id in ipairs(ids) do
+    local n = #reply
+    reply[n + 1], reply[n + 2] = id, call('HGET', b.base .. ':state', id) or ''
+  end
+  return reply
+end
+
 -- ── checking ──
 
 -- How many of a job's parents have not ended for it: a recount. One whose state cannot be read has not.

@@ -3,16 +3,18 @@
 //   #/                        queues            #/dead, #/dead/TENANT/QUEUE   dead letters
 //   #/queue/TENANT/QUEUE      one queue         #/workers                     leases and workers
 //   #/job/TENANT/QUEUE/ID     one job           #/upcoming                    scheduled jobs
+//   #/flow/TENANT/QUEUE/ID    its flow
 
 import { clock, h, keepAges, setClock, show } from "./dom.js";
 import { connection, onSignedOut, signIn, signOut, view } from "./net.js";
 import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { job } from "./job.js";
+import { flow } from "./flow.js";
 import { dead } from "./dead.js";
 import { upcoming, workers } from "./workers.js";
 
-const PAGES = { "": overview, queue, job, dead, workers, upcoming };
+const PAGES = { "": overview, queue, job, flow, dead, workers, upcoming };
 const LINKS = [["Queues", "#/"], ["Dead letters", "#/dead"], ["Workers", "#/workers"], ["Upcoming", "#/upcoming"], ["API", "/docs"]];
 const main = document.getElementById("main");
 let me = null, lives = [], heard = null;
@@ -32,7 +34,7 @@ function route() {
     title: (text) => { document.title = `${text} · Tenure`; },
     failed: (error) => { leave(); show(main, h("h1", { tabindex: "-1" }, error.status === 404 ? "Not found" : "This cannot be shown"), h("p", { class: "problem", role: "alert" }, error.message), h("p", null, h("a", { href: "#/" }, "All queues"))); },
   };
-  show(document.getElementById("nav"), LINKS.map(([title, href]) => h("a", { href, "aria-current": href === (name ? `#/${name}` : "#/") || (href === "#/" && (name === "queue" || name === "job")) ? "page" : null }, title)));
+  show(document.getElementById("nav"), LINKS.map(([title, href]) => h("a", { href, "aria-current": href === (name ? `#/${name}` : "#/") || (href === "#/" && ["queue", "job", "flow"].includes(name)) ? "page" : null }, title)));
   const known = PAGES[name];
   show(main, h("h1", { tabindex: "-1" }, "…"));
   if (known) known(page, ...rest);

@@ -1,8 +1,10 @@
 // One job: where it is and why, its payload and result, and every attempt.
 
-import { clock, h, number, plural, show, size, span, state, when } from "./dom.js";
+import { clock, h, number, plural, show, size, span, state, table, when } from "./dom.js";
 import { act, Live } from "./net.js";
 import { confirm } from "./dialog.js";
+import { flowLink } from "./flow.js";
+import { jobLink } from "./jobs.js";
 import { queueLink } from "./overview.js";
 
 const ENDS = { done: "done", retried: "failed, and is tried again", died: "died", released: "released: does not count", expired: "lost: its lease ran out", cancelled: "cancelled" };
@@ -52,6 +54,13 @@ export function job(page, tenant, queue, id) {
         h("p", null, h("strong", null, "Next: "), why.next)),
       found?.progress !== undefined && found?.state === "leased" && h("section", { "data-key": "progress" }, h("h2", null, "Progress"), h("p", null, `${Math.round(found.progress * 100)} % ${view.progress_note ?? ""}`)),
       view.error && h("section", { "data-key": "error" }, h("h2", null, "Last error"), h("pre", { tabindex: "0", role: "region", "aria-label": "Last error" }, view.error)),
+      (view.parents.length > 0 || view.children.length > 0) && h("section", { "data-key": "flow" },
+        h("div", { class: "row spread" }, h("h2", null, "Flow"), h("a", { href: flowLink(tenant, queue, id) }, "Draw its graph")),
+        relatives("Waits or waited for", view.parents), relatives("Jobs that wait or waited for it", view.children)),
+      view.steps.length > 0 && h("section", { "data-key": "steps" }, h("h2", null, "Steps and signals"),
+        table("Steps and signals", [["Name", { wide: true }], ["Kind"], ["Stored"], ["Value", { wide: true }]], view.steps.map((step) => ({
+          key: `${step.kind}/${step.name}`, cells: [step.name, step.kind, when(step.stored_at_ms), [h("code", null, step.preview || "(empty)"), h("span", { class: "soft small" }, ` ${size(step.bytes)}`)]],
+        })), "")),
       content("Payload", "payload", view.payload),
       content("Result", "result", view.result),
       found && h("section", { "data-key": "facts" }, h("h2", null, "Facts"), facts(view, found)),
@@ -60,8 +69,15 @@ export function job(page, tenant, queue, id) {
         h("ol", { class: "timeline" }, entries(view.events))));
   }
 
+  function relatives(title, jobs) {
+    return jobs.length > 0 && [h("h3", null, title), h("ul", { class: "relatives" }, jobs.map((one) => h("li", { "data-key": one.id },
+      one.state === "gone" ? h("span", { class: "mono" }, one.id) : h("a", { class: "mono", href: jobLink({ ...one, tenant }) }, one.id), ` ${one.queue} `, state(one.state)))),
+    jobs.length === 20 && h("p", { class: "small soft" }, "These are the first 20; the graph has all.")];
+  }
+
   function facts(view, found) {
     const rows = [["Created", when(found.created_at_ms)], ["Attempt", `${found.attempt} of ${found.max_attempts}`], ["Priority", number(found.priority)], ["Fencing token", number(found.token)]];
+    if (found.group) rows.push(["Group", found.group]);
     if (found.key) rows.push(["Idempotency key", found.key]);
     if (view.replays) rows.push(["Replayed", plural(view.replays, "time")]);
     if (found.worker) rows.push(["Worker", found.worker]);

@@ -4,7 +4,7 @@ import { age, h, number, size, state, table, when } from "./dom.js";
 
 export const jobLink = (job) => `#/job/${encodeURIComponent(job.tenant)}/${encodeURIComponent(job.queue)}/${job.id ?? job.job_id}`;
 
-const WHEN = { scheduled: ["Ready", "visible_at_ms"], ready: ["Ready since", "visible_at_ms"], leased: ["Lease ends", "lease_until_ms"], done: ["Done", "ended_at_ms"], dead: ["Died", "ended_at_ms"] };
+const WHEN = { blocked: ["Enqueued", "created_at_ms"], scheduled: ["Ready", "visible_at_ms"], ready: ["Ready since", "visible_at_ms"], leased: ["Lease ends", "lease_until_ms"], done: ["Done", "ended_at_ms"], dead: ["Died", "ended_at_ms"] };
 
 export function jobTable(caption, jobs, { chosen = null, empty = "None.", which = "ready" } = {}) {
   const [title, field] = WHEN[which] ?? WHEN.ready;
@@ -16,7 +16,7 @@ export function jobTable(caption, jobs, { chosen = null, empty = "None.", which 
       state(job.state), `${job.attempt} of ${job.max_attempts}`, number(job.priority), field === "visible_at_ms" ? age(job[field]) : when(job[field]),
       job.error ? h("span", { class: job.state === "dead" ? "dead" : null }, job.error)
         : job.worker ? `worker ${job.worker}${job.progress ? ` · ${Math.round(job.progress * 100)} %` : ""}`
-        : [h("code", null, job.preview || "(empty)"), h("span", { class: "soft small" }, ` ${size(job.bytes)}`)],
+        : [h("code", null, job.preview || "(empty)"), h("span", { class: "soft small" }, ` ${size(job.bytes)}${job.group ? ` · group ${job.group}` : ""}`)],
     ];
     if (chosen) cells.unshift(h("input", { type: "checkbox", "aria-label": `Choose job ${job.id}`, onchange: (event) => chosen(job, event.target.checked) }));
     return { key: job.id, cells };

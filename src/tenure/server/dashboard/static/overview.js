@@ -26,19 +26,19 @@ export function overview(page) {
   function render(view) {
     const several = view.tenants.length > 1;
     const pages = Math.ceil(view.found / view.per_page);
-    const columns = [["Queue", { wide: true }], ["Scheduled", { n: true }], ["Ready", { n: true }], ["Leased", { n: true }], ["Dead", { n: true }], ["Oldest ready", { n: true }], ["In / s", { n: true }], ["Out / s", { n: true }], ["Last hour", { wide: true }]];
+    const columns = [["Queue", { wide: true }], ["Scheduled", { n: true }], ["Ready", { n: true }], ["Blocked", { n: true }], ["Leased", { n: true }], ["Dead", { n: true }], ["Oldest ready", { n: true }], ["In / s", { n: true }], ["Out / s", { n: true }], ["Last hour", { wide: true }]];
     const rows = view.rows.map((row) => ({
       key: `${row.tenant}/${row.queue}`,
       cells: [
         [h("a", { href: queueLink(row.tenant, row.queue) }, several ? `${row.tenant} / ${row.queue}` : row.queue), row.paused && [" ", h("span", { class: "badge" }, "paused")]],
-        number(row.scheduled), row.at_least ? `≥ ${number(row.ready)}` : number(row.ready), number(row.leased),
+        number(row.scheduled), row.at_least ? `≥ ${number(row.ready)}` : number(row.ready), number(row.blocked), number(row.leased),
         row.dead ? h("a", { class: "dead", href: `#/dead/${encodeURIComponent(row.tenant)}/${encodeURIComponent(row.queue)}`, "aria-label": `${plural(row.dead, "dead job")} of ${row.queue}` }, number(row.dead)) : "0",
         row.oldest_at_ms ? age(row.oldest_at_ms) : "–", rate(row.rate_in), rate(row.rate_out), spark(row.ins, row.outs),
       ],
     }));
     show(page.main,
       h("h1", { tabindex: "-1" }, "Queues"),
-      tiles([["queues", view.totals.queues], ["scheduled", view.totals.scheduled], ["ready", view.totals.ready], ["leased", view.totals.leased], ["dead", view.totals.dead, "dead"]]),
+      tiles([["queues", view.totals.queues], ["scheduled", view.totals.scheduled], ["ready", view.totals.ready], ["blocked", view.totals.blocked], ["leased", view.totals.leased], ["dead", view.totals.dead, "dead"]]),
       h("section", { "data-key": "queues" },
         h("div", { class: "row", "data-key": "filters" },
           h("label", null, "Filter by name", h("input", { type: "search", oninput: filter, autocomplete: "off" })),

@@ -4,9 +4,10 @@ import { age, h, number, plural, rate, show, span } from "./dom.js";
 import { chart, whole } from "./charts.js";
 import { act, Live } from "./net.js";
 import { jobTable, searched, searchForm } from "./jobs.js";
+import { groups } from "./groups.js";
 import { tiles } from "./overview.js";
 
-const STATES = ["ready", "scheduled", "leased", "done", "dead"];
+const STATES = ["ready", "scheduled", "blocked", "leased", "done", "dead"];
 
 const POLICY = [
   ["Attempts", (p) => number(p.max_attempts)], ["Lease", (p) => span(p.lease * 1000)],
@@ -19,12 +20,13 @@ const POLICY = [
 
 export function queue(page, tenant, name) {
   const query = { tenant, queue: name, state: "ready" };
-  const places = { head: h("div"), charts: h("div"), jobs: h("section"), policy: h("section") };
+  const places = { head: h("div"), charts: h("div"), groups: h("div"), jobs: h("section"), policy: h("section") };
   let list, cursors = [], problem = null;
   page.title(name);
   show(page.main);
-  page.main.append(h("h1", { tabindex: "-1" }, name), places.head, places.charts, places.jobs, places.policy);
+  page.main.append(h("h1", { tabindex: "-1" }, name), places.head, places.charts, places.groups, places.jobs, places.policy);
   page.live(new Live("queue", { tenant, queue: name }, render, page.failed));
+  page.live(new Live("groups", { tenant, queue: name }, (view) => { const made = groups(view); show(places.groups, made.length > 0 && h("section", null, made)); }, page.failed));
   again();
 
   async function change(paused) {
@@ -39,7 +41,7 @@ export function queue(page, tenant, name) {
         h("p", null, h("span", { class: "soft" }, "tenant "), tenant, row.paused && [" ", h("span", { class: "badge" }, "paused: claims return nothing")]),
         page.me.may_mend && h("button", { "data-key": "pause", onclick: () => change(!row.paused) }, row.paused ? "Resume" : "Pause")),
       problem && h("p", { class: "problem", role: "alert" }, problem),
-      tiles([["scheduled", row.scheduled], [row.at_least ? "ready, at least" : "ready", row.ready], ["leased", row.leased], ["dead", row.dead, "dead"], ["in / s", rate(row.rate_in)], ["out / s", rate(row.rate_out)], ["oldest ready", row.oldest_at_ms ? age(row.oldest_at_ms) : "–"], ["last claim seen", view.last_claim_ms ? age(view.last_claim_ms) : "–"]]),
+      tiles([["scheduled", row.scheduled], [row.at_least ? "ready, at least" : "ready", row.ready], ["blocked", row.blocked], ["leased", row.leased], ["dead", row.dead, "dead"], ["in / s", rate(row.rate_in)], ["out / s", rate(row.rate_out)], ["oldest ready", row.oldest_at_ms ? age(row.oldest_at_ms) : "–"], ["last claim seen", view.last_claim_ms ? age(view.last_claim_ms) : "–"]]),
       h("p", { class: "small soft" }, `${plural(view.enqueued, "job")} enqueued since the queue was made, ${number(view.removed)} gone, ${number(view.done)} kept as done. Charts since `, view.since_ms ? age(view.since_ms) : "now", "; wait and run times are of a sample where the store is busy."));
     const c = view.charts;
     show(places.charts, h("div", { class: "charts" },
