@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from zoneinfo import ZoneInfo
 
 from tenure.clock import Clock, SystemClock
@@ -81,7 +81,13 @@ class CurrentJob:
         """Give the lease back and go on here when the time has passed: see `JobSteps.sleep`. No attempt is counted."""
         self.steps.sleep(duration)
 
-    def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
+    @overload
+    def wait_for(self, signal: str, timeout: Duration | None = None) -> bytes: ...
+
+    @overload
+    def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: type[T]) -> T: ...
+
+    def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: Any = bytes) -> Any:
         """Give the lease back and go on here with the signal's payload: see `JobSteps.wait_for`. No attempt is counted."""
         return self.steps.wait_for(signal, timeout, as_type)
 
