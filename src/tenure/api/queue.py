@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tenure.api.claim import Claim
+from tenure.api.queue_list import QueueList
 from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, TenureError
@@ -491,7 +492,8 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
     first = queues[0]
     began = perf_counter()
     try:
-        leased = first._backend.claim([queue.name for queue in queues], request, cancel)
+        names = queues.names if isinstance(queues, QueueList) else [queue.name for queue in queues]
+        leased = first._backend.claim(names, request, cancel)
     except BaseException as error:
         first._claims.failed(began, type(error))
         raise
@@ -506,7 +508,8 @@ def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None
     if leased is None or not count:  # nothing there, or a repeated claim whose jobs are all settled
         return Claim(queue, None)
     if leased.name is not queue.name and leased.name != queue.name:
-        queue = next(q for q in queues if q.name == leased.name)
+        name = leased.name
+        queue = queues.find(name) if isinstance(queues, QueueList) else next(q for q in queues if q.name == name)
     if wanted(DEBUG):
         telemetry.debug(
             "claimed", queue=str(queue.name), lease=leased.lease.hex(), ids=[d.id for d in leased.deliveries]
