@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -21,6 +23,48 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
     assert str(caught.value) == (
         "tenure serve: the package no_such_package is not installed. Install it with: pip install 'tenure[server]'"
     )
+
+
+#: Commands of a plain install, and the extra that each needs.
+PLAIN = {
+    "export jobs --csv jobs.csv": "analysis",
+    "audit": "analysis",
+    "report report.html": "analysis",
+    "spark load cities cities.csv": "spark",
+    "serve": "server",
+    "dashboard": "server",
+    "token": "server",
+}
+
+
+def test_without_extras_a_command_names_the_one_it_needs(tmp_path: Path):
+    """In one process that finds none of the packages of extras, as after `pip install tenure`."""
+    program = f"""
+import sys
+from pathlib import Path
+from click.testing import CliRunner
+for package in ("numpy", "pyarrow", "duckdb", "pandas", "pyspark", "uvicorn", "jwt"):
+    sys.modules[package] = None
+import tenure
+from tenure.cli.main import cli
+with tenure.open("rocksdb:./data") as store:
+    store.queue("cities").enqueue(b"Bonn")
+for line in {list(PLAIN)!r}:
+    ran = CliRunner().invoke(cli, line.split())
+    print(ran.exit_code, ran.stderr.splitlines()[-1:])
+try:
+    with tenure.open("rocksdb:./data") as store:
+        store.tables()
+except tenure.SettingsError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    *said, tables = done.stdout.splitlines()
+    for (line, extra), found in zip(PLAIN.items(), said, strict=True):
+        assert found.startswith(("2 ", "4 ")), f"{line}: {found}"
+        assert f"pip install 'tenure[{extra}]'" in found, f"{line}: {found}"
+        assert "a bug in Tenure" not in found
+    assert tables.endswith("pip install 'tenure[analysis]'"), done.stderr
 
 
 def test_a_module_of_ours_that_is_missing_is_our_mistake():

@@ -176,6 +176,12 @@ def test_the_index_knows_every_document():
     assert {*DOCS.glob("*.md")} - {DOCS / "index.md"} <= known
 
 
+def test_every_example_is_on_the_page_of_programs():
+    examples = DOCS.parent / "examples"
+    there = {*examples.glob("*.py"), *examples.glob("*/manage.py")}
+    assert {(DOCS / link).resolve() for link in links(DOCS / "programs.md")} == there
+
+
 def test_the_index_says_each_thing_once():
     wanted = [row[0] for row in table(DOCS / "index.md", "you want to", "read")]
     assert len(wanted) == len(set(wanted))

@@ -12,10 +12,12 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 import tenure
-from tenure import App, Backoff, Claim, Delivery, Enqueued, Job, NewJob, Policy, aio, outbox
+from tenure import App, Backoff, Claim, Delivery, Enqueued, GroupPolicy, Job, NewJob, Policy, aio, chain, group, outbox
+from tenure.worker.flow_handles import FlowHandle
 from tenure.worker.handles import Handle
 
-app = App("memory:", policies={"mail": Policy(max_attempts=3, backoff=Backoff.fixed(5))})
+mails = Policy(max_attempts=3, backoff=Backoff.fixed(5), group=GroupPolicy(max_leased=2, rate="10/s"))
+app = App("memory:", policies={"mail": mails})
 
 
 @app.task(queue="mail", timeout=timedelta(seconds=30))
@@ -26,6 +28,11 @@ def send(to: str, times: int = 1) -> list[str]:
 @app.task
 async def fetch(url: str) -> bytes:
     return url.encode()
+
+
+def follow() -> None:
+    assert_type(group([send.s("ada"), send.s("eve")]).enqueue(), FlowHandle[list[list[str]]])
+    chain(fetch.s("https://example.org"), send.s("ada"), on_parent_dead="wait").enqueue()
 
 
 def produce(db: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The keyspace as Arrow tables. Needs pyarrow and numpy (`pip install 'tenure[spark]'`); nothing below imports it.
+"""The keyspace as Arrow tables. Needs pyarrow and numpy (`pip install 'tenure[analysis]'`); nothing below imports it.
 
 store ── take_snapshot ──▶ a moment ── plan ──▶ parts (key ranges) ── read ──▶ record batches
 
@@ -15,10 +15,12 @@ from __future__ import annotations
 try:
     import numpy as _numpy
     import pyarrow as _pyarrow
-except ImportError as exc:  # pragma: no cover - where the extra is not installed
+except (
+    ModuleNotFoundError
+) as exc:  # where the extra is not installed; `extras.needs` words it for its caller by the name
     from tenure.extras import missing
 
-    raise ImportError(missing("tenure.bulk", str(exc.name), "spark")) from exc
+    raise ModuleNotFoundError(missing("tenure.bulk", str(exc.name), "analysis"), name=exc.name) from exc
 
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import TABLES, schema

@@ -20,10 +20,12 @@ try:
     import numpy as _numpy
     import pyarrow as _pyarrow
     import pyspark as _pyspark
-except ImportError as exc:  # pragma: no cover - where the extra is not installed
+except (
+    ModuleNotFoundError
+) as exc:  # where the extra is not installed; `extras.needs` words it for its caller by the name
     from tenure.extras import missing
 
-    raise ImportError(missing("tenure.spark", str(exc.name), "spark")) from exc
+    raise ModuleNotFoundError(missing("tenure.spark", str(exc.name), "spark"), name=exc.name) from exc
 
 from tenure.spark.session import session  # it shares its name with its module: whoever comes last would have it
 

@@ -33,6 +33,8 @@ T = TypeVar("T")
 _FOREVER_MS = 50 * 365 * 86_400_000
 #: Names of steps that `sleep` and `wait_for` store begin with this.
 _OWN = "tenure."
+_NO_TYPES = ExtraTypes()
+_SYSTEM_CLOCK = SystemClock()
 
 
 class Suspended(BaseException):
@@ -84,8 +86,8 @@ class JobSteps:
     ) -> None:
         self._id = job_id
         self._source = source
-        self._types = ExtraTypes() if types is None else types
-        self._clock = SystemClock() if clock is None else clock
+        self._types = _NO_TYPES if types is None else types
+        self._clock = _SYSTEM_CLOCK if clock is None else clock
         self._found: dict[tuple[str, str], bytes] | None = None
         self._sleeps = 0
 
