@@ -131,27 +131,23 @@ class _QueueFiles:
         keys["queue"], keys["id"] = self._target.number, ids
         self._keys.append(keys.tobytes())
         payloads: list[bytes] = columns["payload"].to_numpy(zero_copy_only=False).tolist()
-        longest = max(map(len, payloads))
-        together = 0
-        if columns.keys() == {"payload"} and longest <= records.PART_BYTES:
-            together = self._add_segments(_listed(keys), payloads, SegmentedTransaction.jobs_in_one(longest))
-        if together < len(payloads):
-            rest = {name: column.slice(together) for name, column in columns.items()}
-            self._add_rows(ids[together:], _listed(keys)[together:], payloads[together:], rest)
+        longest: int = pc.max(pc.binary_length(columns["payload"])).as_py()
+        each = SegmentedTransaction.jobs_in_one(longest) if columns.keys() == {"payload"} else 0
+        if each:
+            self._add_segments(_listed(ids), payloads, each)
+        else:
+            self._add_rows(ids, _listed(keys), payloads, columns)
 
-    def _add_segments(self, keys: Sequence[bytes], payloads: Sequence[bytes], each: int) -> int:
-        """Make segments of `each` jobs, which are nothing but a payload; returns how many jobs are in them."""
-        done, shape = 0, LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
+    def _add_segments(self, jobs: Sequence[bytes], payloads: Sequence[bytes], each: int) -> None:
+        """Make segments of `each` jobs, which are nothing but a payload."""
+        shape = LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
         made: list[tuple[bytes, bytes]] = []
-        while each and done < len(keys):
-            end = min(done + each, len(keys))
-            jobs = [key[4:] for key in keys[done:end]]
-            made.append((keys[end - 1], records.encode_segment(self._now, jobs, payloads[done:end])))
-            self._runs.append((end - done, shape))
-            done = end
-        if made:
-            self._table(SEGMENTS, filtered=True).put_many(made)
-        return done
+        for begin in range(0, len(jobs), each):
+            part = jobs[begin : begin + each]
+            key = keyspace.of_queue(self._target.number, part[-1])
+            made.append((key, records.encode_segment(self._now, part, payloads[begin : begin + each])))
+            self._runs.append((len(part), shape))
+        self._table(SEGMENTS, filtered=True).put_many(made)
 
     def _add_rows(
         self, ids: Bytes, keys: Sequence[bytes], payloads: Sequence[bytes], columns: dict[str, pa.Array]
@@ -241,5 +237,6 @@ class _QueueFiles:
 
 
 def _listed(keys: npt.NDArray[Any]) -> list[bytes]:
-    found: list[bytes] = keys.view(f"V{keys.dtype.itemsize}").tolist()
+    """The bytes of each element, or of each row."""
+    found: list[bytes] = keys.view(f"V{keys.strides[0]}").ravel().tolist()
     return found
