@@ -46,3 +46,24 @@ def test_a_plain_life_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert enqueue <= 47, enqueue
     assert taken <= 66, taken
     assert ack <= 45, ack
+
+
+def test_a_claim_over_1001_named_queues_is_hardly_longer_than_from_one(tmp_path: Path) -> None:
+    """Queues that have nothing are passed over all at once, wherever among them the busy one is."""
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False, listen=False) as store:
+        busy, quiet = store.queue("busy"), [store.queue(f"q{n}") for n in range(1000)]
+        for queue in quiet:
+            queue.pause()
+            queue.resume()
+        busy.enqueue_many([b"x"] * 50)
+        queues = [*quiet[:500], busy, *quiet[500:]]
+        store.claim(queues)  # sees that they are quiet
+        for _ in range(3):
+            busy.claim()
+            store.claim(queues)
+        one = min(counted(busy.claim)[1] for _ in range(3))
+        many = min(counted(lambda: store.claim(queues))[1] for _ in range(3))
+        assert many <= 1.5 * one, (one, many)
+        quiet[17].enqueue(b"found")
+        found = [store.claim(queues)[0].payload for _ in range(2)]
+        assert b"found" in found

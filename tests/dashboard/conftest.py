@@ -5,6 +5,7 @@ Debian's Chromium is used (`make setup` installs it where it may); without one t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,15 +28,21 @@ _FLAGS = [
 ]  # fmt: skip
 
 
-# Not of the session: Playwright keeps an event loop running, and no other test of the process could call asyncio.run.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium: apt-get install chromium (make setup does, where it may)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=_FLAGS)
         yield browser
         browser.close()
+
+
+# Not of the session: Playwright keeps an event loop running, and no other test of the process could call asyncio.run.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture

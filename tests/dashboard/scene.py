@@ -6,6 +6,7 @@ import random
 
 import tenure
 from tenure import GroupPolicy, ManualClock, NewJob, Policy, Store
+from tenure.model.schedule import Schedule
 from tenure.server.dashboard.history import History
 
 TRACE = """Traceback (most recent call last):
@@ -51,6 +52,23 @@ def furnish(store: Store, tenant: str = "acme") -> dict[str, str]:
     exports.claim(limit=8, worker="exporter", lease=600)
     jobs["grouped"] = next(job.id for job in exports.list("ready") if job.group == "customer-17")
     exports.enqueue(b"export of all")
+    for name, cron, every_ms in (
+        ("nightly-report", "0 2 * * *", None),
+        ("weekly", "@weekly", None),
+        ("poll", None, 90_000),
+    ):
+        store.add_schedule(
+            Schedule(
+                name=name,
+                tenant=tenant,
+                queue="reports",
+                payload=b"all",
+                cron=cron,
+                every_ms=every_ms,
+                tz="Europe/Berlin",
+            )
+        )
+    store.pause_schedule("weekly", tenant)
     return jobs | a_flow(store, tenant)
 
 

@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page, expect
 
 from tenure import ManualClock, Policy
+from tenure.model.schedule import Schedule
 from tenure.protocol.operations import OPERATIONS
 from tests.dashboard.conftest import DESKTOP, PHONE, Visit
 from tests.dashboard.scene import a_flow, an_hour, furnish
@@ -243,6 +244,28 @@ def test_a_large_flow_is_squares_and_a_larger_one_numbers(server: Running, visit
         assert page.evaluate(WIDER) <= 0
 
 
+def test_a_schedule_is_run_now_paused_and_resumed(server: Running, visit: NewVisit):
+    server.store.add_schedule(
+        Schedule(name="nightly", tenant="acme", queue="reports", payload=b"all", cron="0 2 * * *")
+    )
+    reports = server.store.queue("reports", tenant="acme")
+    page = visit().sign_in(token("acme", "admin"), "#/schedules")
+    row = page.get_by_role("table", name="Schedules").get_by_role("row", name=re.compile("^nightly"))
+    expect(row).to_contain_text("0 2 * * * UTC")
+    page.get_by_role("button", name="Run nightly now").click()
+    expect(page.get_by_role("status").filter(has_text="for nightly")).to_be_visible()
+    assert [job.payload for job in reports.list("ready")] == [b"all"]
+    page.get_by_role("button", name="Pause nightly").click()
+    expect(row).to_contain_text("not while paused")
+    assert server.store.schedules("acme")[0].paused
+    page.get_by_role("button", name="Resume nightly").click()
+    expect(row).not_to_contain_text("paused")
+    # A consumer sees it, and no button.
+    page = visit().sign_in(token("acme", "consume"), "#/schedules")
+    expect(page.get_by_role("table", name="Schedules")).to_contain_text("nightly")
+    expect(page.get_by_role("button", name=re.compile("nightly"))).to_have_count(0)
+
+
 def test_groups_are_shown_with_their_shares(server: Running, visit: NewVisit):
     furnish(server.store)
     page = visit().sign_in(token("acme", "consume"), "#/queue/acme/exports")
@@ -272,7 +295,7 @@ def test_the_api_reference_shows_each_route_and_tries_one(server: Running, visit
 PAGES = {
     "queues": "#/", "queue": "#/queue/acme/emails", "job-leased": "#/job/acme/emails/{leased}",
     "job-dead": "#/job/acme/emails/{dead}", "dead": "#/dead/acme/emails", "dead-queues": "#/dead",
-    "workers": "#/workers", "upcoming": "#/upcoming", "queue-groups": "#/queue/acme/exports",
+    "workers": "#/workers", "schedules": "#/schedules", "queue-groups": "#/queue/acme/exports",
     "job-blocked": "#/job/acme/site/{index}", "flow": "#/flow/acme/site/{index}",
 }  # fmt: skip
 

@@ -31,6 +31,8 @@ def test_it_shows_a_store_that_another_process_owns(tmp_path: Path):
                 assert shown("me")["operator"] is True
                 assert shown("overview")["found"] == 1
                 assert shown(f"job?queue=emails&id={job.id}")["explanation"]["state"] == "ready"  # type: ignore[index]
+                assert shown(f"flow?queue=emails&id={job.id}")["jobs"] == 1
+                assert shown("groups?queue=emails")["groups"] == shown("schedules")["schedules"] == []
                 queue.fail(queue.claim(worker="w1")[0], error="Oops")
                 assert shown("dead?queue=emails")["looked_at"] == 1
             finally:

@@ -15,6 +15,7 @@ import pytest
 import tenure
 from tenure.server.service import Bind, Service, listening
 from tenure.server_settings import Auth, Secret, Server
+from tests.dashboard.conftest import DESKTOP, Visit, chromium
 from tests.dashboard.test_views import ask, stream
 from tests.server.running import SECRET, Running, token
 
@@ -55,7 +56,8 @@ def test_every_view_of_a_large_store_is_quick_and_live_pages_are_cheap(tmp_path:
             "overview": "/ui/overview", "filter": "/ui/overview?filter=queue-01", "queue": f"/ui/queue?{where}",
             "jobs": f"/ui/jobs?{where}&state=ready", "search": f"/ui/jobs?{where}&state=ready&key=none",
             "job": f"/ui/job?{where}&id={dead}", "dead": "/ui/dead?queue=queue-000&tenant=tenant-00", "workers": "/ui/workers",
-            "upcoming": "/ui/upcoming", "explain": f"/v1/queues/{last[0]}/jobs/{dead}/explain",
+            "upcoming": "/ui/upcoming", "schedules": "/ui/schedules", "groups": f"/ui/groups?{where}",
+            "flow": f"/ui/flow?{where}&id={dead}", "explain": f"/v1/queues/{last[0]}/jobs/{dead}/explain",
         }  # fmt: skip
         who = {**token(None, "operator")}
         with Service(store, bind, served).running(sock):
@@ -72,7 +74,32 @@ def test_every_view_of_a_large_store_is_quick_and_live_pages_are_cheap(tmp_path:
                 if FULL:
                     assert statistics.median(took) < 1.0, name
             _measure_live(server, who)
+            _measure_pages(server, last, dead)
             server.close()
+
+
+def _measure_pages(server: Running, last: tuple[str, str], dead: str) -> None:
+    """From following a link to seeing what it leads to, in a browser."""
+    queue, tenant = last
+    pages = {
+        "queues": ("#/", "table"), "queue": (f"#/queue/{tenant}/{queue}", "table"), "job": (f"#/job/{tenant}/{queue}/{dead}", "[data-state]"),
+        "flow": (f"#/flow/{tenant}/{queue}/{dead}", "svg.flow"), "dead": ("#/dead/tenant-00/queue-000", "table"),
+        "dead, queues": ("#/dead", "table"), "workers": ("#/workers", "table"), "schedules": ("#/schedules", "table"),
+    }  # fmt: skip
+    with chromium() as browser:
+        page = Visit(browser.new_page(viewport=DESKTOP), server).sign_in(token(None, "operator"))
+        for name, (route, seen) in pages.items():
+            took = []
+            for _ in range(5 if FULL else 1):
+                page.goto(f"{server.url}/#/nowhere")
+                page.get_by_role("heading", name="Not found").wait_for()
+                began = time.perf_counter()
+                page.evaluate("route => { location.hash = route }", route)
+                page.locator(f"main {seen}").first.wait_for()
+                took.append(time.perf_counter() - began)
+            print(f"page {name}: {statistics.median(took) * 1000:.0f} ms, at most {max(took) * 1000:.0f} ms")
+            if FULL:
+                assert statistics.median(took) < 1.0, name
 
 
 def _measure_live(server: Running, who: dict[str, str]) -> None:

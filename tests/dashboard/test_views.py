@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,9 @@ from tenure.protocol.identity import Identity
 from tenure.server.dashboard.causes import causes_of, common_part, masked
 from tenure.server.dashboard.history import History
 from tenure.server.dashboard.session import cookie
-from tenure.server.dashboard.views import VIEWS, Viewer, content, jobs
+from tenure.server.dashboard.views import VIEWS, Viewer, content, jobs, workers
 from tenure.server.dashboard.views import queue as queue_view
+from tenure.server.dashboard.views.viewer import NoQuery
 from tenure.server_settings import Auth
 from tests.dashboard.scene import furnish
 from tests.server.running import Running, running, token
@@ -102,6 +104,19 @@ def test_signing_out_removes_the_cookie():
     assert cookie("t", secure=True).startswith("__Host-")
     for secure in (True, False):
         assert "HttpOnly; SameSite=Strict" in cookie("t", secure)
+
+
+def test_the_token_is_in_no_log_line(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    with running() as server:
+        held = token("acme", "admin")
+        mine = signed_in(server, held)
+        ask(server, "/ui/overview", mine)
+        server.ask("POST", "/v1/queues/emails/pause", b"{}", {**mine, **PAGE})
+        server.ask("POST", "/session", json.dumps({"token": held["Authorization"][7:] + "x"}).encode(), PAGE)
+    assert any("/ui/overview" in str(record.msg) for record in caplog.records)
+    signature = held["Authorization"].rpartition(".")[2]
+    assert not any(signature in f"{record.msg} {record.__dict__}" for record in caplog.records)
 
 
 def test_an_authorization_header_goes_before_a_cookie():
@@ -236,6 +251,19 @@ def test_lists_go_on_by_cursor_and_searches_are_bounded(monkeypatch: pytest.Monk
         assert page["cursor"]
 
 
+def test_leases_are_shown_however_long_the_queues_took_to_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tenure.server.dashboard.views.workers.SEARCH_S", 0.0)
+    with tenure.open("memory:", sweep=False) as store:
+        for name in ("a", "b"):
+            store.queue(name).enqueue(b"x")
+            store.queue(name).claim(worker=name)
+        viewer = Viewer(
+            store.backend, History(store.backend), Identity("x", "default", frozenset({"admin"})), signed_in=True
+        )
+        view = workers.show(viewer, NoQuery())
+        assert (len(view.leases), view.more) == (1, True)
+
+
 def test_a_large_payload_is_cut():
     with running() as server:
         queue = server.store.queue("emails", tenant="acme")
@@ -300,6 +328,17 @@ def test_blocked_jobs_are_counted_and_listed(monkeypatch: pytest.MonkeyPatch):
         assert ask(server, "/ui/overview", who)["totals"]["blocked"] == 2
         assert ask(server, "/ui/queue?queue=site", who)["row"]["blocked"] == 1
         assert [job["id"] for job in ask(server, "/ui/jobs?queue=site&state=blocked", who)["jobs"]] == [jobs["index"]]
+
+
+def test_schedules_are_shown_with_their_next_runs():
+    clock = ManualClock()
+    with running(clock) as server:
+        furnish(server.store)
+        found = ask(server, "/ui/schedules", token("acme", "consume"))["schedules"]
+        assert [row["name"] for row in found] == ["poll", "nightly-report", "weekly"]
+        assert found[0]["next_ms"][0] - server.store.backend.now_ms() <= 90_000
+        assert found[1]["next_ms"][1] - found[1]["next_ms"][0] == 86_400_000
+        assert (found[2]["paused"], found[2]["next_ms"], found[2]["cron"]) == (True, [], "0 0 * * 0")
 
 
 def test_a_jobs_steps_and_signals_are_shown():

@@ -22,7 +22,7 @@ EXAMPLES = [
 ]
 #: The quick start with tasks: the file, and the commands.
 #: What a clone needs for a wheel to be built of it.
-KEPT = {"src", "pyproject.toml", "README.md", "LICENSE"}
+KEPT = {"src", "pyproject.toml", "README.md", "LICENSE", "tools"}
 TASKS, TASK_COMMANDS = (block for block in blocks(README) if "tasks" in block.marks)
 SHELL = [
     line[2:]

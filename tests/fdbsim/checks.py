@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tenure.testing import fdb
+from tenure.testing.fdb.cluster import Cluster
 from tests.fdbsim.streams import compare, still
 
 Make = Callable[[], fdb.Database]
@@ -118,6 +119,7 @@ def limits(make: Make) -> None:
 def times(make: Make) -> None:
     """A version can be read for five seconds, and a million of them pass in one."""
     db = make()
+    assert isinstance(db.cluster, Cluster)
     now = 0
     db.cluster.time_us = lambda: now
     first = db.run(lambda tr: tr.get_read_version().wait())

@@ -15,7 +15,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS, as_datetime, duration_ms, moment_ms
 from tenure.model.job import NewJob
 from tenure.model.lease import Delivery, Proof, proof_of, receipt
-from tenure.model.names import QueueName, checked, queue_name, short_text
+from tenure.model.names import NamesInTurn, QueueName, checked, queue_name, short_text
 from tenure.model.request import job_request
 
 NOT_NUMBERS: list[object] = [None, "1", b"1", True, False, Decimal(1), Fraction(1), 1j, [1], {}]
@@ -245,3 +245,19 @@ def test_whatever_is_read_as_a_receipt_is_whole(text: str) -> None:
     assert 0 <= proof.token < 2**64
     head, _, token = text.rpartition(".")
     assert f"{head.lower()}.{int(token, 16):x}" == receipt(*proof)
+
+
+def test_names_in_turn_are_a_sequence_that_begins_anywhere() -> None:
+    names = [QueueName("t", f"q{n}") for n in range(5)]
+    for first in range(5):
+        turned = NamesInTurn(names).beginning(first)
+        wanted = names[first:] + names[:first]
+        assert (list(turned), len(turned), turned[0], turned[-1]) == (wanted, 5, wanted[0], wanted[-1])
+        assert [turned[at] for at in range(5)] == wanted
+        assert list(turned[1:3]) == wanted[1:3]
+        assert names[2] in turned
+        others = {names[1]: 0, names[4]: 0}
+        assert turned.besides(others, "one") == [name for name in wanted if name not in others]
+        assert turned.besides({}, "other") == wanted
+        with pytest.raises(IndexError):
+            turned[5]

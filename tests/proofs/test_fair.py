@@ -175,3 +175,29 @@ def test_empty_queues_cost_a_claim_from_any_nothing(store: tenure.Store) -> None
     )
     if FULL:
         assert beside < alone * 1.3
+
+
+def test_a_claim_over_many_named_queues_costs_little_more_than_from_one(store: tenure.Store) -> None:
+    busy, quiet = store.queue("busy"), [store.queue(f"quiet{n}") for n in range(1_000)]
+    store.apply({queue.name.queue: Policy() for queue in quiet})
+    everywhere = [*quiet, busy]
+
+    def measured(claim: Callable[[], Claim]) -> float:
+        for _ in range(500):
+            busy.enqueue(b"x")
+        began = time.thread_time()
+        for _ in range(500):
+            busy.ack(claim()[0])
+        return (time.thread_time() - began) * 2000
+
+    measured(lambda: store.claim(everywhere))
+    one, many = [], []
+    for _ in range(4):  # in turn: the machine has other things to do
+        one.append(measured(busy.claim))
+        many.append(measured(lambda: store.claim(everywhere)))
+    print(
+        f"a claim and an ack of one queue: {min(one):.0f} µs of processor time; over 1,001 named queues {min(many):.0f} µs,"
+        f" {min(many) / min(one):.2f} ×"
+    )
+    if FULL:
+        assert min(many) < min(one) * 1.5

@@ -329,7 +329,8 @@ def test_which_writes_may_come_as_files(
         options = {"staging": str(tmp_path / options["staging"])}
     schema = StructType()
     for column in columns.split(", "):
-        schema.add(*column.split())
+        name, kind = column.split()
+        schema.add(name, kind)
     made = job_writer.writer({"url": url, "queue": "work", **options}, schema, False)
     assert isinstance(made, job_writer.JobsWriter)
     assert (made._plan.target is not None) == as_files

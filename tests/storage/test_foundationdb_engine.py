@@ -34,10 +34,13 @@ STEP = 100
 
 
 def opened(cluster: Cluster, clock: ManualClock, *, grace: float = 0.0) -> Store:
+    database = fdb.Database(cluster)
+    if cluster.idempotency:  # the servers support it, and the client asks for it
+        database.options.set_transaction_automatic_idempotency()
     # Tries are timed by the cluster's own time: a seed goes the same way on a slow machine.
     engine = FoundationEngine(
         fdb,
-        fdb.Database(cluster),
+        database,
         grace=grace,
         retry_limit=10_000,
         timeout=3600,

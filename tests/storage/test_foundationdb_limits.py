@@ -236,3 +236,36 @@ def test_what_cannot_be_cut_may_have_more():
     store.apply({f"queue-{n}": tenure.Policy() for n in range(2_500)})
     assert len(store.queues()) == 2_500
     assert MEGABYTE < cluster.largest < 10 * MEGABYTE
+
+
+def test_a_chunk_of_a_staged_write_is_one_small_transaction():
+    """A thousand jobs with 10 MB of payloads and the marker that counts them: the payloads go ahead of it."""
+    cluster, clock = a_cluster()
+    store = opened(cluster, clock)
+    write = store.staged("load-1")
+    write.begin(b"")
+    payloads = [b"%04d" % n * 2_500 for n in range(1_000)]
+    assert write.publish(0, store.queue("work"), payloads).fresh
+    assert not write.publish(0, store.queue("work"), payloads).fresh
+    assert [delivery.payload for delivery in store.queue("work").claim(limit=1_000)] == payloads
+    assert cluster.largest <= MEGABYTE
+    assert_sound(store)
+
+
+def test_restore_and_discard_are_cut():
+    source = tenure.open("memory:", sweep=False)
+    queue = source.queue("work")
+    queue.configure(tenure.Policy(max_attempts=1))
+    queue.enqueue_many([b"x"] * 300)
+    claim = queue.claim(limit=300)
+    queue.settle_many([Settle("fail", delivery.proof, error="e" * 8_000) for delivery in claim])
+    jobs = [job for job in map(queue.get, [delivery.id for delivery in claim]) if job is not None]
+    cluster, clock = a_cluster()
+    store = opened(cluster, clock)
+    there = store.queue("work")
+    assert len(there.restore(jobs).added) == 300
+    assert len(there.restore(jobs).there) == 300
+    assert len(there.discard({job.id: job.token for job in jobs})) == 300
+    assert cluster.largest <= MEGABYTE
+    assert_sound(store)
+    source.close()

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 
-from tenure import App, Backoff, Policy, current_job
+from tenure import App, Backoff, Policy, chain, current_job, group
 
 app = App(os.environ.get("TEST_STORE", "memory:"), policies={"fenced": Policy(lease=1.0, max_attempts=1000)})
 
@@ -104,3 +104,9 @@ def step_and_die() -> str:
 def _charge() -> str:
     trace("charged")
     return "charged"
+
+
+@app.task
+def hand_over(words: list[str]) -> None:
+    current_job().then(group([note.s(word) for word in words]))
+    current_job().then(chain(note.s(words[-1])))

@@ -9,7 +9,7 @@ from typing import Any, Literal, Optional, TypedDict
 import msgspec
 import pytest
 
-from tenure import App, Dead, Flow, InvalidArgument, Policy, TaskFailed, WaitTimeout, chain, group
+from tenure import App, Dead, Flow, InvalidArgument, Policy, Retry, TaskFailed, WaitTimeout, chain, current_job, group
 from tenure.worker.type_fit import fits
 from tests.worker import apps
 from tests.worker.conftest import until
@@ -411,3 +411,71 @@ def test_a_bench_runs_flows(tenure_bench):
         bench.assert_enqueued(t.total, [0, 2, 4])
         assert bench.run_next().result == 6
         assert handle.status() == "done"
+
+
+# ── handing over from a handler ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_handler_hands_over_to_what_it_finds(tasks):
+    t = tasks
+
+    @t.app.task(name="crawl", max_attempts=2)
+    def crawl(pages: int) -> int:
+        job = current_job()
+        job.then(group([t.double.s(page) for page in range(pages)]).then(t.total.s()))
+        job.then(t.shout.s("found"))
+        if job.attempt == 1:
+            raise Retry(after=0)  # what was handed over to is not enqueued
+        return pages
+
+    with t.app.worker(concurrency=1):
+        assert crawl.delay(5).result(60) == 5
+        queue, sums = t.app.store.queue("default"), t.app.store.queue("sums")
+        until(lambda: (queue.counts().done, sums.counts().done) == (7, 1))
+    assert queue.counts().enqueued == 1 + 5 + 1
+    (total,) = sums.list("done")
+    assert total.result == b"20"
+
+
+def test_a_hand_over_that_is_refused_fails_the_delivery(tasks):
+    t = tasks
+    t.app.store.queue("sums").configure(Policy(max_waiting=1))
+
+    @t.app.task(name="crawl", max_attempts=1)
+    def crawl(pages: int) -> None:
+        for _ in range(pages):
+            current_job().then(t.total.s([1]))
+
+    with t.app.worker(["default"], concurrency=1):
+        with pytest.raises(TaskFailed, match="it could not hand over"):
+            crawl.delay(2).result(60)
+        with pytest.raises(TaskFailed, match="the number of jobs in then"):
+            crawl.delay(1001).result(60)
+    assert t.app.store.queue("sums").counts().enqueued == 0
+
+
+def test_a_process_hands_over(tmp_path, monkeypatch, trace):
+    apps.app.use(f"rocksdb:{tmp_path / 'store'}")
+    try:
+        with apps.app.worker(["default"], concurrency=1, pool="process"):
+            apps.hand_over.delay(["a", "b"]).result(60)
+            until(lambda: len(trace()) == 3)
+        assert sorted(words[1] for words in trace()) == ["a", "b", "b"]
+    finally:
+        apps.app.use("memory:")
+
+
+def test_a_plain_call_hands_over_at_once():
+    with App("memory:", inline=True) as app:
+        seen: list[str] = []
+
+        @app.task(name="note")
+        def note(word: str) -> None:
+            seen.append(word)
+
+        @app.task(name="both")
+        def both() -> None:
+            current_job().then(note.s("then"))
+
+        both.delay().result()
+        assert seen == ["then"]

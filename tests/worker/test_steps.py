@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def app():
             assert made.store.check().clean
 
 
-def leased(handle: Handle) -> bool:
+def leased(handle: Handle[Any]) -> bool:
     return handle.status() == "leased"
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tenure.api.claim import Claim
+from tenure.api.queue_list import QueueList
 from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import InvalidArgument, TenureError
@@ -103,7 +104,10 @@ class Queue:
         return added
 
     def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
-        """Add jobs in one transaction: all or none, answers in order."""
+        """Add jobs in one transaction: all or none, answers in order.
+
+        A batch beyond `traits.atomic_bytes` raises TooLarge; with `traits.cuts_batches` it is several transactions.
+        """
         requests = job_requests(jobs)
         if not requests:
             return []
@@ -390,8 +394,8 @@ class Queue:
     def restore(self, jobs: Sequence[Job]) -> Restored:
         """Put jobs in as they stood in another store or in an archive: same id, state, attempts and token.
 
-        One transaction, at most 1,000 jobs. Idempotent by id. What was leased there is ready here. An event tells of
-        each; `max_waiting` does not hold them back.
+        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Idempotent by id. What was leased
+        there is ready here. An event tells of each; `max_waiting` does not hold them back.
         """
         images = [job_image(job) for job in jobs]
         whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
@@ -407,7 +411,8 @@ class Queue:
     def discard(self, tokens: Mapping[str, int], state: str = "dead") -> Ids:
         """Remove done or dead jobs that are still what they were when looked at: in this state, with this token.
 
-        One transaction, at most 1,000 jobs. Returns the ids of those that were removed.
+        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Returns the ids of those that
+        were removed.
         """
         checked_shown(state, ("done", "dead"))
         whole_number("the number of jobs", len(tokens), 0, MAX_RESTORE)
@@ -487,7 +492,8 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
     first = queues[0]
     began = perf_counter()
     try:
-        leased = first._backend.claim([queue.name for queue in queues], request, cancel)
+        names = queues.names if isinstance(queues, QueueList) else [queue.name for queue in queues]
+        leased = first._backend.claim(names, request, cancel)
     except BaseException as error:
         first._claims.failed(began, type(error))
         raise
@@ -502,7 +508,8 @@ def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None
     if leased is None or not count:  # nothing there, or a repeated claim whose jobs are all settled
         return Claim(queue, None)
     if leased.name is not queue.name and leased.name != queue.name:
-        queue = next(q for q in queues if q.name == leased.name)
+        name = leased.name
+        queue = queues.find(name) if isinstance(queues, QueueList) else next(q for q in queues if q.name == name)
     if wanted(DEBUG):
         telemetry.debug(
             "claimed", queue=str(queue.name), lease=leased.lease.hex(), ids=[d.id for d in leased.deliveries]

@@ -19,6 +19,7 @@ import msgspec
 
 from tenure.api.claim import Claim
 from tenure.api.queue import Queue, checked_policy, claim_from, claim_request
+from tenure.api.queue_list import QueueList
 from tenure.api.staged_write import Staged
 from tenure.api.sweeper import Sweeper
 from tenure.api.trace_check import specification_findings
@@ -57,6 +58,8 @@ class Store:
         self._telemetry = Telemetry(backend.url)
         self._queues: dict[QueueName, Queue] = {}
         self._turn = 0
+        #: The queues that the last claim over several named, as they were given, and as a list.
+        self._claimed_over: tuple[tuple[Queue | str, ...], QueueList] | None = None
         self.closed = False
         self._sweeper = sweeper
         self._drift_ms = backend.clock_drift_ms()
@@ -102,13 +105,16 @@ class Store:
         max_bytes: int | None = None,
     ) -> Claim:
         """Claim from the first of several queues that has jobs, taking turns: each call starts one queue further."""
-        handles = [queue if isinstance(queue, Queue) else self.queue(queue) for queue in queues]
-        if not handles:
-            raise InvalidArgument("claim from at least one queue")
-        first = self._turn % len(handles)
+        given = tuple(queues)
+        listed = self._claimed_over
+        if listed is None or listed[0] != given:
+            handles = [queue if isinstance(queue, Queue) else self.queue(queue) for queue in given]
+            if not handles:
+                raise InvalidArgument("claim from at least one queue")
+            listed = self._claimed_over = given, QueueList(handles)
+        first = self._turn % len(given)
         self._turn = first + 1
-        handles = handles[first:] + handles[:first]
-        return claim_from(handles, claim_request(limit, lease, wait, worker, max_bytes, None))
+        return claim_from(listed[1].beginning(first), claim_request(limit, lease, wait, worker, max_bytes, None))
 
     def claim_any(
         self,

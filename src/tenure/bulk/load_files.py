@@ -29,7 +29,7 @@ from tenure.queueing.bulk_loads import encode_rows, rows_path, table_path
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engines.rocksdb.table_writer import TableWriter
-from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, READY, SEGMENTS, Due
+from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, SEGMENTS, Due
 from tenure.storage.records import LoadShape
 from tenure.storage.segments import SegmentedTransaction
 
@@ -143,7 +143,7 @@ class _QueueFiles:
         """Make segments of `each` jobs, which are nothing but a payload; returns how many jobs are in them."""
         done, shape = 0, LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
         made: list[tuple[bytes, bytes]] = []
-        while each and len(keys) - done >= SegmentedTransaction.LEAST:
+        while each and done < len(keys):
             end = min(done + each, len(keys))
             jobs = [key[4:] for key in keys[done:end]]
             made.append((keys[end - 1], records.encode_segment(self._now, jobs, payloads[done:end])))
@@ -215,9 +215,9 @@ class _QueueFiles:
         if self._shapes:
             ids = np.concatenate(self._ids)
             shapes = _Shapes(*[np.concatenate(column) for column in zip(*self._shapes, strict=True)])
-            for space, rows in ((READY, self._ready(ids, shapes)), (DUE, self._due(ids, shapes))):
-                if rows is not None:
-                    self._table(space).put_many(zip(rows, repeat(b"")))
+            due = self._due(ids, shapes)
+            if due is not None:
+                self._table(DUE).put_many(zip(due, repeat(b"")))
         for table in self._tables.values():
             table.close()
         keys = b"".join(self._keys)
@@ -228,14 +228,6 @@ class _QueueFiles:
             out.flush()
             os.fsync(out.fileno())
         return LoadPart(self._name, self._target.number, len(keys) // layouts.OF_QUEUE.itemsize, sorted(self._tables))
-
-    def _ready(self, ids: Bytes, shapes: _Shapes) -> list[bytes]:
-        keys = np.empty(len(ids), dtype=layouts.READY)
-        keys["queue"], keys["tier"], keys["time"] = self._target.number, 9 - shapes.priority, shapes.visible_at_ms
-        keys["id"] = ids
-        if len(ids) > 1:
-            keys = keys[np.lexsort((shapes.visible_at_ms, -shapes.priority))]  # stable: ids stay in order
-        return _listed(keys)
 
     def _due(self, ids: Bytes, shapes: _Shapes) -> list[bytes] | None:
         some = np.flatnonzero(shapes.due_at_ms)

@@ -13,7 +13,7 @@ from tenure.cli.analysis import say_audit, say_summary
 from tenure.cli.command import NO, Family, command
 from tenure.cli.output import plural, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import Told, require, spark_session, step_line
+from tenure.cli.spark_session import Told, checked_conf, require, spark_session, step_line
 from tenure.cli.times import AGO, DURATION
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
         return is_short(_url(session))
 
     require()
+    checked_conf(on["conf"])
     from tenure.spark.jobs.audit import judged_here
 
     if judged_here(_url(session)):  # Java would start for nothing

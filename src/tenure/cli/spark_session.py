@@ -62,6 +62,17 @@ def hushed(debug: bool = False) -> Iterator[None]:
             os.close(before)
 
 
+def checked_conf(conf: Sequence[str]) -> dict[str, str]:
+    """The settings of `--conf`, by name. Raises InvalidArgument."""
+    settings: dict[str, str] = {}
+    for pair in conf:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
 @contextmanager
 def spark_session(
     session: Session,
@@ -75,12 +86,7 @@ def spark_session(
     log = session.settings.log
     configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
     require()
-    settings = {"spark.log.level": "WARN" if session.debug else "ERROR"}
-    for pair in conf:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InvalidArgument(f"--conf {pair}: a setting of Spark is NAME=VALUE")
-        settings[name.strip()] = value.strip()
+    settings = {"spark.log.level": "WARN" if session.debug else "ERROR", **checked_conf(conf)}
     from tenure.spark.job_session import running
     from tenure.spark.session import SHORT_LIVED_JAVA
 

@@ -10,7 +10,10 @@ tenant and queue in text and in Redis keys), a brace (a Redis hash tag), a space
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Container, Iterator, Sequence
+from itertools import chain, islice
+from typing import NamedTuple, overload
 
 from tenure.errors import InvalidArgument
 
@@ -43,6 +46,51 @@ class QueueName(NamedTuple):
 
 #: No queue has this name: it stands for all of them where claims wait.
 ANY_QUEUE = QueueName("", "")
+
+
+class NamesInTurn(Sequence[QueueName]):
+    """Names of different queues, beginning with one of them. Made once for a list that is claimed from again and again."""
+
+    __slots__ = ("_first", "_left", "_names", "_places")
+
+    def __init__(self, names: Sequence[QueueName]) -> None:
+        self._names, self._first = tuple(names), 0
+        self._places = {name: place for place, name in enumerate(self._names)}
+        #: By what `besides` was told the last time: its answer, as places. One entry, shared by all beginnings.
+        self._left: dict[object, list[int]] = {}
+
+    def beginning(self, first: int) -> NamesInTurn:
+        """The same names, beginning with the one at this place."""
+        made = NamesInTurn.__new__(NamesInTurn)
+        made._names, made._places, made._left, made._first = self._names, self._places, self._left, first
+        return made
+
+    def besides(self, others: Container[QueueName], version: object) -> Sequence[QueueName]:
+        """Those that are not among the others, in turn. `version` stands for the others, which are looked at once for each."""
+        left = self._left.get(version)
+        if left is None:
+            left = [place for name, place in self._places.items() if name not in others]
+            self._left.clear()
+            self._left[version] = left
+        names, at = self._names, bisect_left(left, self._first)
+        return [names[place] for place in chain(islice(left, at, None), islice(left, at))]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[QueueName]:
+        return chain(islice(self._names, self._first, None), islice(self._names, self._first))
+
+    @overload
+    def __getitem__(self, at: int) -> QueueName: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[QueueName]: ...
+    def __getitem__(self, at: int | slice) -> QueueName | Sequence[QueueName]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        if not -len(self._names) <= at < len(self._names):
+            raise IndexError(at)
+        return self._names[(self._first + at) % len(self._names)]
 
 
 class JobName(NamedTuple):

@@ -83,10 +83,8 @@ def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead
     if after in ((), []) and on_parent_dead == "cancel":
         if name is None and queue is None:
             return None
-        return FlowPart(
-            None if queue is None else checked("queue", queue),
-            None if name is None else short_text("name", name, MAX_KEY_BYTES),
-        )
+        place = None if queue is None else checked("queue", queue)
+        return _new(FlowPart, (place, None if name is None else short_text("name", name, MAX_KEY_BYTES), (), "cancel"))
     if isinstance(after, (str, bytes, Enqueued)) or not isinstance(after, Iterable):
         raise InvalidArgument("after is a list of jobs: what enqueue returned, ids, or names of jobs of the same call")
     if on_parent_dead not in ("cancel", "run", "wait"):

@@ -1,9 +1,9 @@
 """Bulk loads: jobs that come as sorted files, made by others, and are taken in whole (`storage.engine.Loader`).
 
-The files hold what is known before the load happens: the jobs, as rows with their `ready` and `due`, or as segments. A
-job's state names its event, and events stand in the journal in the order of commits: so `state` and the states of
-segments are made here, under the writer's lock, with the journal's rows, from a list of the jobs that comes with the
-files.
+The files hold what is known before the load happens: the jobs, as rows with their `due`, or as segments. A job's state
+names its event, events stand in the journal in the order of commits, and no job is visible before its event: so
+`state`, `ready` and what segments need are made here, under the writer's lock, with the journal's rows, from a list of
+the jobs that comes with the files.
 
     <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
                                       <part>.rows           the jobs' keys and what they are like, and a CRC
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from struct import Struct
 
@@ -129,10 +129,14 @@ class _Load:
             runs, keys = read_rows(self._folder, part.name, part.rows)
             if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, keys):
                 raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
-            segments = _Segments()
-            tables += self._written(part, keyspace.STATE, self._states(part, runs, keys, segments))
+            if keyspace.READY not in part.spaces:  # before, its maker said when its jobs are visible
+                runs = [(count, self._visible(shape)) for count, shape in runs]
+            segments, ready = _Segments(), list[bytes]()
+            tables += self._written(part, keyspace.STATE, self._states(part, runs, keys, segments, ready))
             tables += self._written(part, keyspace.SEGMENT_STATE, iter(segments.states))
             tables += self._written(part, keyspace.SEGMENT_READY, iter(segments.marks))
+            if keyspace.READY not in part.spaces:
+                tables += self._written(part, keyspace.READY, zip(sorted(ready), repeat(b"")))
             tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
         missing = [table.path for table in tables if not os.path.exists(table.path)]
         if missing:
@@ -200,10 +204,22 @@ class _Load:
         self._loader.write_table(path, chain([first], rows))
         return [Table(space, path)]
 
+    def _visible(self, shape: LoadShape) -> LoadShape:
+        """Jobs are visible from now on at the earliest, though their files were made before."""
+        return shape if shape.visible_at_ms >= self._now else shape._replace(visible_at_ms=self._now)
+
     def _states(
-        self, part: LoadedPart, runs: Sequence[tuple[int, LoadShape]], keys: Sequence[bytes], segments: _Segments
+        self,
+        part: LoadedPart,
+        runs: Sequence[tuple[int, LoadShape]],
+        keys: Sequence[bytes],
+        segments: _Segments,
+        ready: list[bytes],
     ) -> Iterator[Row]:
-        """The part's rows of `state`, and what its segments need; its events go to the journal, in rows of their own."""
+        """The part's rows of `state`, what its segments need, and the keys of its other jobs in `ready`.
+
+        Its events go to the journal, in rows of their own.
+        """
         queue, first = self.queues[part.queue], 0
         for count, shape in runs:
             end = first + count
@@ -214,6 +230,8 @@ class _Load:
                 first = end
             while first < end:
                 until = min(end, first + EVENTS_A_ROW - self._filled)
+                at = keyspace.ready_from(queue.number, shape.priority, shape.visible_at_ms)
+                ready += [at + key[4:] for key in keys[first:until]]
                 yield from self._alike(queue, shape, keys[first:until])
                 first = until
                 if self._filled == EVENTS_A_ROW:

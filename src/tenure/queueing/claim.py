@@ -18,7 +18,7 @@ import msgspec
 from tenure.errors import Corrupt, InvalidArgument, LeaseLost
 from tenure.model.lease import ClaimRequest, Delivery, Leased
 from tenure.model.lifecycle import Change
-from tenure.model.names import ANY_QUEUE, QueueName
+from tenure.model.names import ANY_QUEUE, NamesInTurn, QueueName
 from tenure.queueing import group_selection, groups, limits, sweep
 from tenure.queueing.core import Core
 from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
@@ -151,10 +151,23 @@ def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> L
 
 
 def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]:
-    """The first, whose transaction takes over leases that have run out, of whatever queue; and those that may have a job."""
-    yield names[0]
-    quiet, now = core.turns.quiet, core.time.now_ms()
-    yield from [name for name in names[1:] if quiet.get(name, 0) <= now]
+    """Those that may have a job, and the first if none may: each transaction takes over leases that have run out, of whatever queue.
+
+    What came back that way makes its queue worth trying, too.
+    """
+    turns = core.turns
+    in_turn = names if isinstance(names, NamesInTurn) else NamesInTurn(names)
+    tried: set[QueueName] = set()
+    while True:
+        turns.wake_quiet(core.time.now_ms())
+        left = [name for name in in_turn.besides(turns.quiet, turns.quiet_version) if name not in tried]
+        if not left:
+            if tried:
+                return
+            left = [names[0]]
+        for name in left:
+            tried.add(name)
+            yield name
 
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
@@ -236,7 +249,7 @@ def _claim(
     queue = core.registry.find(tx, name)
     if queue is None or queue.paused:
         if queue is None and len(names) > 1 and core.only_writer:
-            core.turns.quiet[name] = NEVER  # until its first job makes it
+            core.turns.is_quiet(name, NEVER)  # until its first job makes it
         return None
     until = keyspace.commit(unit.now + 1)
     if not step.jobs_only and step.leases is not None:
@@ -251,7 +264,7 @@ def _claim(
     outcome = take(core, Grant(unit, queue, name, request, lease, identity), until, step)
     if outcome is None and len(names) > 1 and core.only_writer and not tx.writes:
         due = next_job(tx, queue)
-        core.turns.quiet[name] = NEVER if due is None else due
+        core.turns.is_quiet(name, NEVER if due is None else due)
     return outcome
 
 

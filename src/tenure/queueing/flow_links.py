@@ -14,7 +14,7 @@ from tenure.model.request import FlowPart, JobRequest, dead_parent, unknown_pare
 from tenure.queueing import locations
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.keyspace import CHILDREN, PARENTS
+from tenure.storage.keyspace import CHILDREN, PARENTS, of_queue, parent_row
 from tenure.storage.records import HAS_CHILDREN, HAS_PARENTS, ON_PARENT_DEAD
 
 Place = tuple[int, bytes]
@@ -105,7 +105,7 @@ def linked(
         if index in duplicates or not flow.after:
             continue
         known: dict[bytes, None] = {}
-        writes, child, count = unit.tx.writes, keyspace.of_queue(*jobs[index]), 0
+        add, child, count = unit.tx.writes.append, of_queue(*jobs[index]), 0
         for given in flow.after:
             at = places[given] if type(given) is str else None
             if at is not None and at not in duplicates:
@@ -113,13 +113,13 @@ def linked(
                 parent, state = jobs[at], _WAITING
             else:
                 parent, state = stored.adopt(given if isinstance(given, bytes) else jobs[places[given]][1])
-            row = keyspace.of_queue(*parent)
+            row = of_queue(*parent)
             if row in known:
                 continue  # two names may stand for one job: it is one parent
-            writes.append((PARENTS, keyspace.parent_row(child, len(known), row), b""))
+            add((PARENTS, parent_row(child, len(known), row), b""))
             known[row] = None
             if state == _WAITING:
-                writes.append((CHILDREN, row + child, b""))
+                add((CHILDREN, row + child, b""))
                 count += 1
             else:
                 count += _join(unit, row + child, parent[1], state, flow, settled)

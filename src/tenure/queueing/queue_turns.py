@@ -7,6 +7,7 @@ Claims of a queue by its name change nothing here; a claim from any queue clears
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,11 +57,39 @@ class QueueTurns:
         self._blocked: set[int] = set()
         #: By name: until when a queue has nothing to claim, as a claim over several queues saw it.
         self.quiet: dict[QueueName, int] = {}
+        #: Another object whenever another queue is quiet, or one of them no longer.
+        self.quiet_version = object()
+        #: When the first of them may have something.
+        self._first_due = NEVER
+        #: Claims look at the quiet queues without the writer's lock.
+        self._quiet_lock = threading.Lock()
+
+    def is_quiet(self, name: QueueName, until_ms: int) -> None:
+        """The queue has nothing to claim until then."""
+        with self._quiet_lock:
+            self.quiet[name] = until_ms
+            self.quiet_version = object()
+            self._first_due = min(self._first_due, until_ms)
+
+    def is_quiet_no_more(self, name: QueueName) -> None:
+        if self.quiet.pop(name, None) is not None:
+            self.quiet_version = object()
+
+    def wake_quiet(self, now_ms: int) -> None:
+        """Those that may have something by now are quiet no more."""
+        if self._first_due <= now_ms:
+            with self._quiet_lock:
+                times = list(self.quiet.items())
+                for name, until_ms in times:
+                    if until_ms <= now_ms:
+                        self.is_quiet_no_more(name)
+                self._first_due = min([until_ms for _, until_ms in times if until_ms > now_ms], default=NEVER)
 
     def forget(self) -> None:
         self.offered.clear()
         self._blocked.clear()
         self.quiet.clear()
+        self.quiet_version = object()
 
     def may_be_blocked(self, queue: int) -> bool:
         # What was blocked before this process opened the store is not in its memory, and not in `offered` either.

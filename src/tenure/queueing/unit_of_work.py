@@ -214,7 +214,7 @@ class UnitOfWork:
         """The queue has a job from this moment on: claims from any queue look there, in its turn."""
         known = self._core.turns
         if known.quiet:
-            known.quiet.pop(queue.name, None)
+            known.is_quiet_no_more(queue.name)
         if known.offered.get(queue.number, NEVER) > visible_at_ms:
             before = None if self.offers is None else self.offers.get(queue.number)
             if before is None or before.at_ms > visible_at_ms:

@@ -13,7 +13,7 @@ from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.job import Job
-from tenure.model.lease import Delivery, Settle
+from tenure.model.lease import Delivery
 from tenure.worker import execution
 from tenure.worker.app import AnyTask, App
 from tenure.worker.codec import is_json, open_envelope
@@ -140,18 +140,7 @@ class Bench:
         caught: list[BaseException] = []
         payload = payload_with_results(queue, delivery, delivery.payload)
         outcome = execution.run(self.app, job, payload, caught.append)
-        (answer,) = queue.settle_many(
-            [
-                Settle(
-                    outcome.verb,
-                    delivery.proof,
-                    outcome.result,
-                    outcome.error,
-                    outcome.delay_ms,
-                    until_signal=outcome.until_signal,
-                )
-            ]
-        )
+        (answer,) = queue.settle_many([outcome.settle(delivery.proof)])
         if answer is not None:
             raise answer
         return self._task_run(job, outcome, caught[0] if caught else None)

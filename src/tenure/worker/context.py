@@ -7,14 +7,18 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from zoneinfo import ZoneInfo
 
 from tenure.clock import Clock, SystemClock
 from tenure.contract.scheduling import TICK_HEADER
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration
+from tenure.model.job import NewJob
 from tenure.worker.steps import AsyncSteps, JobSteps, NoSteps
+
+if TYPE_CHECKING:
+    from tenure.worker.flows import Flow, Step
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +29,7 @@ class CurrentJob:
     """What a handler can read about its job, its progress, and its steps."""
 
     __slots__ = (
-        "_clock", "_deadline_ms", "_lost", "_report", "attempt", "headers", "id", "max_attempts", "priority", "queue",
+        "_clock", "_deadline_ms", "_lost", "_report", "attempt", "handed_over", "headers", "id", "max_attempts", "priority", "queue",
         "served", "steps", "task", "tenant", "token",
     )  # fmt: skip
 
@@ -66,6 +70,8 @@ class CurrentJob:
         self._report = report
         self._lost: threading.Event | None = None
         self.steps = JobSteps(id, NoSteps()) if steps is None else steps
+        #: Jobs that are enqueued when this one is acked.
+        self.handed_over: list[NewJob] = []
 
     def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function once for this job, however often it is delivered: see `JobSteps.step`."""
@@ -75,9 +81,27 @@ class CurrentJob:
         """Give the lease back and go on here when the time has passed: see `JobSteps.sleep`. No attempt is counted."""
         self.steps.sleep(duration)
 
-    def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
+    @overload
+    def wait_for(self, signal: str, timeout: Duration | None = None) -> bytes: ...
+
+    @overload
+    def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: type[T]) -> T: ...
+
+    def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: Any = bytes) -> Any:
         """Give the lease back and go on here with the signal's payload: see `JobSteps.wait_for`. No attempt is counted."""
         return self.steps.wait_for(signal, timeout, as_type)
+
+    def then(self, step: Step[Any] | Flow) -> None:
+        """Hand over: enqueue a call, a chain, a group or a graph in the transaction that acks this job.
+
+        Nothing is enqueued if the handler raises or the lease is lost. In a plain call it is enqueued at once. A job hands
+        over to at most 1,000 others. Raises InvalidArgument for what cannot be sent.
+        """
+        flow = step.flow()
+        if self.id:
+            self.handed_over += flow.jobs(self.queue, f"{len(self.handed_over)}.")
+        else:
+            flow.enqueue()
 
     @property
     def aio(self) -> AsyncSteps:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.job import MAX_PAYLOAD
+from tenure.model.request import follow_ups
 from tenure.worker import tracing
 from tenure.worker.codec import is_json, open_envelope
 from tenure.worker.context import CurrentJob, CurrentJobScope
@@ -41,7 +42,7 @@ def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseExcep
                 result = task.function(*args, **kwargs)
                 if task.is_async:
                     result = asyncio.run(result)
-                outcome = _outcome_of_result(task, result)
+                outcome = _outcome_of_result(task, job, result)
             except BaseException as exc:
                 hooks.on_error(exc)
                 raise
@@ -67,7 +68,7 @@ async def run_async(app: App, job: CurrentJob, payload: bytes) -> Outcome:
             try:
                 hooks.before()
                 result = await task.function(*args, **kwargs)
-                outcome = _outcome_of_result(task, result)
+                outcome = _outcome_of_result(task, job, result)
             except BaseException as exc:
                 hooks.on_error(exc)
                 raise
@@ -89,14 +90,14 @@ def _decode(app: App, payload: bytes) -> tuple[Task[Any, Any, Any], tuple[Any, .
         return Outcome("fail", None, str(exc))  # no attempt will ever read it
 
 
-def _outcome_of_result(task: Task[Any, Any, Any], result: Any) -> Outcome:
-    """Raises Dead for a result that cannot be kept: the handler has done its work, and would only do it again."""
+def _outcome_of_result(task: Task[Any, Any, Any], job: CurrentJob, result: Any) -> Outcome:
+    """Raises Dead for a result that cannot be kept, or jobs that cannot be handed over to: the handler would only do it again."""
     try:
         encoded = task.codec.encode_result(result)
-        if encoded is None:
-            return DONE
-        if len(encoded) > MAX_PAYLOAD:
+        if encoded is not None and len(encoded) > MAX_PAYLOAD:
             raise TooLarge("the result", len(encoded), MAX_PAYLOAD)
+        then = tuple(job.handed_over) or None
+        follow_ups(then)  # raises if they cannot be enqueued
     except (InvalidArgument, TooLarge) as exc:
         raise Dead(str(exc)) from None
-    return Outcome("ack", encoded)
+    return DONE if encoded is None and then is None else Outcome("ack", encoded, then=then)

@@ -209,6 +209,10 @@ class Flow:
         self.ends = Ends([node])
         return node
 
+    def flow(self) -> Flow:
+        """Itself: so a graph can be handed over to, as a call, a chain or a group can."""
+        return self
+
     def _own(self, parent: object, call: Signature[Any]) -> Node:
         if isinstance(parent, Node) and parent.belongs_to(self):
             return parent
@@ -221,11 +225,13 @@ class Flow:
             raise InvalidArgument("the flow has no steps")
         return self.nodes[0].call.task.app
 
-    def jobs(self) -> list[NewJob]:
-        """Its jobs, in the order in which the steps were added. Raises InvalidArgument for what cannot be sent."""
-        first = self.nodes[0].call.task
+    def jobs(self, queue: str, prefix: str = "") -> list[NewJob]:
+        """Its jobs, in the order in which the steps were added, for a call on `queue`.
+
+        `prefix` begins the names that they have in that call. Raises InvalidArgument for what cannot be sent.
+        """
         named = {parent.place for node in self.nodes for parent in node.parents}
-        return [_job(node, first, node.place in named) for node in self.nodes]
+        return [_job(node, queue, prefix, node.place in named) for node in self.nodes]
 
     def enqueue(self, result: Node | Sequence[Node] | None = None) -> FlowHandle[Any]:
         """Enqueue its jobs in one transaction. Raises what `Queue.enqueue_many` raises.
@@ -237,8 +243,8 @@ class Flow:
         app = self.app
         if app.inline:
             return InlineFlowHandle(self)
-        jobs = self.jobs()
         first = self.nodes[0].call.task
+        jobs = self.jobs(first.queue)
         queue = app.store.queue(first.queue, first.tenant)
         enqueued = queue.enqueue_many(jobs)
         steps = [
@@ -283,16 +289,16 @@ def _check_types(node: Node, name: str, parents: Iterable[Node], many: bool) -> 
             )
 
 
-def _job(node: Node, first: Task[Any, Any, Any], named: bool) -> NewJob:
+def _job(node: Node, queue: str, prefix: str, named: bool) -> NewJob:
     task = node.call.task
     given = {name: value for name, value in node.call.given.items() if name not in node.fillings}
     payload = task.codec.encode_step(given, node.fillings)
     job = task.step_job(payload, given, waits=bool(node.parents))
     return msgspec.structs.replace(
         job,
-        queue=None if task.queue == first.queue else task.queue,
-        name=str(node.place) if named else None,
-        after=[f"#{parent.place}" for parent in node.parents],
+        queue=None if task.queue == queue else task.queue,
+        name=f"{prefix}{node.place}" if named else None,
+        after=[f"#{prefix}{parent.place}" for parent in node.parents],
         on_parent_dead=node.on_parent_dead if node.parents else "cancel",
     )
 

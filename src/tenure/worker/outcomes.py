@@ -19,7 +19,9 @@ from typing import Literal
 import msgspec
 
 from tenure.model.durations import Duration, duration_ms
-from tenure.model.job import MAX_ERROR_CHARS
+from tenure.model.job import MAX_ERROR_CHARS, NewJob
+from tenure.model.lease import Proof, Settle
+from tenure.model.request import follow_ups
 from tenure.model.retry import Backoff
 from tenure.worker.steps import Suspended
 
@@ -60,8 +62,16 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     result: bytes | None = None
     error: str | None = None
     delay_ms: int | None = None
+    #: Of ack: jobs that are enqueued in the same transaction.
+    then: tuple[NewJob, ...] | None = None
     #: Of release: ready before the delay has passed, as soon as the job has this signal.
     until_signal: str | None = None
+
+    def settle(self, proof: Proof) -> Settle:
+        """The request that settles a delivery so."""
+        return Settle(
+            self.verb, proof, self.result, self.error, self.delay_ms, follow_ups(self.then), self.until_signal
+        )
 
 
 DONE = Outcome("ack")

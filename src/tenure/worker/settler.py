@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from tenure.api.queue import Queue
 from tenure.clock import Clock
 from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, TenureError, TooLarge
-from tenure.model.lease import Settle
+from tenure.model.failure import ANSWERS
 from tenure.worker import log, metrics
 from tenure.worker.background import BackgroundThread
 from tenure.worker.held_claims import HeldClaims, HeldJob
@@ -77,26 +77,29 @@ class Settler:
         return batch, True
 
     def _write(self, queue: Queue, items: list[Item]) -> None:
-        for (job, outcome), answer in zip(items, self._answers(queue, items), strict=True):
+        plain = [item for item in items if item[1].then is None]
+        answered = [*zip(plain, self._answers(queue, plain), strict=True)] if plain else []
+        for (job, outcome), answer in answered + [self._hand_over(queue, item) for item in items if item[1].then]:
             self._held_claims.remove_job(job)
             try:
                 self._report(job, outcome, answer)
             except Exception as exc:  # noqa: BLE001 - the job is settled, whatever its log line does
                 log.error("settled_not_logged", id=job.delivery.id, error=repr(exc))
 
+    def _hand_over(self, queue: Queue, item: Item) -> tuple[Item, Answer]:
+        """Settle a job that hands over to others, alone: if they are refused (a full queue), its delivery has failed."""
+        job, outcome = item
+        try:
+            return item, queue.settle_many([outcome.settle(job.delivery.proof)])[0]
+        except ANSWERS as exc:
+            item = (job, Outcome("nack", None, f"it could not hand over: {exc}"))
+        except Exception:  # noqa: BLE001 - the store is out of reach, perhaps: tried again, as all outcomes are
+            log.warning("settling_failed", queue=str(queue.name), jobs=1)
+        return item, self._answers(queue, [item])[0]
+
     def _answers(self, queue: Queue, items: Sequence[Item]) -> Sequence[Answer]:
         """Tried again while the store is out of reach, for as long as one of the leases may still hold."""
-        settles = [
-            Settle(
-                outcome.verb,
-                job.delivery.proof,
-                outcome.result,
-                outcome.error,
-                outcome.delay_ms,
-                until_signal=outcome.until_signal,
-            )
-            for job, outcome in items
-        ]
+        settles = [outcome.settle(job.delivery.proof) for job, outcome in items]
         pause = 0.05
         while True:
             try:

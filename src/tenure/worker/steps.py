@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -33,6 +33,8 @@ T = TypeVar("T")
 _FOREVER_MS = 50 * 365 * 86_400_000
 #: Names of steps that `sleep` and `wait_for` store begin with this.
 _OWN = "tenure."
+_NO_TYPES = ExtraTypes()
+_SYSTEM_CLOCK = SystemClock()
 
 
 class Suspended(BaseException):
@@ -84,8 +86,8 @@ class JobSteps:
     ) -> None:
         self._id = job_id
         self._source = source
-        self._types = ExtraTypes() if types is None else types
-        self._clock = SystemClock() if clock is None else clock
+        self._types = _NO_TYPES if types is None else types
+        self._clock = _SYSTEM_CLOCK if clock is None else clock
         self._found: dict[tuple[str, str], bytes] | None = None
         self._sleeps = 0
 
@@ -182,15 +184,26 @@ class AsyncSteps:
     def __init__(self, steps: JobSteps) -> None:
         self._sync = steps
 
-    async def step(self, name: str, function: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def step(self, name: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `JobSteps.step`; the function may be `async def`."""
-        result: T = await self._sync.step_async(name, function, *args, **kwargs)
-        return result
+        return await self._sync.step_async(name, function, *args, **kwargs)
 
     async def sleep(self, duration: Duration) -> None:
         await asyncio.to_thread(self._sync.sleep, duration)
 
-    async def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
+    @overload
+    async def wait_for(self, signal: str, timeout: Duration | None = None) -> bytes: ...
+
+    @overload
+    async def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: type[T]) -> T: ...
+
+    async def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: Any = bytes) -> Any:
         return await asyncio.to_thread(self._sync.wait_for, signal, timeout, as_type)
 
 

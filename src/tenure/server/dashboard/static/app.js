@@ -2,7 +2,7 @@
 //
 //   #/                        queues            #/dead, #/dead/TENANT/QUEUE   dead letters
 //   #/queue/TENANT/QUEUE      one queue         #/workers                     leases and workers
-//   #/job/TENANT/QUEUE/ID     one job           #/upcoming                    scheduled jobs
+//   #/job/TENANT/QUEUE/ID     one job           #/schedules                   schedules, and scheduled jobs
 //   #/flow/TENANT/QUEUE/ID    its flow
 
 import { clock, h, keepAges, setClock, show } from "./dom.js";
@@ -12,10 +12,11 @@ import { queue } from "./queue.js";
 import { job } from "./job.js";
 import { flow } from "./flow.js";
 import { dead } from "./dead.js";
-import { upcoming, workers } from "./workers.js";
+import { schedules } from "./schedules.js";
+import { workers } from "./workers.js";
 
-const PAGES = { "": overview, queue, job, flow, dead, workers, upcoming };
-const LINKS = [["Queues", "#/"], ["Dead letters", "#/dead"], ["Workers", "#/workers"], ["Upcoming", "#/upcoming"], ["API", "/docs"]];
+const PAGES = { "": overview, queue, job, flow, dead, workers, schedules };
+const LINKS = [["Queues", "#/"], ["Dead letters", "#/dead"], ["Workers", "#/workers"], ["Schedules", "#/schedules"], ["API", "/docs"]];
 const main = document.getElementById("main");
 let me = null, lives = [], heard = null;
 

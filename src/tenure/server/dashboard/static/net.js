@@ -30,12 +30,15 @@ export const view = (name, query = {}) => ask("GET", address(name, query));
 export const signIn = (token) => ask("POST", "/session", { token });
 export const signOut = () => ask("DELETE", "/session");
 
-/** An act on a queue, by the operations of the protocol, which check the caller's scope. */
-export function act(me, method, tenant, queue, path, body) {
+/** An act on a queue or a schedule, by the operations of the protocol, which check the caller's scope. */
+export const act = (me, method, tenant, queue, path, body) => change(me, method, tenant, `/v1/queues/${encodeURIComponent(queue)}${path}`, body);
+export const actOnSchedule = (me, tenant, name, verb) => change(me, "POST", tenant, `/v1/schedules/${encodeURIComponent(name)}/${verb}`);
+
+function change(me, method, tenant, path, body) {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   const headers = { "Tenure-Request": [...bytes].map((b) => b.toString(16).padStart(2, "0")).join("") };
   if (me.operator) headers["Tenure-Tenant"] = tenant;
-  return ask(method, `/v1/queues/${encodeURIComponent(queue)}${path}`, body, headers);
+  return ask(method, path, body, headers);
 }
 
 function address(name, query) {

@@ -1,8 +1,7 @@
-// Who holds what, since when, until when; and what becomes ready next.
+// Who holds what, since when, until when.
 
 import { age, h, number, plural, show, table } from "./dom.js";
 import { Live } from "./net.js";
-import { jobTable } from "./jobs.js";
 import { queueLink } from "./overview.js";
 
 const link = (row) => h("a", { href: queueLink(row.tenant, row.queue) }, `${row.tenant} / ${row.queue}`);
@@ -23,10 +22,4 @@ export function workers(page) {
         h("p", { class: "small soft" }, "As far as this server has seen, since it was started."),
         table("Workers that claimed lately", [["Worker", { wide: true }], ["Last claim"], ["From", { wide: true }]], view.seen.map((row) => ({ key: row.worker, cells: [row.worker, age(row.at_ms), link(row)] })), "No worker with a name has claimed yet.")));
   }
-}
-
-export function upcoming(page) {
-  page.title("Upcoming");
-  page.live(new Live("upcoming", {}, (view) => show(page.main, h("h1", { tabindex: "-1" }, "Upcoming"),
-    h("section", null, h("h2", null, "The next scheduled jobs of all queues"), jobTable("Scheduled jobs", view.jobs, { which: "scheduled", empty: "Nothing is scheduled." }))), page.failed));
 }

@@ -9,6 +9,7 @@
     flow       the graph of jobs that a job is part of
     dead       dead letters of a queue, grouped by cause
     workers    who holds what, and who claimed lately
+    schedules  jobs that are enqueued again and again, with their next runs
     upcoming   the next scheduled jobs
 
 Times are milliseconds since 1970; ages are the page's to work out, so that nothing changes while nothing happens.
@@ -23,7 +24,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.errors import InvalidArgument
-from tenure.server.dashboard.views import account, dead, flow, groups, job, jobs, overview, queue, upcoming, workers
+from tenure.server.dashboard.views import (
+    account,
+    dead,
+    flow,
+    groups,
+    job,
+    jobs,
+    overview,
+    queue,
+    schedules,
+    upcoming,
+    workers,
+)
 from tenure.server.dashboard.views.viewer import NoQuery, Viewer
 
 __all__ = ["VIEWS", "View", "Viewer", "shown"]
@@ -44,6 +57,7 @@ VIEWS: dict[str, View] = {
     "flow": View(job.JobQuery, flow.show),
     "dead": View(dead.DeadQuery, dead.show),
     "workers": View(NoQuery, workers.show),
+    "schedules": View(NoQuery, schedules.show),
     "upcoming": View(NoQuery, upcoming.show),
 }
 

@@ -14,8 +14,9 @@ class UpcomingView(Struct):
 
 
 def show(viewer: Viewer, query: NoQuery) -> UpcomingView:
-    scheduled = any(info.counts.scheduled for info in viewer.infos())
-    if not scheduled:
+    # By the names of the queues that have any: most of a large store's have none, and each costs a few reads.
+    queues = frozenset(info.queue for info in viewer.infos() if info.counts.scheduled)
+    if not queues:
         return UpcomingView([])
-    found = viewer.backend.upcoming(UpcomingRequest(2**62, 0, ROWS, None, viewer.tenant(""), viewer.identity.queues))
+    found = viewer.backend.upcoming(UpcomingRequest(2**62, 0, ROWS, None, viewer.tenant(""), queues))
     return UpcomingView([brief(job) for job in found])
