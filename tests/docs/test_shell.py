@@ -92,6 +92,8 @@ class Template:
             self.leased = emails.claim(lease=3600)[0]
             emails.enqueue(b"hello")
             store.queue("reports").enqueue(b"x", group="ada")
+        every = ["schedule", "add", "kept", "--queue", "polls", "--payload", "now", "--every", "604800"]
+        CliRunner().invoke(cli, [*every, "--store", f"rocksdb:{folder / 'data'}"], catch_exceptions=False)
         (folder / "urls.txt").write_text("https://example.org\n")
         (folder / "secret").write_text("0" * 64)
         (folder / "backups").mkdir()
@@ -100,7 +102,7 @@ class Template:
         """The words with ids of this store in the place of those that a document shows."""
         job = {"get": self.done, "cancel": self.waiting, "flow cancel": self.waiting}.get(name, self.dead)
         receipt = self.leased.receipt
-        shown = {"JOB_ID": job, "RECEIPT": receipt}
+        shown = {"JOB_ID": job, "RECEIPT": receipt} | ({} if name == "schedule add" else {"weekly": "kept"})
         return [shown.get(word, re.sub(r"^[0-9a-f]{32}\.[0-9a-f]{32}\.[0-9a-f]+$", receipt, word)) for word in words]
 
 
