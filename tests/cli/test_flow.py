@@ -21,6 +21,9 @@ def test_a_flow_is_shown_retried_and_cancelled(shell: Shell):
         )
         (delivery,) = queue.claim()
         queue.fail(delivery, "Oops: \x1b[31mred")
+    (top,) = [line for line in shell.json("top", "--once").lines if line["queue"] == "work"]
+    assert (top["blocked"], top["dead"]) == (1, 1)
+    assert "it waits for 2 of 2 parents" in shell("explain", "work", report.id).out
     shown = shell("flow", "show", report.id)
     assert shown.code == 0
     assert "\x1b[31m" not in shown.out

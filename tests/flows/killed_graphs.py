@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tenure
-from tenure import ManualClock, NewJob
+from tenure import ManualClock, NewJob, Store
+from tenure.errors import OpenError, Unavailable
 from tenure.testing.conformance.world import all_events, assert_sound
-from tests.backends.redis.servers import Server, wait_until
+from tests.backends.redis.servers import PATIENCE, Server, wait_until
 from tests.flows.graphs import POLICIES, Caller, check, policy
 
 #: At most so many deaths a graph; then it is left to finish.
@@ -72,6 +73,18 @@ def plan(seed: int, largest: int, queues: tuple[str, ...]) -> list[list[Node]]:
     return calls
 
 
+def opened(url: str, clock: ManualClock) -> Store:
+    """The store. A server that is being started again refuses at first, and `open` says so at once."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return tenure.open(url, clock=clock, sweep=False, durability="os")
+        except (Unavailable, OpenError):
+            if not url.startswith("redis") or time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
 class Life(Caller):
     """One life of the caller: it finds out what there is, and goes on from there."""
 
@@ -80,7 +93,7 @@ class Life(Caller):
         clock.advance(life * LATER)
         queues = ("a",) if url.startswith("redis") else ("a", "b")
         roll = random.Random(1000 * seed + life)
-        super().__init__(tenure.open(url, clock=clock, sweep=False, durability="os"), clock, roll, queues)
+        super().__init__(opened(url, clock), clock, roll, queues)
         self._notes = notes
         self.plan = plan(seed, largest, queues)
         self._queue_of = [node.queue for call in self.plan for node in call]

@@ -49,7 +49,7 @@ class Probe(NamedTuple):
 
 
 #: Fields of text that name nothing. (Numbers, switches and bytes never do.)
-PLAIN = {"until_signal", "group", "groups", "index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
+PLAIN = {"until_signal", "cron", "tz", "missed", "group", "groups", "index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
 }  # fmt: skip
 
 
@@ -88,6 +88,7 @@ def _named(what: str, things: Things) -> list[str]:
         "table": ["jobs"],
         "chunk": ["0"],
         "request": ["a-request"],
+        "schedule": ["a-schedule"],
         "part": ["p0-a.arrow"],
         "piece": ["0"],
     }

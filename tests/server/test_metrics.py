@@ -43,9 +43,11 @@ def test_queues_by_state_and_the_age_of_the_oldest(served: Running):
     for delivery in queue.claim(limit=2):
         queue.fail(delivery, "no")
     held = queue.claim(limit=1, lease=60)
+    queue.enqueue(tenure.NewJob(b"behind", after=[held[0].id]))
     found = samples(served)
     labels = 'tenant="auth0|12"'
     assert found[f'tenure_queue_jobs{{queue="emails",state="waiting",{labels}}}'] == 2
+    assert found[f'tenure_queue_jobs{{queue="emails",state="blocked",{labels}}}'] == 1
     assert found[f'tenure_queue_jobs{{queue="emails",state="leased",{labels}}}'] == len(held)
     assert found[f'tenure_queue_jobs{{queue="emails",state="dead",{labels}}}'] == 2
     assert 0.3 <= found[f'tenure_queue_oldest_age_seconds{{queue="emails",{labels}}}'] < 60

@@ -16,6 +16,7 @@ import pytest
 
 import tenure
 from tenure import ManualClock, Policy
+from tenure.model.schedule import Schedule
 from tests.server.foreign import Probe, Things, probes
 from tests.server.running import Running, running, token
 
@@ -49,6 +50,7 @@ def furnish(store: tenure.Store, tenant: str) -> Things:
     jobs = [queue.list(state).jobs[0].id for state in STATES]
     page = queue.list("ready", limit=1)
     events = store.events(limit=3, consumer="a-consumer")
+    store.add_schedule(Schedule(name="a-schedule", tenant=tenant, queue=QUEUE, payload=b"a secret", cron="@daily"))
     store._backend.begin_write(f"{tenant}/a-write", b"a manifest", 3_600_000)
     receipts = [held.deliveries[0].receipt, dead.receipt, done.receipt]
     assert page.cursor

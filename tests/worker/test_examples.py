@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(name: str, where: Path) -> list[str]:
+def run(name: str, where: Path, *options: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")],
-        cwd=where, capture_output=True, text=True, timeout=100,
+        [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py"), *options],
+        cwd=where, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert list(where.iterdir()) == []  # nothing is left behind
@@ -113,6 +114,16 @@ def test_the_word_count(tmp_path: Path):
     assert re.fullmatch(r"8 texts, the three most frequent words occur \d+ times", said)
 
 
+@pytest.mark.crash
+def test_a_flow_whose_workers_are_killed_is_finished(tmp_path: Path):
+    """SITE_PAGES and SITE_KILLS: 1,000 and ten, as a person would run it, by `make test-crash`."""
+    pages, kills = os.environ.get("SITE_PAGES", "40"), os.environ.get("SITE_KILLS", "2")
+    assert run("index_site", tmp_path, "--pages", pages, "--kills", kills) == [
+        f"{50 * int(pages)} words, 8 different ones",
+        f"{int(pages) + 3} of {int(pages) + 3} jobs are done",
+    ]
+
+
 def test_a_trace_goes_through_the_queue(tmp_path: Path):
     assert run("tracing", tmp_path) == [
         "POST /orders, below nothing",
@@ -130,7 +141,8 @@ def test_errors_reach_sentry(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name", ["mail", "thumbnails", "report", "web", "tracing", "errors_to_sentry", "crawler", "word_count"]
+    "name",
+    ["mail", "thumbnails", "report", "web", "tracing", "errors_to_sentry", "crawler", "word_count", "index_site"],
 )
 def test_the_commands_an_example_names_are_there(name: str):
     text = (ROOT / "examples" / f"{name}.py").read_text()

@@ -24,12 +24,13 @@ from tenure.api.staged_write import Staged
 from tenure.api.sweeper import Sweeper
 from tenure.api.trace_check import specification_findings
 from tenure.contract.backend import Backend, Progress
-from tenure.errors import InvalidArgument
+from tenure.contract.scheduling import enqueue_tick, run_now
+from tenure.errors import InvalidArgument, NotFound
 from tenure.extras import needs
 from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
 from tenure.model.event import EventPage
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import Job, Page, QueueInfo, Swept
+from tenure.model.job import Enqueued, Job, Page, QueueInfo, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, any_queues
 from tenure.model.lifecycle import checked_shown
 from tenure.model.names import DEFAULT_TENANT, QueueName, checked, queue_name
@@ -37,6 +38,7 @@ from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
 from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy, whole_number
+from tenure.model.schedule import Schedule, ScheduleChange
 from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Traits
 from tenure.telemetry import Telemetry
@@ -192,6 +194,50 @@ class Store:
         """The tenants that have a quota, and what each has waiting."""
         with self._telemetry.span("quotas"):
             return self._backend.quotas(None if tenant is None else checked("tenant", tenant))
+
+    def schedules(self, tenant: str | None = None) -> builtins.list[Schedule]:
+        """The schedules of one tenant, or of all, in the order of tenants and names."""
+        with self._telemetry.span("schedules"):
+            return self._backend.schedules(None if tenant is None else checked("tenant", tenant))
+
+    def add_schedule(self, schedule: Schedule, *, replace: bool = False) -> None:
+        """Store a schedule: workers enqueue its job at each tick, once. `replace`: also if there is one of that name.
+
+        Raises InvalidArgument (it is no schedule, or there is one of that name), TooLarge (1,000 a tenant).
+        """
+        made = schedule.checked()
+        self._change_schedule(made.name, made.tenant, ScheduleChange(put=made, replace=replace))
+
+    def pause_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> bool:
+        """Enqueue nothing for it until it is resumed; False if there is none of that name."""
+        return self._change_schedule(name, tenant, ScheduleChange(pause=True))
+
+    def resume_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> bool:
+        """End a pause; False if there is none of that name."""
+        return self._change_schedule(name, tenant, ScheduleChange(pause=False))
+
+    def remove_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> bool:
+        """Remove a schedule; False if there is none of that name. Jobs that it enqueued stay."""
+        return self._change_schedule(name, tenant, ScheduleChange(remove=True))
+
+    def run_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> Enqueued:
+        """Enqueue a schedule's job now, whatever the time, also of one that is paused. Raises NotFound."""
+        found = next((each for each in self.schedules(tenant) if each.name == name), None)
+        if found is None:
+            raise NotFound(f"there is no schedule {name!r}")
+        with self._telemetry.span("run_schedule"):
+            return run_now(self._backend, found)
+
+    def enqueue_tick(self, schedule: Schedule, tick_ms: int) -> bool:
+        """Enqueue a schedule's job for a tick, once; False if it was enqueued before. For workers."""
+        return enqueue_tick(self._backend, schedule, tick_ms)
+
+    def _change_schedule(self, name: str, tenant: str, change: ScheduleChange) -> bool:
+        with self._telemetry.span("change_schedule"):
+            changed = self._backend.change_schedule(checked("tenant", tenant), name, change)
+        if changed:
+            self._telemetry.info("schedule_changed", tenant=tenant, schedule=name)
+        return changed
 
     def get(self, job_id: str) -> Job | None:
         """The job of that id as it is now, in whatever queue it is; None if there is none."""

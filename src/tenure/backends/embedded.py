@@ -18,6 +18,7 @@ from tenure.contract.backend import (
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -34,6 +35,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState, owner_of
 from tenure.queueing import (
@@ -50,6 +52,7 @@ from tenure.queueing import (
     queue_deletion,
     quotas,
     restore,
+    schedules,
     settle,
     staged_writes,
     steps,
@@ -269,6 +272,12 @@ class EmbeddedBackend:
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         return quotas.quotas(self._core, tenant)
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return schedules.schedules(self._core, tenant)
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        return schedules.change_schedule(self._core, tenant, name, change)
 
     def draw(self, tenant: str, requests: int) -> int:
         return quotas.draw(self._core, tenant, requests)

@@ -32,6 +32,7 @@ from tenure.contract.backend import (
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -49,6 +50,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.process import Layer, renewed_after_fork
@@ -318,6 +320,12 @@ class JoinedRequestView(NetworkServing):
 
     def policy(self, name: QueueName) -> Policy:
         return self._ask("policy", lambda to: to.policy(name))
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return self._ask("schedules", lambda to: to.schedules(tenant))
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        return self._ask("change_schedule", lambda to: to.change_schedule(tenant, name, change))
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._ask("set_quota", lambda to: to.set_quota(tenant, quota))

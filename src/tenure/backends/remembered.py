@@ -22,6 +22,7 @@ from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.queueing.outcomes import asked, asked_to_enqueue, asked_to_settle
 
 
@@ -110,6 +111,9 @@ class RememberedVerbs:
 
     def replace_queues(self, tenant: str, policies: Mapping[str, Policy]) -> None:
         self._for("replace_queues", tenant, sorted(policies.items())).replace_queues(tenant, policies)
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        return self._for("change_schedule", tenant, name, change).change_schedule(tenant, name, change)
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._for("set_quota", tenant, quota).set_quota(tenant, quota)

@@ -21,6 +21,7 @@ from tenure.cli import (
     produce,
     queries,
     quota,
+    schedule,
     serve,
     spark,
     tokens,
@@ -75,6 +76,7 @@ cli.add_theme(
         maintenance.delete,
         quota.quota,
         flow.flow,
+        schedule.schedule,
     ),
 )
 cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))

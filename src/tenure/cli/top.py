@@ -132,9 +132,12 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers")
+
+
 def screen(sample: Sample, before: Sample | None) -> RenderableType:
     queues = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for title in ("queue", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers"):
+    for title in _TITLES:
         queues.add_column(title, justify="left" if title == "queue" else "right", no_wrap=True)
     workers: Counter[str] = Counter()
     for queue in sample.queues:
@@ -171,7 +174,8 @@ def _row(queue: QueueSample, rates: tuple[float, float] | None) -> list[Text | s
     if queue.paused:
         name.append(" (paused)", style="yellow")
     return [
-        name, number(counts.ready), number(counts.scheduled), number(counts.leased), number(counts.dead, alarm=True),
+        name, number(counts.blocked), number(counts.ready), number(counts.scheduled), number(counts.leased),
+        number(counts.dead, alarm=True),
         *(("-", "-") if rates is None else (f"{rate:,.1f}" for rate in rates)),
         "" if age is None else span(age), number(len(queue.workers)),
     ]  # fmt: skip
@@ -181,7 +185,7 @@ def _write(session: Session, sample: Sample, before: Sample | None) -> None:
     if session.json:
         session.out.emit_all(_shape(queue, sample.rates(before, queue)) for queue in sample.queues)
     else:
-        titles = ["queue", ">ready", ">scheduled", ">leased", ">dead", ">in/s", ">out/s", ">oldest", ">workers"]
+        titles = [title if title == "queue" else f">{title}" for title in _TITLES]
         session.out.table(titles, [_row(queue, sample.rates(before, queue)) for queue in sample.queues])
 
 
@@ -191,6 +195,7 @@ def _shape(queue: QueueSample, rates: tuple[float, float] | None) -> Shape:
         "tenant": queue.name.tenant,
         "queue": queue.name.queue,
         "paused": queue.paused,
+        "blocked": counts.blocked,
         "ready": counts.ready,
         "scheduled": counts.scheduled,
         "leased": counts.leased,

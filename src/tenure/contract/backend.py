@@ -28,6 +28,7 @@ from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import Schedule, ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.step import Step
 from tenure.model.write import LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -39,6 +40,7 @@ Events = list[Event]  # by names of their own, since `list` is a verb below
 JobIds = list[bytes]
 Parents = list[ParentResult]
 Steps = list[Step]
+Schedules = list[Schedule]
 QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
@@ -296,6 +298,15 @@ class Administration(Protocol):
 
     def quotas(self, tenant: str | None) -> QuotaInfos:
         """The tenants that have one, and what each has waiting."""
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        """The schedules of one tenant, or of all, in the order of tenants and names; none without `traits.schedules`."""
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        """Store, pause, resume or remove a schedule; False if there is none of that name to change.
+
+        Raises InvalidArgument (there is one of that name; or the store has not `traits.schedules`), TooLarge.
+        """
 
     def draw(self, tenant: str, requests: int) -> int:
         """How many of so many requests to a server the tenant may make now: at least one, and they count as made.

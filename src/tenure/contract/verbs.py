@@ -85,6 +85,8 @@ VERBS: dict[str, Verb] = {
         _verb("policy", Administration, "small"),
         _verb("set_quota", Administration, "writes", "remembered"),
         _verb("quotas", Administration),
+        _verb("schedules", Administration),
+        _verb("change_schedule", Administration, "writes", "remembered"),
         _verb("draw", Administration, "writes"),
         _verb("events", Journal, "writes", "waits"),  # with a consumer, whose place is stored
         _verb("newest_events", Journal),

@@ -171,6 +171,7 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     queue: str
+    blocked: int
     waiting: int
     leased: int
     done: int

@@ -80,8 +80,13 @@ def job_request(job: object) -> JobRequest:
 
 def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead: str) -> FlowPart | None:
     """The job's place in a flow, checked; None: it has none. Raises InvalidArgument."""
-    if (queue, name, on_parent_dead) == (None, None, "cancel") and after in ((), []):
-        return None
+    if after in ((), []) and on_parent_dead == "cancel":
+        if name is None and queue is None:
+            return None
+        return FlowPart(
+            None if queue is None else checked("queue", queue),
+            None if name is None else short_text("name", name, MAX_KEY_BYTES),
+        )
     if isinstance(after, (str, bytes, Enqueued)) or not isinstance(after, Iterable):
         raise InvalidArgument("after is a list of jobs: what enqueue returned, ids, or names of jobs of the same call")
     if on_parent_dead not in ("cancel", "run", "wait"):
@@ -104,10 +109,10 @@ def dead_parent(job: bytes) -> InvalidArgument:
 
 
 def _parent(given: object) -> bytes | str:
-    if isinstance(given, Enqueued):
-        return bytes.fromhex(given.id)
     if isinstance(given, str):
         return given[1:] if given.startswith("#") else job_id_bytes(given)
+    if isinstance(given, Enqueued):
+        return bytes.fromhex(given.id)
     raise InvalidArgument(f"a parent is what enqueue returned, an id or a #name, not {type(given).__name__}")
 
 

@@ -9,12 +9,14 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
+from tenure.contract.scheduling import run_now
 from tenure.errors import Forbidden, InvalidArgument, NotFound
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import Replayed, Restored, Swept
+from tenure.model.job import Enqueued, Replayed, Restored, Swept
 from tenure.model.names import DEFAULT_TENANT, checked
 from tenure.model.report import Report
 from tenure.model.retry import Policy
+from tenure.model.schedule import Schedule, ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.write import LoadRequest, LoadTarget, Published, WriteState, checked_write_id
 from tenure.protocol import messages as m
@@ -47,6 +49,61 @@ def quotas(call: Call) -> m.QuotaList:
 def set_quota(call: Call) -> m.Done:
     call.backend.set_quota(checked("tenant", call.path["tenant"]), call.request.checked())
     return m.Done()
+
+
+def schedules(call: Call) -> m.ScheduleList:
+    found = call.backend.schedules(call.tenant)
+    return m.ScheduleList([schedule for schedule in found if call.sees(schedule.tenant, schedule.queue)])
+
+
+def add_schedule(call: Call) -> m.Done:
+    """Raises Forbidden or NotFound where the caller may not name the queue."""
+    call.identity.queue(call.request.queue, call.tenant)
+    name, tenant = call.path["schedule"], _own_tenant(call)
+    if call.request.replace:
+        _seen_schedule(call, name, missing_is_fine=True)
+    schedule = call.request.checked(name, tenant)
+    call.backend.change_schedule(tenant, name, ScheduleChange(put=schedule, replace=call.request.replace))
+    return m.Done()
+
+
+def pause_schedule(call: Call) -> m.Done:
+    return _change_schedule(call, ScheduleChange(pause=True))
+
+
+def resume_schedule(call: Call) -> m.Done:
+    return _change_schedule(call, ScheduleChange(pause=False))
+
+
+def remove_schedule(call: Call) -> m.Done:
+    return _change_schedule(call, ScheduleChange(remove=True))
+
+
+def run_schedule(call: Call) -> Enqueued:
+    schedule = _seen_schedule(call, call.path["schedule"])
+    assert schedule is not None
+    return run_now(call.backend, schedule)
+
+
+def _change_schedule(call: Call, change: ScheduleChange) -> m.Done:
+    name = call.path["schedule"]
+    _seen_schedule(call, name)
+    if not call.backend.change_schedule(_own_tenant(call), name, change):
+        raise NotFound("there is no such schedule")
+    return m.Done()
+
+
+def _own_tenant(call: Call) -> str:
+    return DEFAULT_TENANT if call.tenant is None else call.tenant
+
+
+def _seen_schedule(call: Call, name: str, *, missing_is_fine: bool = False) -> Schedule | None:
+    """The schedule of that name. Raises NotFound if there is none, or its queue is not the caller's to see."""
+    tenant = _own_tenant(call)
+    found = next((each for each in call.backend.schedules(tenant) if each.name == name), None)
+    if (found is None and not missing_is_fine) or (found is not None and not call.sees(tenant, found.queue)):
+        raise NotFound("there is no such schedule")
+    return found
 
 
 def draw(call: Call) -> m.Count:

@@ -116,14 +116,22 @@ def planned(
     now = core.time.now_ms()
     if len(requests) * _LARGEST_JOB > core.traits.atomic_bytes and not core.traits.cuts_batches:
         _check_size(requests, core.traits.atomic_bytes)
+    batch = _batch(core, name, requests, now)
+    return now, _flow_plan(core, name, requests, settled or {}, now) if batch is None else batch
+
+
+def _batch(
+    core: Core, name: QueueName, requests: Sequence[JobRequest], now: int, *, in_flow: bool = False
+) -> Batch | None:
+    """The plan for one queue. None: one of the jobs is part of a flow, unless (`in_flow`) that is known."""
     alike = len(requests) > 1 and all_plain(requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
     grouped: list[tuple[str, int]] = []
     if not alike:
         for index, request in enumerate(requests):
-            if request.flow is not None:
-                return now, _flow_plan(core, name, requests, settled or {})
+            if request.flow is not None and not in_flow:
+                return None
             if request.key is not None:
                 # Digests are made once, outside the transaction: they cost more than the look-up.
                 keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
@@ -131,7 +139,7 @@ def planned(
                 moments[index] = core.time.from_calendar(request.at_ms, now)
             if request.group is not None:
                 grouped.append((request.group, request.priority))
-    return now, Batch(core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
+    return Batch(core, name, requests, alike, core.ids.take(now, len(requests)), keyed, moments, grouped)
 
 
 class Batch(msgspec.Struct):
@@ -187,16 +195,27 @@ class Batch(msgspec.Struct):
         ]
 
 
-def _flow_plan(core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str]) -> Plan:
+def _by_queue(name: QueueName, requests: Sequence[JobRequest]) -> dict[QueueName, list[int]]:
+    """The places of the jobs of a call on `name`, by the queue that they go to."""
+    here: list[int] = []
+    found = {name: here}
+    for place, request in enumerate(requests):
+        if request.flow is None or request.flow.queue is None:
+            here.append(place)
+        else:
+            found.setdefault(QueueName(name.tenant, request.flow.queue), []).append(place)
+    return {queue: places for queue, places in found.items() if places}
+
+
+def _flow_plan(
+    core: Core, name: QueueName, requests: Sequence[JobRequest], settled: Mapping[bytes, str], now: int
+) -> Plan:
     """Jobs that wait for each other or for others, or go to several queues: a batch for each queue."""
     names = flow_links.named(requests)
-    by_queue: dict[QueueName, list[int]] = {}
-    for place, request in enumerate(requests):
-        by_queue.setdefault(flow_links.queue_of(name, request), []).append(place)
     batches: list[tuple[list[int], Batch]] = []
-    for queue, places in by_queue.items():
-        _, batch = planned(core, queue, [requests[place]._replace(flow=None) for place in places])
-        assert isinstance(batch, Batch)  # without flows it is one
+    for queue, places in _by_queue(name, requests).items():
+        batch = _batch(core, queue, [requests[place] for place in places], now, in_flow=True)
+        assert batch is not None  # its jobs may be in a flow
         batches.append((places, batch))
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
@@ -209,13 +228,19 @@ def _flow_plan(core: Core, name: QueueName, requests: Sequence[JobRequest], sett
             except KeyConflict as conflict:
                 raise conflict.at(places) from None
             queue, ids, duplicates = found[-1]
-            for index, place in enumerate(places):
-                jobs[place] = (queue.number, duplicates.get(index, ids[index]))
-                if index not in duplicates:
-                    fresh[ids[index]] = place
-        there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
-        # A job with the same key as another of the call stands for that one.
-        known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
+            number = queue.number
+            for index, (place, job) in enumerate(zip(places, ids, strict=True)):
+                if index in duplicates:
+                    jobs[place] = (number, duplicates[index])
+                else:
+                    jobs[place] = (number, job)
+                    fresh[job] = place
+        there: set[int] = set()
+        known = names
+        if len(fresh) < len(jobs):
+            there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
+            # A job with the same key as another of the call stands for that one.
+            known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
         links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, settled)
         answers: list[Enqueued] = [Enqueued("")] * len(requests)
         for (places, batch), of_queue in zip(batches, found, strict=True):

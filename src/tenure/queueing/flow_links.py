@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from tenure.errors import InvalidArgument
 from tenure.model.lifecycle import State
-from tenure.model.names import QueueName
 from tenure.model.request import FlowPart, JobRequest, dead_parent, unknown_parent
 from tenure.queueing import locations
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.keyspace import CHILDREN, PARENTS
 from tenure.storage.records import HAS_CHILDREN, HAS_PARENTS, ON_PARENT_DEAD
 
 Place = tuple[int, bytes]
@@ -32,23 +32,33 @@ class Link(NamedTuple):
     blocked: bytes = b""
 
 
+_IS_PARENT = Link(HAS_CHILDREN)
+_WAITING = int(State.WAITING)
+
+
 def named(requests: Sequence[JobRequest]) -> dict[str, int]:
     """The places of the jobs that have a name.
 
     Raises InvalidArgument: a name twice, a parent that no job of the call has for a name, a cycle.
     """
     places: dict[str, int] = {}
+    waiting: list[tuple[int, Sequence[bytes | str]]] = []
     for place, request in enumerate(requests):
-        name = request.flow.name if request.flow is not None else None
-        if name is not None and places.setdefault(name, place) != place:
-            raise InvalidArgument(f"two jobs of the call are named {name!r}")
+        flow = request.flow
+        if flow is None:
+            continue
+        if flow.name is not None and places.setdefault(flow.name, place) != place:
+            raise InvalidArgument(f"two jobs of the call are named {flow.name!r}")
+        if flow.after:
+            waiting.append((place, flow.after))
     waits: dict[int, list[int]] = {}
-    for place, request in enumerate(requests):
-        for parent in request.flow.after if request.flow is not None else ():
-            if isinstance(parent, str):
-                if parent not in places:
-                    raise InvalidArgument(f"no job of the call is named {parent!r}, which is a parent")
-                waits.setdefault(place, []).append(places[parent])
+    for place, after in waiting:
+        try:
+            here = [places[parent] for parent in after if type(parent) is str]
+        except KeyError as unknown:
+            raise InvalidArgument(f"no job of the call is named {unknown.args[0]!r}, which is a parent") from None
+        if here:
+            waits[place] = here
     _refuse_cycles(waits)
     return places
 
@@ -94,40 +104,45 @@ def linked(
         flow = request.flow or _NO_FLOW
         if index in duplicates or not flow.after:
             continue
-        open_parents: dict[Place, bool] = {}
+        known: dict[bytes, None] = {}
+        writes, child, count = unit.tx.writes, keyspace.of_queue(*jobs[index]), 0
         for given in flow.after:
-            at = places[given] if isinstance(given, str) else None
+            at = places[given] if type(given) is str else None
             if at is not None and at not in duplicates:
                 parents_here.add(at)
-                parent, state = jobs[at], int(State.WAITING)
+                parent, state = jobs[at], _WAITING
             else:
                 parent, state = stored.adopt(given if isinstance(given, bytes) else jobs[places[given]][1])
-            # Two names may stand for one job: it is one parent.
-            if parent not in open_parents:
-                open_parents[parent] = _join(unit, jobs[index], len(open_parents), parent, state, flow, settled)
-        count = sum(open_parents.values())
+            row = keyspace.of_queue(*parent)
+            if row in known:
+                continue  # two names may stand for one job: it is one parent
+            writes.append((PARENTS, keyspace.parent_row(child, len(known), row), b""))
+            known[row] = None
+            if state == _WAITING:
+                writes.append((CHILDREN, row + child, b""))
+                count += 1
+            else:
+                count += _join(unit, row + child, parent[1], state, flow, settled)
         policy = ON_PARENT_DEAD.index(flow.on_parent_dead)
         found[index] = Link(HAS_PARENTS, count, records.encode_blocked(count, policy) if count else b"")
     for index in parents_here:
         before = found.get(index)
-        found[index] = Link(HAS_CHILDREN) if before is None else before._replace(flags=before.flags | HAS_CHILDREN)
+        found[index] = _IS_PARENT if before is None else before._replace(flags=before.flags | HAS_CHILDREN)
     stored.write()
     return found
 
 
 def _join(
-    unit: UnitOfWork, child: Place, place: int, parent: Place, state: int, flow: FlowPart, settled: Mapping[bytes, str]
+    unit: UnitOfWork, link: bytes, parent: bytes, state: int, flow: FlowPart, settled: Mapping[bytes, str]
 ) -> bool:
-    """Write the rows that join two jobs. Whether the parent, which is in this state, is still to end for the child."""
+    """Write the row that leads from a stored parent, in this state, to a child. Whether it is still to end for the child."""
     dead = state == State.DEAD
     if dead and flow.on_parent_dead == "cancel":
-        raise dead_parent(parent[1])
-    unit.tx.put(keyspace.PARENTS, keyspace.parent(*child, place, *parent), b"")
-    link = keyspace.child(*parent, *child)
-    if parent[1] in settled:
+        raise dead_parent(parent)
+    if parent in settled:
         unit.flows().links.append(link)
     elif not (dead and flow.on_parent_dead == "run"):  # which counts now; done after a replay, it must not count again
-        unit.tx.put(keyspace.CHILDREN, link, b"")
+        unit.tx.put(CHILDREN, link, b"")
     return (not dead and state != State.DONE) or (dead and flow.on_parent_dead == "wait")
 
 
@@ -164,8 +179,3 @@ class _StoredParents:
     def write(self) -> None:
         """Once all are read."""
         self._unit.tx.put_many(keyspace.STATE, self._writes)
-
-
-def queue_of(name: QueueName, request: JobRequest) -> QueueName:
-    """The queue that a job of a call on `name` goes to."""
-    return name if request.flow is None or request.flow.queue is None else QueueName(name.tenant, request.flow.queue)

@@ -14,7 +14,8 @@ with "wait", one that was removed cancels the child, which could never run. A re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import Change, State
@@ -23,7 +24,7 @@ from tenure.queueing.removal import remove
 from tenure.queueing.unit_of_work import FlowWork, ParentEnd, UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate_keys
-from tenure.storage.keyspace import Counter, Due, DueKey
+from tenure.storage.keyspace import Due, DueKey
 from tenure.storage.records import BlockedRecord, StateRecord
 
 #: How long a done job whose children have not ended is kept at least, before it is looked at again.
@@ -40,36 +41,37 @@ Child = tuple[int, bytes]
 def end_parents(unit: UnitOfWork, work: FlowWork) -> None:
     """Tell the children of the jobs that ended in this transaction. Called once, when its plan has run."""
     ending, told = _Ending(unit), 0
-    while told < len(work.ends):
-        parents, told = work.ends[told:], len(work.ends)
-        links = _links(unit.tx, parents)
-        for parent in parents:  # while children are removed, `work.ends` grows
-            for link in links.get(keyspace.of_queue(parent.queue, parent.job), ()):
+    if work.done:
+        ending.done(work.done)
+    while told < len(work.ends):  # it grows while children are removed
+        parents = {keyspace.of_queue(parent.queue, parent.job): parent for parent in work.ends[told:]}
+        told = len(work.ends)
+        for link in _links(unit.tx, parents):
+            parent = parents.get(link[:20])
+            if parent is not None:
                 ending.tell(link, parent)
     ending.write()
-    gone = {parent.job for parent in work.ends if parent.gone}
-    unit.tx.put_many(keyspace.CHILDREN, [(link, b"") for link in work.links if link[4:20] not in gone])
+    if work.links:
+        gone = {*work.done, *(keyspace.of_queue(parent.queue, parent.job) for parent in work.ends if parent.gone)}
+        unit.tx.put_many(keyspace.CHILDREN, [(link, b"") for link in work.links if link[:20] not in gone])
 
 
-def _links(reader: Reader, parents: Sequence[ParentEnd]) -> dict[bytes, list[bytes]]:
-    """The rows of `children` of these parents, by parent.
+def _links(reader: Reader, parents: Collection[bytes]) -> Iterable[bytes]:
+    """The rows of `children` of these parents, given by queue and job; and some of others, that lie between.
 
     Most parents have one child, and parents that end together were enqueued together: one scan finds their rows.
     No scan takes a conflict. Who adds a child writes its parent's state, which the end of the parent has read.
     """
-    found: dict[bytes, list[bytes]] = {keyspace.of_queue(parent.queue, parent.job): [] for parent in parents}
-    begin, end = min(found), max(found) + b"\xff" * 25
-    limit = 2 * len(found) + 20
-    near = reader.keys(keyspace.CHILDREN, begin, end, limit, snapshot=True) if len(found) > 1 else []
-    if len(found) > 1 and len(near) < limit:
-        for key in near:
-            if key[:20] in found:
-                found[key[:20]].append(key)
-        return found
-    for at, links in found.items():
-        first = at
-        while page := reader.keys(keyspace.CHILDREN, first, at + b"\xff" * 25, _LINKS, snapshot=True):
-            links += page
+    if len(parents) > 1:
+        limit = 2 * len(parents) + 20
+        near = reader.keys(keyspace.CHILDREN, min(parents), max(parents) + b"\xff" * 25, limit, snapshot=True)
+        if len(near) < limit:
+            return near
+    found: list[bytes] = []
+    for first in parents:
+        end = first + b"\xff" * 25
+        while page := reader.keys(keyspace.CHILDREN, first, end, _LINKS, snapshot=True):
+            found += page
             first = page[-1] + b"\0"
             if len(page) < _LINKS:
                 break
@@ -82,40 +84,61 @@ class _Ending:
     def __init__(self, unit: UnitOfWork) -> None:
         self._unit = unit
         self._removed = set(unit.ended)
-        self._blocked: dict[Child, BlockedRecord] = {}
+        #: Of each child (`of_queue`), how many of its parents ended for it.
+        self._ended: dict[bytes, int] = {}
+        self._policies: dict[bytes, int | None] = {}
         #: Rows of `children` that are no longer needed.
         self._over: list[bytes] = []
+
+    def done(self, parents: Sequence[bytes]) -> None:
+        """These are done and not kept: the commonest end, of which there may be many at once."""
+        rows = set(parents)
+        links = [link for link in _links(self._unit.tx, rows) if link[:20] in rows]
+        self._over += links
+        self._ended.update(Counter([link[20:] for link in links]))
 
     def tell(self, link: bytes, parent: ParentEnd) -> None:
         """What the end of the parent means for a child, which is joined with it by this row of `children`."""
         if parent.gone:
             self._over.append(link)
-        if parent.outcome is not None:
-            self._end(keyspace.split_child(link)[2:], link, parent.outcome)
+        if parent.outcome is State.DONE:
+            child = link[20:]
+            self._ended[child] = self._ended.get(child, 0) + 1
+        elif parent.outcome is not None:
+            self._end_badly(link[20:], link, parent.outcome)
 
-    def _end(self, child: Child, link: bytes, outcome: State) -> None:
-        record = None if child[1] in self._removed else self._blocked.get(child) or _read_blocked(self._unit.tx, child)
-        if record is None:
+    def _end_badly(self, child: bytes, link: bytes, outcome: State) -> None:
+        policy = None if child[4:] in self._removed else self._policy(child)
+        if policy is None:
             return  # it runs, has ended, or is gone
-        if outcome is State.DONE or record.on_parent_dead == _RUN:
-            self._blocked[child] = record._replace(open=record.open - 1)
+        if policy == _RUN:
+            self._ended[child] = self._ended.get(child, 0) + 1
             if outcome is State.DEAD:
                 # It counts now; done after a replay, it must not count again.
                 self._over.append(link)
-        elif outcome is State.GONE or record.on_parent_dead == _CANCEL:
-            self._removed.add(child[1])
-            _cancel(self._unit, child)
+        elif outcome is State.GONE or policy == _CANCEL:
+            self._removed.add(child[4:])
+            _cancel(self._unit, keyspace.split_of_queue(child))
+
+    def _policy(self, child: bytes) -> int | None:
+        """What a dead parent means for the child; None: it is not blocked."""
+        if child not in self._policies:
+            record = _read_blocked(self._unit.tx, child)
+            self._policies[child] = None if record is None else record.on_parent_dead
+        return self._policies[child]
 
     def write(self) -> None:
-        self._unit.tx.delete_many(keyspace.CHILDREN, self._over)
-        for child, record in self._blocked.items():
-            if child[1] not in self._removed:
-                _count_down(self._unit, child, record)
+        tx = self._unit.tx
+        tx.delete_many(keyspace.CHILDREN, self._over)
+        for child, ended in self._ended.items():
+            record = None if child[4:] in self._removed else _read_blocked(tx, child)
+            if record is not None:
+                _count_down(self._unit, keyspace.split_of_queue(child), record._replace(open=record.open - ended))
 
 
-def _read_blocked(reader: Reader, child: Child) -> BlockedRecord | None:
-    raw = reader.get(keyspace.BLOCKED, keyspace.of_queue(*child))
-    return None if raw is None else records.decode_blocked(raw, child[1])
+def _read_blocked(reader: Reader, child: bytes) -> BlockedRecord | None:
+    raw = reader.get(keyspace.BLOCKED, child)
+    return None if raw is None else records.decode_blocked(raw, child[4:])
 
 
 def _read_state(reader: Reader, child: Child) -> StateRecord | None:
@@ -148,8 +171,8 @@ def unblock(unit: UnitOfWork, child: Child, state: StateRecord) -> None:
     grouped = state.flags & records.HAS_GROUP
     tx.put(keyspace.READY, keyspace.ready(number, state.priority, visible, job, grouped), b"")
     tx.delete(keyspace.BLOCKED, keyspace.of_queue(number, job))
-    unit.count(number, Counter.BLOCKED, -1)
-    unit.count(number, Counter.WAITING, 1)
+    unit.count(number, keyspace.Counter.BLOCKED, -1)
+    unit.count(number, keyspace.Counter.WAITING, 1)
     queue = unit.numbered(number)
     if queue is not None:
         if grouped:

@@ -375,7 +375,7 @@ def _counts(number: dict[Counter, int], ready: int, scheduled: int, at_least: bo
     )
 
 
-_SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD)
+_SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD, Counter.BLOCKED)
 
 
 def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
@@ -385,7 +385,7 @@ def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
         keys = [keyspace.counter(queue.number, counter) for queue in found for counter in _SHOWN_COUNTERS]
         counts = [records.decode_count(raw) for raw in reader.get_many(keyspace.COUNTERS, keys)]
         rows = sorted(
-            zip(found, counts[0::4], counts[1::4], counts[2::4], counts[3::4], strict=True),
+            zip(found, *(counts[place :: len(_SHOWN_COUNTERS)] for place in range(len(_SHOWN_COUNTERS))), strict=True),
             key=lambda row: -(row[1] + row[2] + row[4]),
         )
         now = core.time.now_ms()
@@ -393,13 +393,14 @@ def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
             QueueDepth(
                 tenant=queue.name.tenant,
                 queue=queue.name.queue,
+                blocked=blocked,
                 waiting=waiting,
                 leased=leased,
                 done=done,
                 dead=dead,
                 oldest_age_ms=_age(_ready_and_scheduled(reader, queue, now)[0], now) if waiting else None,
             )
-            for queue, waiting, leased, done, dead in rows[:limit]
+            for queue, waiting, leased, done, dead, blocked in rows[:limit]
         ]
         return shown_rows, max(0, len(rows) - limit)
 

@@ -203,9 +203,10 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
     if queue.meter:
         quota_usage.removed_done(unit, queue, (job,))
     if state.flags:
-        delete_extras(tx, queue.number, job, state.flags)
+        if state.flags != HAS_CHILDREN:
+            delete_extras(tx, queue.number, job, state.flags)
         if state.flags & HAS_CHILDREN:
-            unit.parent_ended(queue.number, job, State.DONE, gone=True)
+            unit.flows().done.append(row)
     unit.add_event(
         pack_event(
             queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,

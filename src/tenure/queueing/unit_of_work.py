@@ -51,10 +51,12 @@ class ParentEnd(NamedTuple):
 class FlowWork:
     """What a transaction has to do for jobs that wait for jobs, once its plan has run (`flows.end_parents`)."""
 
-    __slots__ = ("ends", "links")
+    __slots__ = ("done", "ends", "links")
 
     def __init__(self) -> None:
-        #: Jobs with children that ended.
+        #: Jobs with children that are done and not kept, as `keyspace.of_queue` writes them.
+        self.done: list[bytes] = []
+        #: Others with children that ended.
         self.ends: list[ParentEnd] = []
         #: Rows of `children` of jobs that this transaction itself settles: written if they are kept.
         self.links: list[bytes] = []

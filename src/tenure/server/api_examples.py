@@ -19,6 +19,7 @@ RECEIPT = f"{JOB}.{LEASE}.1"
 WORDS = {
     "queue": "emails", "job": JOB, "lease": LEASE, "tenant": "acme", "consumer": "exporter", "request": "5f0c9a7e",
     "write": "import-17", "chunk": "0", "part": "0", "piece": "0", "snapshot": "nightly", "table": "jobs",
+    "schedule": "weekly",
 }  # fmt: skip
 
 
@@ -42,6 +43,7 @@ EXAMPLES: dict[str, Example] = {
     "progress": Example(body={"receipt": RECEIPT, "fraction": 0.4, "note": "resizing"}),
     "record_step": Example(body={"receipt": RECEIPT, "name": "charge", "value": "b2s="}),
     "signal": Example(body={"name": "approval", "payload": "eWVz"}),
+    "add_schedule": Example(body={"queue": "polls", "payload": "bm93", "cron": "0 9 * * 1", "tz": "Europe/Berlin"}),
     "configure": Example(body={"max_attempts": 3, "lease": 60, "retention": 3600}),
     "replay": Example(body={"error": "Timeout", "spacing_ms": 100, "dry_run": True}),
     "purge": Example(body={"state": "dead"}),

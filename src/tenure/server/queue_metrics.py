@@ -1,6 +1,6 @@
 """Queues in numbers, for Prometheus.
 
-    tenure_queue_jobs{tenant,queue,state}           jobs, by state: waiting, leased, done, dead
+    tenure_queue_jobs{tenant,queue,state}           jobs, by state: blocked, waiting, leased, done, dead
     tenure_queue_oldest_age_seconds{tenant,queue}   how long the oldest ready job has been ready
     tenure_queues_omitted                           queues that are not shown
 
@@ -57,7 +57,7 @@ class QueueMetrics(Collected):
             self._refresh()
             depths, left_out = self._depths, self._omitted
         for depth in depths:
-            for state in ("waiting", "leased", "done", "dead"):
+            for state in ("blocked", "waiting", "leased", "done", "dead"):
                 jobs.add_metric([depth.tenant, depth.queue, state], getattr(depth, state))
             if depth.oldest_age_ms is not None:
                 ages.add_metric([depth.tenant, depth.queue], depth.oldest_age_ms / 1000)
@@ -108,6 +108,7 @@ def depths_of(backend: Backend, limit: int) -> tuple[Sequence[QueueDepth], int]:
         QueueDepth(
             tenant=info.tenant,
             queue=info.queue,
+            blocked=info.counts.blocked,
             waiting=info.counts.waiting,
             leased=info.counts.leased,
             done=info.counts.done,

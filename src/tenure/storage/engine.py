@@ -78,6 +78,8 @@ class Traits:
     flows: Literal["tenant", "queue", "partition"] = "tenant"
     #: Whether jobs have steps and signals.
     steps: bool = True
+    #: Whether it keeps schedules that are made at run time.
+    schedules: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 

@@ -4,6 +4,7 @@
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
                  "write/", digest of the write's id 16, part u16 how far a staged write is published; its manifest (parts 1…)
                  "load/", digest of the write's id 16            a bulk load that must be finished before anything else
+                 "schedule/", tenant (length-prefixed), name     a job that is enqueued again and again
     queues       tenant, queue (each length-prefixed)            number, policy, paused
     jobs         queue u32, job 16                               what never changes, and the payload's first part
     payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
@@ -363,6 +364,20 @@ def quota_range() -> tuple[bytes, bytes]:
     return _QUOTA, _QUOTA + b"\xff"
 
 
+_SCHEDULE = b"schedule/"
+
+
+def schedule_row(tenant: str, name: str) -> bytes:
+    """A row of `meta`: a schedule."""
+    return _SCHEDULE + tenant_range(tenant)[0] + name.encode()
+
+
+def schedule_range(tenant: str | None) -> tuple[bytes, bytes]:
+    """The rows of one tenant's schedules, or of all."""
+    prefix = _SCHEDULE if tenant is None else _SCHEDULE + tenant_range(tenant)[0]
+    return prefix, prefix + b"\xff"
+
+
 # ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
 
 _CHILD = Struct(">I16sI16s")
@@ -373,6 +388,13 @@ child = _CHILD.pack
 split_child = _CHILD.unpack
 #: Queue number, job, the parent's place among its parents, and the parent's queue number and id.
 parent = _PARENT.pack
+
+
+def parent_row(child: bytes, place: int, parent: bytes) -> bytes:
+    """The same, of two jobs that are given as `of_queue` writes them."""
+    return child + place.to_bytes(4, "big") + parent
+
+
 split_parent = _PARENT.unpack
 
 

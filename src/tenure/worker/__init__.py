@@ -12,11 +12,11 @@ codec.py        arguments and results by type hints           heartbeat.py     e
 extra_types.py  Pydantic models, registered types             settler.py       writes outcomes, many to a transaction
 outcomes.py     Retry, Dead, and what an exception means      background.py    a thread that outlives any exception
 context.py      current_job()                                 queue_watch.py   patterns of queues, queues nobody serves
-middleware.py   hooks around handlers                         periodic.py      cron, each tick once
+middleware.py   hooks around handlers                         periodic.py      each tick of a schedule once
 execution.py    one job, run to its outcome                   pools/           what runs a handler, and how it is ended
 flows.py        chain, group, Flow: steps as a graph          flow_handles.py  FlowHandle: result, status, cancel, retry
 parent_results.py  results of parents as arguments            type_fit.py      whether a result fits an argument
-steps.py        job.step, sleep and wait_for
+steps.py        job.step, sleep and wait_for                  schedules.py     app.schedules: made at run time
 log.py          log lines that never fail                     child.py         the child process of a process pool
 metrics.py      Prometheus metrics per task                   health.py        GET /health and /metrics
 

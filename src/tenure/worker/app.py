@@ -17,13 +17,15 @@ from tenure.model.durations import Duration
 from tenure.model.names import DEFAULT_TENANT, queue_name
 from tenure.model.rate import Rate
 from tenure.model.retry import Backoff, Policy
+from tenure.model.schedule import Missed
 from tenure.process import Layer, closed_at_exit
 from tenure.worker.codec import ENCODINGS, Encoding
 from tenure.worker.extra_types import ExtraTypes
 from tenure.worker.flow_handles import FlowHandle, flow_handle
 from tenure.worker.middleware import Middleware
 from tenure.worker.outcomes import FailureRules
-from tenure.worker.periodic import Missed, Periodic
+from tenure.worker.periodic import Periodic
+from tenure.worker.schedules import Schedules
 from tenure.worker.tasks import Options, Task, Unique, task_name
 
 if TYPE_CHECKING:
@@ -252,6 +254,11 @@ class App:
         says what becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
         """
         return _PeriodicDecorator(self, cron, tz, missed, dict(args or {}), options)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules that are made and changed at run time, kept in the store: `add`, `list`, `pause`, `resume`, `remove`, `run_now`."""
+        return Schedules(self)
 
     def worker(self, queues: Iterable[str] | Literal["*"] | None = None, **options: Any) -> Worker:
         """A worker for this app: see `tenure.worker.runner.Worker`."""

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
 
 from tenure.clock import Clock, SystemClock
+from tenure.contract.scheduling import TICK_HEADER
 from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration
 from tenure.worker.steps import AsyncSteps, JobSteps, NoSteps
@@ -130,8 +131,6 @@ class CurrentJob:
         return f"<CurrentJob {self.task} {self.id or '(plain call)'} attempt {self.attempt}>"
 
 
-#: `2026-03-29T03:00:00+02:00[Europe/Berlin]`, as RFC 9557 has it.
-TICK_HEADER = "tenure-tick"
 #: structlog's `merge_contextvars` adds every context variable with this prefix to a log line. Set directly: its
 #: `bind_contextvars` takes 12 µs for three of them, more than half of what running a small job takes.
 _log_id: contextvars.ContextVar[str] = contextvars.ContextVar("structlog_job_id")

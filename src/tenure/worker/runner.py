@@ -98,7 +98,7 @@ class Worker:
         self._patience_ms = duration_ms("patience", patience, minimum_ms=1)
         self._lease_ms = None if lease is None else duration_ms("lease", lease, minimum_ms=30)
         self._recycle = None if recycle is None else whole_number("recycle", recycle, 1, 2**31)
-        self._with_schedule = schedule and bool(app.schedule)
+        self._with_schedule = schedule
         for task in app.tasks.values():
             task.codec  # noqa: B018 - raises now, not at its first job, for a task whose types cannot be sent
         self.totals = Totals()
@@ -153,7 +153,7 @@ class Worker:
             self._heartbeat.stop()
             raise
         self._parts = {"claimer": self._claimer.thread, "queue watch": self._queue_watch.thread}
-        if self._with_schedule:
+        if self._with_schedule and (app.schedule or app.store.traits.schedules):
             self._parts["ticker"] = Ticker(app, self.name).thread(self._stop)
         for part in self._parts.values():
             part.start()

@@ -19,6 +19,7 @@ from tenure.contract.backend import (
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     SnapshotInfos,
     Steps,
     Topic,
@@ -26,6 +27,7 @@ from tenure.contract.backend import (
 )
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
+from tenure.model import schedule
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -35,6 +37,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
 from tenure.model.step import unsupported
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
@@ -195,6 +198,12 @@ class RedisBackend(NetworkServing):
 
     def policy(self, name: QueueName) -> Policy:
         return queries.policy(self._core, name)
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return []  # without `traits.schedules` there are none
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        raise schedule.unsupported()
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         # A tenant's queues are in different slots: nothing that is one step can count them all.

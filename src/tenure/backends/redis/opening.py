@@ -78,6 +78,7 @@ def open_redis(
         any_queue=False,
         flows="queue" if chosen.partitions == 1 else "partition",
         steps=False,
+        schedules=False,
         grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks

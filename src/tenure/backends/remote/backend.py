@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+import msgspec
+
 from tenure.backends.remote.address import Address
 from tenure.backends.remote.bulk_verbs import BulkVerbs
 from tenure.backends.remote.credentials import Credentials
@@ -19,6 +21,7 @@ from tenure.contract.backend import (
     Progress,
     QueueInfos,
     QuotaInfos,
+    Schedules,
     Steps,
     Topic,
     Watch,
@@ -42,6 +45,7 @@ from tenure.model.quota import Quota
 from tenure.model.report import Report
 from tenure.model.request import JobRequest, ReplayRequest, UpcomingRequest
 from tenure.model.retry import Policy
+from tenure.model.schedule import ScheduleChange
 from tenure.protocol import messages as m
 from tenure.protocol.operations import OPERATIONS
 from tenure.protocol.problems import error_of
@@ -252,6 +256,25 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def queues(self, tenant: str | None) -> QueueInfos:
         reply = self._ask(OPERATIONS["queues"], "/v1/queues", tenant, None, m.QueueList)
         return [queue.info() for queue in reply.queues]
+
+    def schedules(self, tenant: str | None) -> Schedules:
+        return self._ask(OPERATIONS["schedules"], "/v1/schedules", tenant, None, m.ScheduleList).schedules
+
+    def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
+        at = f"/v1/schedules/{quote(name, safe='')}"
+        body: msgspec.Struct | None = None
+        if change.put is not None:
+            operation, body = "add_schedule", m.ScheduleBody.of(change.put, replace=change.replace)
+        elif change.remove:
+            operation = "remove_schedule"
+        else:
+            operation = "pause_schedule" if change.pause else "resume_schedule"
+            at += "/pause" if change.pause else "/resume"
+        try:
+            self._ask(OPERATIONS[operation], at, tenant, body, m.Done)
+        except NotFound:
+            return False
+        return True
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         self._ask(OPERATIONS["set_quota"], f"/v1/quotas/{quote(tenant, safe='')}", None, quota, m.Done, wait_ms=LONG_MS)

@@ -27,6 +27,8 @@ from tenure.protocol.messages.administration import (
     QueueList as QueueList,
     QuotaList as QuotaList,
     ReplayBody as ReplayBody,
+    ScheduleBody as ScheduleBody,
+    ScheduleList as ScheduleList,
     SnapshotBody as SnapshotBody,
     StoreInfo as StoreInfo,
     UpcomingQuery as UpcomingQuery,

@@ -13,7 +13,8 @@ from tenure.model.ids import job_id_bytes
 from tenure.model.job import ChildJob, Counts, ParentResult, QueueInfo
 from tenure.model.quota import QuotaInfo
 from tenure.model.request import ReplayRequest
-from tenure.model.retry import Policy
+from tenure.model.retry import MAX_ATTEMPTS, Policy
+from tenure.model.schedule import Missed, Schedule
 from tenure.protocol.messages.base import DurationMs, Limit, Request, State, TimeMs
 from tenure.storage.engine import Traits
 
@@ -95,6 +96,39 @@ class ChildrenQuery(Request):
 
 class ChildList(Struct, frozen=True):
     children: list[ChildJob]
+
+
+class ScheduleBody(Request):
+    """A schedule to be stored under the name in the path; `replace`: also if there is one."""
+
+    queue: str
+    payload: bytes
+    cron: str | None = None
+    every_ms: Annotated[int, Meta(ge=1_000, le=2**40)] | None = None
+    tz: str = "UTC"
+    missed: Missed = "skip"
+    paused: bool = False
+    priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
+    #: The moment from which an interval counts; 0: now.
+    created_at_ms: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    replace: bool = False
+
+    @classmethod
+    def of(cls, schedule: Schedule, *, replace: bool) -> ScheduleBody:
+        said = {
+            name: value for name, value in asdict(schedule).items() if name not in ("name", "tenant", "resumed_at_ms")
+        }
+        return cls(**said, replace=replace)
+
+    def checked(self, name: str, tenant: str) -> Schedule:
+        """Raises InvalidArgument."""
+        said = {field: value for field, value in asdict(self).items() if field != "replace"}
+        return Schedule(name=name, tenant=tenant, **said).checked()
+
+
+class ScheduleList(Struct, frozen=True):
+    schedules: list[Schedule]
 
 
 class QueueBody(Struct, frozen=True, kw_only=True):

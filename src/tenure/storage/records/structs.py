@@ -9,6 +9,7 @@ import msgspec
 from tenure.errors import Corrupt
 from tenure.model.quota import Quota
 from tenure.model.retry import Policy
+from tenure.model.schedule import Schedule
 from tenure.storage.records.framing import V1_BYTE, encode_msgpack, seal, unseal
 
 R = TypeVar("R")
@@ -60,6 +61,10 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
 class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):
     number: int
     quota: Quota
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, array_like=True):
+    schedule: Schedule
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -144,7 +149,7 @@ _DECODERS: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (
         Notes, QueueRecord, QuotaRecord, ClockRecord, ConsumerRecord, WriteRecord, LoadRecord, NumberRecord,
-        RefusalsRecord, StepRecord, StepsRecord, StoreRecord, UpgradeRecord,
+        RefusalsRecord, ScheduleRecord, StepRecord, StepsRecord, StoreRecord, UpgradeRecord,
     )
 }  # fmt: skip
 

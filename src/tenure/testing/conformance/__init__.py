@@ -25,7 +25,7 @@ its harness say it cannot do is skipped, with the reason. Every test ends with `
     deadletters retention cancel sweeping    what is cleared away, or comes back
     restore                                  what is put in from elsewhere
     look events policies snapshots           what can be seen
-    store_wide                               all queues together
+    store_wide schedules                     all queues together
     clock races processes                    time, threads and processes
     arguments damage opening                 what is refused
 """
@@ -39,7 +39,7 @@ import pytest
 THEMES = (
     "any_queue", "arguments", "cancel", "claim", "clock", "damage", "deadletters", "dedup", "enqueue", "events", "extend", "flows", "groups", "handover",
     "limits", "look",
-    "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "settle",
+    "opening", "order", "policies", "processes", "quotas", "races", "requests", "restore", "retention", "retries", "schedules", "settle",
     "snapshots", "staging", "steps", "store_wide", "sweeping", "ttl", "waiting",
 )  # fmt: skip
 FIXTURES = (
@@ -53,6 +53,7 @@ FIXTURES = (
     "holding",
     "live",
     "ordered",
+    "scheduling",
     "queue",
     "shared",
     "stepping",
