@@ -16,6 +16,7 @@ the end of the transaction. Jobs without a group are nothing of this: `group_sel
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.errors import Corrupt
@@ -40,6 +41,7 @@ _AT_ONCE = 200
 _MS = 1_000_000
 
 
+@lru_cache(20_000)
 def group_id(name: bytes) -> bytes:
     """What stands for a group in keys."""
     return keyspace.digest(name)
@@ -192,8 +194,11 @@ class GroupChanges:
             self._read[at] = _Group(None if raw is None else records.decode_group(raw), {})
         for (queue, group), change in self._changes.items():
             record, places = self._read[queue, group]
+            back = record is not None and record.at_limit and change.leased < 0
+            if not (back or change.expected or change.offers):
+                continue  # most claims: no place is given
             tiers = change.expected.union(change.offers)
-            if record is not None and record.at_limit and change.leased < 0:
+            if back and record is not None:
                 tiers |= set(tiers_of(record.at_limit))
             for tier in tiers - places.keys():
                 sub = group_sub(queue, tier, group)
@@ -261,7 +266,12 @@ class GroupChanges:
 
 
 def tiers_of(bits: int) -> Iterable[int]:
-    return [tier for tier in range(10) if bits >> tier & 1]
+    """The tiers of a row's `at_limit`, a bit each."""
+    return _TIERS_OF[bits & _ALL_TIERS]
+
+
+_ALL_TIERS = (1 << 10) - 1
+_TIERS_OF = [[tier for tier in range(10) if bits >> tier & 1] for bits in range(_ALL_TIERS + 1)]
 
 
 # ── time and policies ────────────────────────────────────────────────────────────────────────────────────────────────
