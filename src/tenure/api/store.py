@@ -24,7 +24,7 @@ from tenure.api.staged_write import Staged
 from tenure.api.sweeper import Sweeper
 from tenure.api.trace_check import specification_findings
 from tenure.contract.backend import Backend, Progress
-from tenure.contract.scheduling import enqueue_tick, run_now
+from tenure.contract.scheduling import run_now
 from tenure.errors import InvalidArgument, NotFound
 from tenure.extras import needs
 from tenure.model.durations import Duration, Moment, duration_ms, moment_ms
@@ -227,10 +227,6 @@ class Store:
             raise NotFound(f"there is no schedule {name!r}")
         with self._telemetry.span("run_schedule"):
             return run_now(self._backend, found)
-
-    def enqueue_tick(self, schedule: Schedule, tick_ms: int) -> bool:
-        """Enqueue a schedule's job for a tick, once; False if it was enqueued before. For workers."""
-        return enqueue_tick(self._backend, schedule, tick_ms)
 
     def _change_schedule(self, name: str, tenant: str, change: ScheduleChange) -> bool:
         with self._telemetry.span("change_schedule"):

@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.api.queue import Queue, claim_from, claim_request
 from tenure.api.store import Store
-from tenure.contract.scheduling import TICK_HEADER
+from tenure.contract.scheduling import TICK_HEADER, enqueue_tick
 from tenure.errors import LeaseLost, TenureError
 from tenure.model.lease import Delivery
 from tenure.model.retry import Backoff, Policy
@@ -125,7 +125,7 @@ class Scheduled:
         self.ticks = schedule.ticks
 
     def enqueue(self, tick_ms: int) -> bool:
-        return self._store.enqueue_tick(self._schedule, tick_ms)
+        return enqueue_tick(self._store.backend, self._schedule, tick_ms)
 
 
 def await_tick(store: Store, tenant: str, due: Due, tick_ms: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure.api.store import Store
+from tenure.contract.scheduling import enqueue_tick
 from tenure.errors import InvalidArgument, NotFound, TooLarge
 from tenure.model.schedule import MAX_SCHEDULES, Schedule
 from tenure.testing.conformance.world import World
@@ -72,9 +73,9 @@ def test_a_schedules_job_is_enqueued_now(scheduling: Store) -> None:
 
 def test_a_tick_is_enqueued_once(scheduling: Store) -> None:
     schedule = poll(created_at_ms=1_000)
-    assert scheduling.enqueue_tick(schedule, 6_000) is True
-    assert scheduling.enqueue_tick(schedule, 6_000) is False
-    assert scheduling.enqueue_tick(schedule, 11_000) is True
+    assert enqueue_tick(backend_of(scheduling), schedule, 6_000) is True
+    assert enqueue_tick(backend_of(scheduling), schedule, 6_000) is False
+    assert enqueue_tick(backend_of(scheduling), schedule, 11_000) is True
     assert scheduling.queue("work").counts().ready == 2
 
 
