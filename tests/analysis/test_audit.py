@@ -8,36 +8,41 @@ import pyarrow.parquet as pq
 import pytest
 
 import tenure
-from tenure import ManualClock, bulk
+from tenure import GroupPolicy, ManualClock, Policy, bulk
 from tenure.analysis import laws
 from tenure.analysis.audit import audit
 from tenure.errors import InvalidArgument, OpenError
 from tests.spark.made import live
 from tests.spark.planted import Planter
 
+GROUPS = (None, "a", "b")
+
 
 def test_damage_of_every_kind_is_found_and_nothing_else(tmp_path: Path) -> None:
     clock = ManualClock()
     with tenure.open("memory:", clock=clock, sweep=False) as store:
-        live(store, clock, rounds=40)
+        live(store, clock, rounds=40, groups=GROUPS)
         planter = Planter(store, clock)
         planter.all()
         summary = audit(store, output=str(tmp_path / "found"))
     rows = pq.read_table(tmp_path / "found").to_pylist()
     assert summary.facts["violations"] == rows
     found = [(row["rule"], row["queue"], row["job_id"]) for row in rows]
-    told = [(rule, None if rule == "gap" else queue, job) for rule, (queue, job) in planter.planted.items()]
-    assert len(told) == 17
+    told = [(rule, None if rule == "gap" else queue, job) for rule, queue, job in planter.planted]
+    assert len(told) == 22
     assert sorted(found, key=str) == sorted(told, key=str)
     assert {rule for rule, _, _ in told} == set(laws.RULES) - {"balance"}
-    assert (summary.rejected, summary.written) == (17, 17)
+    assert (summary.rejected, summary.written) == (22, 22)
 
 
 def test_a_clean_store_breaks_no_law(tmp_path: Path) -> None:
     clock = ManualClock()
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
-        live(store, clock, rounds=150, seed=3)
+        live(store, clock, rounds=150, seed=3, groups=GROUPS)
+        store.queue("emails").configure(Policy(group=GroupPolicy(max_leased=1, rate="1/m")))
+        store.queue("emails").claim(limit=10)  # a group is at its limit, another's bucket is not full
+        assert {row["group"] for row in bulk.read(store, "groups").to_pylist() if row["waiting"]} == {"a", "b"}
         jobs = bulk.read(store, "jobs", columns=["id"]).num_rows
     summary = audit(url)
     assert (summary.facts["violations"], summary.facts["jobs"]) == ([], jobs)

@@ -23,6 +23,7 @@ PAIRS = [
     (layouts.READY, keyspace._READY, ("queue", "tier", "time", "id"), 0),
     (layouts.DUE, keyspace._DUE, ("kind", "time", "queue", "id"), 0),
     (layouts.ENDED, keyspace._ENDED, ("queue", "time", "id"), 0),
+    (layouts.GROUP_READY, keyspace._GROUP_READY, ("queue", "group", "tier", "time", "id"), 0),
     (layouts.COUNTER, keyspace._COUNTER, ("queue", "counter"), 0),
 ]
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tenure
-from tenure import Corrupt, Policy, SnapshotExpired, bulk
+from tenure import Corrupt, GroupPolicy, Policy, SnapshotExpired, bulk
 from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk.plan import plan
@@ -162,6 +162,21 @@ def test_leases_queues_and_counters(store: Store):
     assert [row["token"] for row in given if row["cancelled"]] == [None]
 
 
+def test_groups(store: Store):
+    queue = store.queue("thumbs", tenant="zebra")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1), groups={"g2": GroupPolicy(rate="1/m")}))
+    queue.claim(limit=20)
+    rows = {row["group"]: row for row in bulk.read(store, "groups", queue="thumbs").to_pylist()}
+    infos = {info.group: info for info in queue.groups()}
+    assert rows.keys() == infos.keys() == {"g1", "g2"}
+    for name, row in rows.items():
+        assert (row["waiting"], row["leased"]) == (infos[name].waiting, infos[name].leased)
+    assert (rows["g1"]["leased"], rows["g1"]["at_limit"], rows["g1"]["full_at"]) == (1, True, None)
+    assert (rows["g2"]["leased"], rows["g2"]["at_limit"]) == (1, False)
+    assert rows["g2"]["full_at"] > datetime.fromtimestamp(0, UTC)
+    assert bulk.read(store, "groups", queue="plain").num_rows == 0
+
+
 def test_indexes_agree_with_the_jobs(store: Store):
     jobs = {row["id"]: row for row in bulk.read(store, "jobs").to_pylist()}
     rows = bulk.read(store, "indexes").to_pylist()
@@ -170,6 +185,11 @@ def test_indexes_agree_with_the_jobs(store: Store):
     assert by_index["ready"].keys() == waiting
     for id, row in by_index["ready"].items():
         assert (row["time"], row["priority"]) == (jobs[id]["visible_at"], jobs[id]["priority"])
+    assert by_index["group_ready"].keys() == {id for id in waiting if jobs[id]["group"]}
+    names = {row["id"]: row["group"] for row in bulk.read(store, "groups").to_pylist()}
+    for id, row in by_index["group_ready"].items():
+        indexed = (row["time"], row["priority"], names[row["group_id"]])
+        assert indexed == (jobs[id]["visible_at"], jobs[id]["priority"], jobs[id]["group"])
     for state in ("done", "dead"):
         assert by_index[state].keys() == {id for id, job in jobs.items() if job["state"] == state}
         assert all(row["time"] == jobs[id]["ended_at"] for id, row in by_index[state].items())

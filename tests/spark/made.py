@@ -48,8 +48,19 @@ def small_plans(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, str(was))
 
 
-def live(store: Store, clock: ManualClock, *, rounds: int, seed: int = 1, jobs: int = 12) -> None:
-    """Some hours of work in three queues of two tenants: failures, lost workers, replays, cancelled and purged jobs."""
+def live(
+    store: Store,
+    clock: ManualClock,
+    *,
+    rounds: int,
+    seed: int = 1,
+    jobs: int = 12,
+    groups: Sequence[str | None] = (None,),
+) -> None:
+    """Some hours of work in three queues of two tenants: failures, lost workers, replays, cancelled and purged jobs.
+
+    Jobs are of these groups in turn.
+    """
     chance = random.Random(seed)
     queues = [store.queue("emails"), store.queue("reports"), store.queue("emails", tenant="acme")]
     for queue in queues:
@@ -58,7 +69,7 @@ def live(store: Store, clock: ManualClock, *, rounds: int, seed: int = 1, jobs: 
         queue = chance.choice(queues)
         made = [
             NewJob(b"%d" % n, priority=chance.randrange(3), delay=chance.choice([0, 0, 0, 90, 4000]),
-                   ttl=chance.choice([None, None, None, 5000]))
+                   ttl=chance.choice([None, None, None, 5000]), group=groups[n % len(groups)])
             for n in range(chance.randrange(jobs))
         ]  # fmt: skip
         if made:

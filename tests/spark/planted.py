@@ -8,6 +8,7 @@ from typing import Any
 from tenure import Backoff, Delivery, ManualClock, Policy, Queue, Store
 from tenure.model.ids import NO_ID, job_id_bytes
 from tenure.model.lifecycle import Change
+from tenure.queueing.groups import group_id
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
 from tenure.testing.harness import engine_of
@@ -15,25 +16,35 @@ from tenure.testing.harness import engine_of
 Edit = Callable[[records.EventRecord], records.EventRecord]
 
 
+#: Faults that are not called as the rule that finds them.
+_RULES = {
+    "groups_lost": "groups",
+    "groups_misplaced": "groups",
+    "index_of_group": "index",
+    "stray_of_group": "stray",
+}
+
+
 class Planter:
     """Plants damage below the store, with checksums that fit: what only a look at the whole can find."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store, self.clock, self._engine = store, clock, engine_of(store)
-        #: rule → (queue, job)
-        self.planted: dict[str, tuple[str, str | None]] = {}
+        #: (rule, queue, job)
+        self.planted: list[tuple[str, str, str | None]] = []
 
     def all(self) -> None:
-        for rule in (
-            "index", "stray", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost", "gap",
+        for fault in (
+            "index", "stray", "groups", "groups_lost", "groups_misplaced", "index_of_group", "stray_of_group", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost", "gap",
             "chain", "transition", "overlap", "stale_settle", "late_settle", "attempts", "token",
         ):  # fmt: skip
-            queue = self.store.queue(f"q-{rule.replace('_', '-')}")
+            queue = self.store.queue(f"q-{fault.replace('_', '-')}")
             queue.configure(Policy(retention=0, backoff=Backoff.fixed(0)))
             queue.enqueue_many([b"bystander"] * 3)
             number = next(q.number for q in self.store.queues() if q.queue == queue.name.queue)
-            job = getattr(self, f"_{rule}")(queue, number)
-            self.planted[rule] = (queue.name.queue, job)
+            job = getattr(self, f"_{fault}")(queue, number)
+            rule = _RULES.get(fault, fault)
+            self.planted.append((rule, queue.name.queue, job))
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,6 +94,46 @@ class Planter:
         job = queue.enqueue(b"x", priority=9).id
         queue.fail(queue.claim()[0])
         self._put(keyspace.READY, keyspace.ready(number, 9, 1_800_000_000_000, job_id_bytes(job)))
+        return job
+
+    def _in_group(self, queue: Queue, number: int) -> tuple[str, bytes, bytes]:
+        """A job that waits and one that is leased, of one group: the first job, the keys of its row and of the group's."""
+        queue.enqueue(b"x", priority=9, group="acme")
+        queue.claim(lease=600)
+        job = queue.enqueue(b"x", priority=8, group="acme").id
+        return job, self._group_ready_key(number, job, "acme"), keyspace.of_queue(number, group_id(b"acme"))
+
+    def _group_ready_key(self, number: int, job: str, group: str) -> bytes:
+        state = self._state(number, job)
+        of = group_id(group.encode())
+        return keyspace.group_ready(number, of, 9 - state.priority, state.visible_at_ms, job_id_bytes(job))
+
+    def _groups(self, queue: Queue, number: int) -> None:
+        _, _, at = self._in_group(queue, number)
+        raw: Any = self._engine.read(lambda r: r.get(keyspace.GROUPS, at))
+        record = records.decode_group(raw)
+        assert (record.waiting, record.leased) == (1, 1)
+        self._put(keyspace.GROUPS, at, records.encode_group(record._replace(leased=2)))
+
+    def _groups_lost(self, queue: Queue, number: int) -> None:
+        _, _, at = self._in_group(queue, number)
+        self._delete(keyspace.GROUPS, at)
+
+    def _groups_misplaced(self, queue: Queue, number: int) -> str:
+        job, ready, _ = self._in_group(queue, number)
+        self._delete(keyspace.GROUP_READY, ready)
+        self._put(keyspace.GROUP_READY, self._group_ready_key(number, job, "another"))
+        return job
+
+    def _index_of_group(self, queue: Queue, number: int) -> str:
+        job, ready, _ = self._in_group(queue, number)
+        self._delete(keyspace.GROUP_READY, ready)
+        return job
+
+    def _stray_of_group(self, queue: Queue, number: int) -> str:
+        job, ready, _ = self._in_group(queue, number)
+        assert queue.cancel(job)
+        self._put(keyspace.GROUP_READY, ready)
         return job
 
     def _held(self, queue: Queue) -> Delivery:

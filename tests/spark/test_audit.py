@@ -39,13 +39,13 @@ def test_both_engines_find_the_same(
     clock = ManualClock()
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, clock=clock, sweep=False, durability="os") as store:
-        live(store, clock, rounds=40)
+        live(store, clock, rounds=40, groups=(None, "a", "b"))
         Planter(store, clock).all()
     ran = CliRunner().invoke(cli, ["spark", "audit", "--store", url, "--json", "--output", str(tmp_path / "found")])
     on_spark, here = json.loads(ran.stdout.splitlines()[-1]), local_audit(url)
     assert on_spark["violations"] == here.facts["violations"]
-    assert (ran.exit_code, on_spark["rejected"], on_spark["events"]) == (1, 17, here.facts["events"])
-    assert spark.read.parquet(str(tmp_path / "found")).count() == 17
+    assert (ran.exit_code, on_spark["rejected"], on_spark["events"]) == (1, 22, here.facts["events"])
+    assert spark.read.parquet(str(tmp_path / "found")).count() == 22
 
 
 def test_few_rows_are_judged_without_java(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def audit(
     told(f"{counted['jobs']:,} jobs and {counted['events']:,} events: looking for what breaks a law")
     with local_sql() as sql:
         marked = sql.keep("marked", laws.MARKED, **found)
-        violations = sql.keep("violations", laws.VIOLATIONS, marked=marked, **found)
+        grouped = sql.keep("grouped", laws.GROUPED, **found)
+        violations = sql.keep("violations", laws.VIOLATIONS, marked=marked, grouped=grouped, **found)
         broken = sql.query(laws.ORDERED, violations=violations)
     if output is not None:
         told(f"writing {broken.num_rows:,} violations")
@@ -50,9 +51,12 @@ def audit(
 
 
 def arrow_tables(moment: Tables) -> dict[str, pa.Table]:
-    """What the laws are judged by: every table they need, and the narrow views of them."""
-    found = {name: moment.read(name, columns=columns) for name, columns in laws.NEEDED.items()}
-    return found | {view: found[name].select(list(columns)) for view, (name, columns) in laws.VIEWS.items()}
+    """What the laws are judged by: every table they need, and the views of them."""
+    asked = {table: list(columns) for table, columns in laws.NEEDED.items()}
+    for table, columns in laws.VIEWS.values():
+        asked[table] += [name for name in columns if name not in asked[table]]
+    found = {table: moment.read(table, columns=columns) for table, columns in asked.items()}
+    return found | {view: found[table].select(list(columns)) for view, (table, columns) in laws.VIEWS.items()}
 
 
 def check_output(output: str | None) -> None:

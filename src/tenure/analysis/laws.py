@@ -3,19 +3,22 @@
 over the tables of one snapshot                         over the journal of the same snapshot
 index        a job's index or due row is missing        gap            an event is missing, or time goes back
 stray        an index or due row has no such job        chain          an event does not follow the job's one before
-lease        a leased job is not its lease's            transition     a change that the lifecycle does not know
-lease_open   a lease's open count is wrong              overlap        claimed while another lease held it
-lease_empty  a lease that holds nothing is there        stale_settle   settled by another token or lease than claimed
-counters     a counter is not a recount                 late_settle    settled after its lease had ended
-conservation enqueued − removed is not what is there    attempts       delivered more often than it may be
-journal      table and journal disagree on a job        token          the token did not grow as it must, or moved
-lost         the journal has a job the tables lack      balance        entered − left is not what the journal has open
+groups       a group's counts are not a recount, or     transition     a change that the lifecycle does not know
+             a job's index row is under another group   overlap        claimed while another lease held it
+lease        a leased job is not its lease's            stale_settle   settled by another token or lease than claimed
+lease_open   a lease's open count is wrong              late_settle    settled after its lease had ended
+lease_empty  a lease that holds nothing is there        attempts       delivered more often than it may be
+counters     a counter is not a recount                 token          the token did not grow as it must, or moved
+conservation enqueued − removed is not what is there    balance        entered − left is not what the journal has open
+journal      table and journal disagree on a job
+lost         the journal has a job the tables lack
 
 Six of them are the invariants of the design: 1 `index`, 2 `stray lease lease_open`, 3 `lease_empty` (and its `index`),
 4 `counters`, 5 `conservation`, 6 `journal lost`. One fault breaks one law: what follows from it is not said again.
 
-Two statements: `MARKED` tells each job's newest event and every event that breaks a law of its chain; `VIOLATIONS`, over
-that and the tables, is the answer: rows of `rule, tenant, queue, job_id, lease_id, evidence`.
+Three statements: `MARKED` tells each job's newest event and every event that breaks a law of its chain, `GROUPED` the jobs
+that have a group; `VIOLATIONS`, over these and the tables, is the answer: rows of `rule, tenant, queue, job_id, lease_id,
+evidence`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from tenure.model.lifecycle import TRANSITIONS
 from tenure.model.tokens import TOKEN_COUNT
 
 RULES = (
-    "index", "stray", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost",
+    "index", "stray", "groups", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost",
     "gap", "chain", "transition", "overlap", "stale_settle", "late_settle", "attempts", "token", "balance",
 )  # fmt: skip
 #: What each table is asked for: payloads stay where they are.
@@ -37,13 +40,15 @@ NEEDED = {
                "state", "priority", "attempt", "max_attempts", "token", "lease_id", "lease_until", "error",
                "previous_commit", "previous_index"),
     "leases": ("tenant", "queue", "queue_number", "id", "expires_at", "open"),
-    "indexes": ("tenant", "queue", "queue_number", "index", "time", "priority", "id"),
+    "indexes": ("tenant", "queue", "queue_number", "index", "time", "priority", "id", "group_id"),
+    "groups": ("tenant", "queue", "queue_number", "id", "group", "waiting", "leased"),
     "lease_jobs": ("queue_number", "lease_id", "job_id", "token", "cancelled"),
     "counters": ("tenant", "queue", "queue_number", "counter", "value"),
 }  # fmt: skip
-#: Narrow views of the same tables: where a law needs no more, a store is asked for these columns only.
+#: Views of the same tables: where a law needs no more, or something else, a store is asked for these columns only.
 VIEWS = {
     "states": ("jobs", ("queue_number", "state")),
+    "members": ("jobs", ("tenant", "queue", "queue_number", "id", "state", "priority", "visible_at", "group")),
     "journal": ("events", ("shard", "commit", "number", "time", "type", "queue_number", "lease_id", "lease_until")),
 }
 
@@ -168,31 +173,65 @@ _NOBODY = "CAST(NULL AS STRING)"
 _STATE = "CASE WHEN state IN ('ready', 'scheduled') THEN 'waiting' ELSE state END"
 _OF_JOB = "tenant, queue, queue_number, id"
 
+#: The jobs that have a group: few of all, looked at by several laws.
+GROUPED = "SELECT * FROM {members} WHERE `group` IS NOT NULL"
+
 #: Index rows that must be there, against those that are; due rows of keys and claims may be left over.
+#: A job of a group that has no row of its own is expected under any group: `_GROUPS` tells what is wrong.
 _INDEXES = f"""
 must AS (
-  SELECT {_OF_JOB}, CAST(NULL AS INT) AS priority, 'due_lease' AS `index`, expires_at AS time FROM {{leases}}
+  SELECT {_OF_JOB}, CAST(NULL AS INT) AS priority, 'due_lease' AS `index`, expires_at AS time, {_NOBODY} AS group_id
+  FROM {{leases}}
+  UNION ALL
+  SELECT j.tenant, j.queue, j.queue_number, j.id, j.priority, 'group_ready', j.visible_at, g.id
+  FROM {{grouped}} AS j LEFT JOIN {{groups}} AS g ON j.queue_number = g.queue_number AND j.`group` = g.`group`
+  WHERE {_STATE} = 'waiting'
   UNION ALL
   SELECT {_OF_JOB}, CASE WHEN kind = 1 AND {_STATE} = 'waiting' THEN priority END,
     CASE WHEN kind = 1 AND {_STATE} = 'waiting' THEN 'ready' WHEN kind = 1 AND state IN ('done', 'dead') THEN state
       WHEN kind = 2 AND due_at IS NOT NULL AND state = 'done' THEN 'due_retention'
       WHEN kind = 2 AND due_at IS NOT NULL THEN 'due_ttl' END,
-    CASE WHEN kind = 2 THEN due_at WHEN {_STATE} = 'waiting' THEN visible_at ELSE ended_at END
+    CASE WHEN kind = 2 THEN due_at WHEN {_STATE} = 'waiting' THEN visible_at ELSE ended_at END, {_NOBODY}
   FROM {{jobs}} CROSS JOIN (VALUES (1), (2)) AS kinds(kind)
 ), there AS (
-  SELECT {_OF_JOB}, `index`, time, priority, 1 AS must, 0 AS found FROM must WHERE `index` IS NOT NULL
+  SELECT {_OF_JOB}, `index`, time, priority, 1 AS must, 0 AS found, group_id, {_NOBODY} AS found_group_id
+  FROM must WHERE `index` IS NOT NULL
   UNION ALL
-  SELECT {_OF_JOB}, `index`, time, priority, 0, 1 FROM {{indexes}}
+  SELECT {_OF_JOB}, `index`, time, priority, 0, 1, {_NOBODY}, group_id FROM {{indexes}}
   WHERE `index` NOT IN ('due_dedup', 'due_claim', 'due_write', 'due_request', 'due_turn')
 ), uneven AS (
-  SELECT {_OF_JOB}, `index`, sum(must) > sum(found) AS missing,
+  SELECT {_OF_JOB}, `index`, sum(must) > sum(found) AS missing, sum(must) = sum(found) AS misplaced,
     {_say("[`index`] at [" + _time("time") + "]")} || coalesce(' priority ' || CAST(priority AS STRING), '') AS place
-  FROM there GROUP BY {_OF_JOB}, `index`, time, priority HAVING sum(must) <> sum(found)
+  FROM there GROUP BY {_OF_JOB}, `index`, time, priority
+  HAVING sum(must) <> sum(found) OR max(group_id) <> max(found_group_id)
 ), indexes_broken AS (
-  SELECT CASE WHEN missing THEN 'index' ELSE 'stray' END AS rule, tenant, queue,
+  SELECT CASE WHEN missing THEN 'index' WHEN misplaced THEN 'groups' ELSE 'stray' END AS rule, tenant, queue,
     CASE WHEN `index` <> 'due_lease' THEN id END AS job_id, CASE WHEN `index` = 'due_lease' THEN id END AS lease_id,
-    CASE WHEN missing THEN 'has no row ' || place ELSE 'a row ' || place || ' that nothing explains' END AS evidence
+    CASE WHEN missing THEN 'has no row ' || place WHEN misplaced THEN 'its row ' || place || ' is under another group'
+      ELSE 'a row ' || place || ' that nothing explains' END AS evidence
   FROM uneven
+)"""
+
+#: What a group's row counts, against its jobs. An idle group may have a row, for the bucket of its rate.
+_GROUPS = f"""
+group_recounts AS (
+  SELECT tenant AS j_tenant, queue AS j_queue, queue_number, `group`,
+    sum(CASE WHEN {_STATE} = 'waiting' THEN 1 ELSE 0 END) AS there_waiting,
+    sum(CASE WHEN state = 'leased' THEN 1 ELSE 0 END) AS there_leased
+  FROM {{grouped}} GROUP BY tenant, queue, queue_number, `group`
+), groups_compared AS (
+  SELECT coalesce(tenant, j_tenant) AS tenant, coalesce(queue, j_queue) AS queue, `group`,
+    coalesce(waiting, 0) AS waiting, coalesce(leased, 0) AS leased,
+    coalesce(there_waiting, 0) AS there_waiting, coalesce(there_leased, 0) AS there_leased
+  FROM {{groups}} FULL JOIN group_recounts USING (queue_number, `group`)
+), groups_broken AS (
+  SELECT 'groups' AS rule, tenant, queue, {_NOBODY} AS job_id, {_NOBODY} AS lease_id,
+    {
+    _say(
+        "group [`group`] is counted as [waiting] waiting and [leased] leased, and [there_waiting] and [there_leased] are there"
+    )
+} AS evidence
+  FROM groups_compared WHERE waiting <> there_waiting OR leased <> there_leased
 )"""
 
 #: Leased jobs whose lease is not there, or was not given them with their token; leases that count wrongly.
@@ -307,11 +346,15 @@ chains_broken AS (
 )"""
 
 _BROKEN = (
-    "indexes_broken", "leased_broken", "leases_broken", "counters_broken", "gaps_broken", "chains_broken",
+    "indexes_broken", "groups_broken", "leased_broken", "leases_broken", "counters_broken", "gaps_broken", "chains_broken",
     "journal_broken", "balance_broken",
 )  # fmt: skip
-VIOLATIONS = f"WITH {','.join((_INDEXES, _LEASES, _COUNTERS, _GAPS, _JOURNAL, _BALANCE))} " + " UNION ALL ".join(
-    f"SELECT rule, tenant, queue, job_id, lease_id, evidence FROM {name} WHERE evidence IS NOT NULL" for name in _BROKEN
+VIOLATIONS = (
+    f"WITH {','.join((_INDEXES, _GROUPS, _LEASES, _COUNTERS, _GAPS, _JOURNAL, _BALANCE))} "
+    + " UNION ALL ".join(
+        f"SELECT rule, tenant, queue, job_id, lease_id, evidence FROM {name} WHERE evidence IS NOT NULL"
+        for name in _BROKEN
+    )
 )
 #: The same, in an order that both engines agree on.
 ORDERED = "SELECT * FROM {violations} ORDER BY rule, tenant NULLS FIRST, queue NULLS FIRST, job_id NULLS FIRST, lease_id NULLS FIRST, evidence"

@@ -1,4 +1,4 @@
-"""The tables `leases`, `queues`, `counters`, `indexes` and `lease_jobs`."""
+"""The tables `leases`, `queues`, `counters`, `indexes`, `lease_jobs` and `groups`."""
 
 from __future__ import annotations
 
@@ -111,6 +111,23 @@ def lease_jobs(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Ite
         yield _batch(moment, query, numbers, columns)
 
 
+def groups(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
+    for rows in iterate(moment.reader, keyspace.GROUPS, begin, end, _CHUNK):
+        keys = _keys_of([key for key, _ in rows], layouts.OF_QUEUE, "groups")
+        found = [_group(key, value) for key, value in rows]
+        full_at_ns = np.array([group.full_at_ns for group in found], np.uint64)
+        columns: Columns = {
+            "id": lambda: arrays.hex_ids(keys["id"]),  # noqa: B023 - called before the next turn
+            "group": lambda: pa.array([g.name.decode("utf-8", "replace") for g in found], pa.string()),  # noqa: B023
+            "waiting": lambda: pa.array([group.waiting for group in found], pa.int64()),  # noqa: B023
+            "leased": lambda: pa.array([group.leased for group in found], pa.int64()),  # noqa: B023
+            "at_limit": lambda: pa.array([group.at_limit > 0 for group in found], pa.bool_()),  # noqa: B023
+            "full_at": lambda: arrays.times(full_at_ns // _NS, full_at_ns == 0),  # noqa: B023
+        }
+        yield _batch(moment, query, keys["queue"], columns)
+
+
+_NS = np.uint64(1_000_000)
 _GIVEN = np.dtype([("queue", "u4"), ("lease", "V16"), ("job", "V16"), ("token", "u8")])
 
 
@@ -122,6 +139,7 @@ def _ids(ids: np.ndarray[tuple[int, ...], np.dtype[np.void]]) -> arrays.Bytes:
 
 INDEXES: dict[Space, np.dtype[np.void]] = {
     keyspace.READY: layouts.READY,
+    keyspace.GROUP_READY: layouts.GROUP_READY,
     keyspace.DUE: layouts.DUE,
     keyspace.DONE: layouts.ENDED,
     keyspace.DEAD: layouts.ENDED,
@@ -146,7 +164,7 @@ def index(moment: StoreView, query: Query, space: Space, begin: bytes, end: byte
 
 
 def _index_columns(space: Space, keys: Fields) -> Columns:
-    ready = space == keyspace.READY
+    ready = space in (keyspace.READY, keyspace.GROUP_READY)
     kinds = _DUE if space == keyspace.DUE else [keyspace.NAMES[space]]
     return {
         "index": lambda: arrays.texts(kinds, keys["kind"] if space == keyspace.DUE else np.zeros(len(keys), np.int64)),
@@ -157,6 +175,9 @@ def _index_columns(space: Space, keys: Fields) -> Columns:
             else pa.nulls(len(keys), pa.int32())
         ),
         "id": lambda: arrays.hex_ids(keys["id"]),
+        "group_id": lambda: (
+            arrays.hex_ids(keys["group"]) if space == keyspace.GROUP_READY else pa.nulls(len(keys), pa.string())
+        ),
     }
 
 
@@ -194,5 +215,12 @@ def _fixed(rows: Sequence[Row], layout: np.dtype[np.void], decode: Callable[[byt
 def _count(key: bytes, value: bytes) -> int:
     try:
         return records.decode_count(value)
+    except Corrupt as exc:
+        raise Corrupt(f"{exc.detail}: {key.hex()}", key=key) from None
+
+
+def _group(key: bytes, value: bytes) -> records.GroupRecord:
+    try:
+        return records.decode_group(value)
     except Corrupt as exc:
         raise Corrupt(f"{exc.detail}: {key.hex()}", key=key) from None

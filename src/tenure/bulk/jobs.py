@@ -48,10 +48,19 @@ def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[
             begin = left.keys[(chunk.taken - 1) * KEY_BYTES : chunk.taken * KEY_BYTES] + b"\0"
             left = left.part(chunk.taken, len(left))
         if len(rows) < size:
-            if query.wants(FROM_JOBS):
+            if _reads_jobs(query):
                 jobs.none_left(begin)
             return
         size = int(max(_FIRST_ROWS, min(_MOST_ROWS, 8 * size, size * _BATCH_BYTES // max(1, seen))))
+
+
+def _reads_jobs(query: Query) -> bool:
+    """Whether the rows of `jobs` are read side by side with those of `state`.
+
+    For the column `group` alone they are not: states tell which jobs have one (`_Chunk._looked_up_groups`).
+    """
+    timed = query.since_ms is not None or query.until_ms is not None
+    return timed or any(name in query.columns for name in FROM_JOBS if name != "group")
 
 
 class _Jobs:
@@ -141,7 +150,7 @@ class _Chunk:
         keep = self._wanted()
         if keep is not None and not keep.any():
             return
-        if query.wants(FROM_JOBS) or query.since_ms is not None or query.until_ms is not None:
+        if _reads_jobs(query):
             keep = self._read_jobs(keep)
         self._keys: Fields = self._all_keys if keep is None else self._all_keys[keep]
         self._states: Fields = self._all_states if keep is None else self._all_states[keep]
@@ -352,9 +361,20 @@ class _Chunk:
     @cached_property
     def _groups(self) -> dict[int, bytes]:
         """The groups of the rows that have one, which are of version 2."""
-        rows = self._jobs
+        if not _reads_jobs(self._query):
+            return self._looked_up_groups()
         grouped = np.flatnonzero(self._heads["version"] == records.V2).tolist()
-        return {at: records.decode_job(rows.stored(at), rows.key(at)[4:]).group for at in grouped}
+        return {at: _group(self._jobs, at) for at in grouped}
+
+    def _looked_up_groups(self) -> dict[int, bytes]:
+        """The same where no other column needs the rows of `jobs`: they are read of jobs that have a group, few at a time."""
+        grouped = np.flatnonzero(self._states["flags"] & records.HAS_GROUP)
+        found: dict[int, bytes] = {}
+        for begin in range(0, len(grouped), _SPARSE_ROWS):
+            places = grouped[begin : begin + _SPARSE_ROWS]
+            rows = self._job_rows.few(self._keys[places].tobytes())
+            found.update((place, _group(rows, at)) for at, place in enumerate(places.tolist()))
+        return found
 
     def column_group(self) -> pa.Array:
         found = self._groups
@@ -469,6 +489,10 @@ class _Chunk:
                 )
                 self.bytes_seen += notes.result_bytes
         return self._noted(results, pa.binary())
+
+
+def _group(rows: JobColumns, at: int) -> bytes:
+    return records.decode_job(rows.stored(at), rows.key(at)[4:]).group
 
 
 #: Made while the module is imported, by one thread: see `records.structs`.

@@ -11,12 +11,13 @@ def _layout(*fields: tuple[str, str | tuple[str, tuple[int, ...]]]) -> np.dtype[
     return np.dtype([(name, *((kind,) if isinstance(kind, str) else kind)) for name, kind in fields])
 
 
-#: jobs, state, leases, lease_jobs: queue number and an id.
+#: jobs, state, leases, lease_jobs, groups: queue number and an id.
 OF_QUEUE = _layout(("queue", ">u4"), ("id", _ID))
 LOST_JOB = _layout(("queue", ">u4"), ("id", _ID), ("job", _ID))
 READY = _layout(("queue", ">u4"), ("tier", "u1"), ("time", ">u8"), ("id", _ID))
 DUE = _layout(("kind", "u1"), ("time", ">u8"), ("queue", ">u4"), ("id", _ID))
 ENDED = _layout(("queue", ">u4"), ("time", ">u8"), ("id", _ID))
+GROUP_READY = _layout(("queue", ">u4"), ("group", _ID), ("tier", "u1"), ("time", ">u8"), ("id", _ID))
 COUNTER = _layout(("queue", ">u4"), ("counter", "u1"))
 COMMIT = np.dtype(">u8")
 

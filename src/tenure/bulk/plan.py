@@ -22,6 +22,7 @@ _SPACES: dict[str, Space] = {
     "queues": keyspace.QUEUES,
     "counters": keyspace.COUNTERS,
     "lease_jobs": keyspace.LEASE_JOBS,
+    "groups": keyspace.GROUPS,
 }
 _READERS = {
     "jobs": jobs.read,
@@ -30,6 +31,7 @@ _READERS = {
     "queues": index_tables.queues,
     "counters": index_tables.counters,
     "lease_jobs": index_tables.lease_jobs,
+    "groups": index_tables.groups,
 }
 
 #: Up to this many rows are counted, of more it is enough to know about how many lie where.

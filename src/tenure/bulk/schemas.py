@@ -2,10 +2,10 @@
 
     jobs        one row a job                     queues      one row a queue
     events      one row an event of the journal   counters    one row a queue and counter
-    leases      one row a lease that is open
+    leases      one row a lease that is open      groups      one row a group that has jobs
     indexes     one row an index row              lease_jobs  one row a job that an open lease was given
 
-The last two are for audits: what the store keeps beside the jobs, and must agree with them.
+`groups`, `indexes` and `lease_jobs` are for audits: what the store keeps beside the jobs, and must agree with them.
 
 Columns are only ever added, at the end. Times are UTC with microseconds; numbers are signed 64 bits wherever the
 stored ones could outgrow 32, since Spark has no unsigned types; ids are 32 hex digits, as users see them.
@@ -124,10 +124,11 @@ TABLES: dict[str, list[Column]] = {
     ],
     "indexes": [
         *_of_queue(),
-        Column("index", TEXT, False, "`ready`, `done`, `dead`, or of what is due `due_lease`, `due_ttl`, `due_retention`, `due_dedup`, `due_claim`"),
+        Column("index", TEXT, False, "`ready`, `group_ready`, `done`, `dead`, or of what is due `due_lease`, `due_ttl`, `due_retention`, `due_dedup`, `due_claim`"),
         Column("time", TIME, False, "visible at, ended at, or due at"),
-        Column("priority", INT, True, "of `ready`"),
+        Column("priority", INT, True, "of `ready` and `group_ready`"),
         Column("id", TEXT, False, "the job, the lease, or the digest of a key or of a claim's id"),
+        Column("group_id", TEXT, True, "of `group_ready`: the group, as the table `groups` has it"),
     ],
     "lease_jobs": [
         *_of_queue(),
@@ -135,6 +136,15 @@ TABLES: dict[str, list[Column]] = {
         Column("job_id", TEXT, False, "a job it was given"),
         Column("token", LONG, True, "the token it was given with; null in the row that says it was cancelled"),
         Column("cancelled", BOOL, False, "whether this row says that the job was cancelled under its holder"),
+    ],
+    "groups": [
+        *_of_queue(),
+        Column("id", TEXT, False, "the digest of the group's name, which stands for it in index rows"),
+        Column("group", TEXT, False, "the group"),
+        Column("waiting", LONG, False, "how many of its jobs are counted as waiting"),
+        Column("leased", LONG, False, "how many of its jobs are counted as leased"),
+        Column("at_limit", BOOL, False, "whether it has lost turns because as many of its jobs are leased as may be"),
+        Column("full_at", TIME, True, "when the bucket of its rate is full again; null: it is full"),
     ],
 }  # fmt: skip
 

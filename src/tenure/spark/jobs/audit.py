@@ -89,7 +89,9 @@ def _look(
     """The first violations, and how many there are."""
     # Few rows of many, looked at by several laws: worked out once.
     marked = run(spark, laws.MARKED, **tables).persist(StorageLevel.MEMORY_AND_DISK)
-    found = run(spark, laws.VIOLATIONS, marked=marked, **tables).persist(StorageLevel.MEMORY_AND_DISK)
+    grouped = run(spark, laws.GROUPED, **tables).persist(StorageLevel.MEMORY_AND_DISK)
+    judged = run(spark, laws.VIOLATIONS, marked=marked, grouped=grouped, **tables)
+    found = judged.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         rows = run(spark, laws.ORDERED, violations=found).limit(shown + 1).collect()
         total = len(rows) if len(rows) <= shown else found.count()
@@ -97,6 +99,6 @@ def _look(
             told(f"writing {total:,} violations")
             found.coalesce(1).write.mode("error").parquet(output)
     finally:
-        for one in (found, marked):
+        for one in (found, grouped, marked):
             one.unpersist()
     return rows, total
