@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ import pyarrow as pa
 import pytest
 
 import tenure
-from tenure import Policy
+from tenure import GroupPolicy, Policy
+from tenure.analysis.audit import audit
 from tenure.api.store import Store
 from tenure.bulk import input_rows
 from tenure.bulk.load_files import Ids, LoadWriter
-from tenure.errors import Corrupt, InvalidArgument, QueueFull, Unavailable
+from tenure.errors import Corrupt, InvalidArgument, QueueFull, TooLarge, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.write import LoadPart
-from tenure.storage.keyspace import LAST, READY, SEGMENT_READY, SEGMENTS, STATE
+from tenure.queueing import bulk_loads
+from tenure.storage.keyspace import GROUP_READY, LAST, READY, SEGMENT_READY, SEGMENTS, STATE
 from tenure.storage.staged_parts import folder_of
 from tenure.testing.harness import engine_of
 
@@ -170,6 +173,59 @@ def test_jobs_of_many_kinds_over_several_journal_rows(store: Store, path: Path) 
         assert job.due_at_ms == (None if ttl is None else job.created_at_ms + 1000 * ttl)
 
 
+def test_jobs_of_groups(store: Store, path: Path) -> None:
+    """They take turns and keep to limits as those that were enqueued, beside jobs without a group."""
+    queue = store.queue("work")
+    queue.configure(Policy(group=GroupPolicy(max_leased=2)))
+    queue.enqueue(b"before", group="g1", priority=3)
+    dice, count = random.Random(5), 2_300
+    names = [dice.choice([None, "g0", "g1", "g2", "g3"]) for _ in range(count)]
+    rows: dict[str, pa.Array] = {
+        "payload": numbered(0, count),
+        "group": pa.array(names),
+        "priority": pa.array([dice.choice([None, 3, 9]) for _ in range(count)]),
+        "delay": pa.array([dice.choice([None, None, 3_600]) for _ in range(count)]),
+    }
+    parts = []
+    for partition, (begin, length) in enumerate([(0, 900), (900, 1_400)]):
+        part = {name: column.slice(begin, length) for name, column in rows.items()}
+        parts += stage(store, path, "w", partition, **part)
+    parts += stage(store, path, "w", 2, payload=numbered(count, 300))
+    store.staged("w").load(b"", parts)
+    report = store.check()
+    assert report.clean, report.findings
+    assert audit(store).facts["violations"] == []
+    jobs = {job.payload: job.group for state in ("ready", "scheduled") for job in queue.list(state, limit=5_000)}
+    assert [jobs[b"%06d" % n] for n in range(count + 300)] == [*names, *[None] * 300]
+    waiting = {group.group: group.waiting for group in queue.groups()}
+    assert waiting == {name: names.count(name) + (name == "g1") for name in names if name}
+    claim = queue.claim(limit=16)
+    given = Counter(delivery.group for delivery in claim)
+    assert given.pop(None) == 16 - sum(given.values())
+    assert given == {"g0": 2, "g1": 2, "g2": 2, "g3": 2}
+    queue.ack_many(claim)
+    assert {delivery.group for delivery in queue.claim(limit=5)} == {None, "g0", "g1", "g2", "g3"}
+
+
+def test_a_group_whose_limit_is_reached_gets_no_turn_by_a_load(store: Store, path: Path) -> None:
+    queue = store.queue("work")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue(b"held", group="g")
+    held = queue.claim()[0]
+    store.staged("w").load(b"", stage(store, path, "w", 0, payload=numbered(0, 2), group=pa.array(["g", "g"])))
+    assert not queue.claim()
+    queue.ack(held)
+    assert queue.claim()[0].payload == b"000000"
+
+
+def test_too_many_groups_are_refused(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_loads, "MAX_GROUPS", 3)
+    names = pa.array(["a", "b", "c", "d"])
+    with pytest.raises(TooLarge, match="in groups"):
+        store.staged("w").load(b"", stage(store, path, "w", 0, payload=numbered(0, 4), group=names))
+    assert store.queue("work").counts().enqueued == 0
+
+
 def test_several_queues_and_a_rank_that_was_empty(store: Store, path: Path) -> None:
     queue = store.queue("work")
     queue.enqueue(b"x")
@@ -255,11 +311,12 @@ from tests.bulk.test_loading import numbered, stage
 
 path, step = Path(sys.argv[1]), sys.argv[2]
 store = tenure.open(f"rocksdb:{path}", sweep=False)
-store.queue("work").enqueue(b"before")
+store.queue("work").enqueue(b"before", group="a", priority=9)
 parts = (
     stage(store, path, "w", 0, payload=numbered(0, 1500))
     + stage(store, path, "w", 1, payload=numbered(1500, 1300))
     + stage(store, path, "w", 2, payload=numbered(2800, 200), max_attempts=pa.array([7] * 200))
+    + stage(store, path, "w", 3, payload=numbered(3000, 100), group=pa.array(["a", "b"] * 50))
 )
 
 def end(at):
@@ -271,7 +328,7 @@ store.staged("w").load(b"m", parts)
 """
 
 #: In the midst of the spaces of jobs that are rows, before those of segments, and after all of them.
-INGESTED = tuple(f"ingested {space}" for space in (STATE, READY, SEGMENT_READY))
+INGESTED = tuple(f"ingested {space}" for space in (STATE, READY, SEGMENT_READY, GROUP_READY))
 STEPS = ("synced", "intended", *INGESTED, "finishing", "finished")
 
 
@@ -283,13 +340,15 @@ def test_killed_at_each_step_it_is_all_or_nothing(path: Path, step: str) -> None
         report = store.check()
         assert report.clean, report.findings
         loaded = store.queue("work").counts().enqueued - 1
-        assert loaded == (0 if step == "synced" else 3_000)
+        assert loaded == (0 if step == "synced" else 3_100)
         # Whoever repeats it gets it once.
-        state = store.staged("w").load(b"m", stage(store, path, "w", 0, payload=numbered(0, 3_000)))
-        assert state.jobs == 3_000
-        assert store.queue("work").counts().enqueued == 3_001
+        state = store.staged("w").load(b"m", stage(store, path, "w", 0, payload=numbered(0, 3_100)))
+        assert state.jobs == 3_100
+        assert store.queue("work").counts().enqueued == 3_101
         assert store.check().clean
-        assert payloads(store) == [b"before", *[b"%06d" % n for n in range(3_000)]]
+        found = payloads(store)
+        assert [found[0], *sorted(found[1:])] == [b"before", *[b"%06d" % n for n in range(3_100)]]
+        assert [payload for payload in found[1:] if payload < b"003000"] == [b"%06d" % n for n in range(3_000)]
     with tenure.open(f"rocksdb:{path}", sweep=False) as store:
         assert store.check().clean
 
@@ -313,7 +372,8 @@ tenure.open("rocksdb:{path}", sweep=False)
         assert child.returncode == -signal.SIGKILL, child.stderr
     with tenure.open(f"rocksdb:{path}", sweep=False) as store:
         assert store.check().clean
-        assert store.queue("work").counts().enqueued == 3_001
+        assert store.queue("work").counts().enqueued == 3_101
+        assert {group.group: group.waiting for group in store.queue("work").groups()} == {"a": 51, "b": 50}
 
 
 def test_a_load_whose_files_are_gone_is_told(path: Path) -> None:

@@ -279,9 +279,14 @@ def test_a_bulk_load(spark: SparkSession, tmp_path: Path) -> None:
     url = f"rocksdb:{tmp_path / 'data'}"
     df = spark.sql(
         "select cast(id as string) as payload, if(id % 2 = 0, 'even', null) as queue, cast(id % 10 as int) as priority, "
-        "if(id = 5, 'k', null) as key, if(id = 6, -1, 0) as delay from range(0, 100, 1, 2)"
+        "if(id = 5, 'k', null) as key, if(id = 6, -1, 0) as delay, if(id % 3 = 0, 'three', null) as `group` "
+        "from range(0, 100, 1, 2)"
     )
     save(df, url, mode="bulk", quarantinePath=str(tmp_path / "bad"))
+    with tenure.open(url, sweep=False) as store:
+        assert store.check().clean
+        waiting = [group.waiting for name in ("work", "even") for group in store.queue(name).groups()]
+        assert waiting == [17, 16], "of 0, 3, 6, …, 99; the row of 6 is bad"
     assert len(payloads(url)) == 49
     assert len(payloads(url, "even")) == 49
     bad = [row for file in (tmp_path / "bad").iterdir() for row in pq.read_table(file).to_pylist()]

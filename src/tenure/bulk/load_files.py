@@ -36,7 +36,6 @@ from tenure.storage.segments import SegmentedTransaction
 PARTITIONS = 1 << 20
 _PART_BITS = 36  # the partition ends where the mark of the queue begins
 _VARIANT = 1 << 63
-GROUP_REASON = "a job with a group cannot be loaded in bulk: its group has to get a turn. Use the ordinary path"
 KEY_REASON = "a job with a key cannot be loaded in bulk: its key has to be looked up. Use the ordinary path"
 
 
@@ -114,6 +113,9 @@ class _QueueFiles:
         self._ids: list[Bytes] = []
         self._shapes: list[_Shapes] = []
         self._runs: list[tuple[int, LoadShape]] = []
+        #: The place of each group's name, and for each job that has a group the place of its name.
+        self._group_places: dict[str, int] = {}
+        self._members: list[int] = []
 
     def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
         """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
@@ -125,8 +127,6 @@ class _QueueFiles:
         }
         if "key" in columns:
             raise InvalidArgument(KEY_REASON)
-        if "group" in columns:
-            raise InvalidArgument(GROUP_REASON)
         keys = np.empty(rows.num_rows, dtype=layouts.OF_QUEUE)
         keys["queue"], keys["id"] = self._target.number, ids
         self._keys.append(keys.tobytes())
@@ -152,12 +152,12 @@ class _QueueFiles:
     def _add_rows(
         self, ids: Bytes, keys: Sequence[bytes], payloads: Sequence[bytes], columns: dict[str, pa.Array]
     ) -> None:
-        headers = columns.get("headers")
+        headers, groups = columns.get("headers"), columns.get("group")
         flags = np.zeros(len(payloads), dtype=np.int64)
-        if headers is None and max(map(len, payloads)) <= records.PART_BYTES:
+        if headers is None and groups is None and max(map(len, payloads)) <= records.PART_BYTES:
             values = records.encode_plain_jobs(self._now, payloads)
         else:
-            values, flags = self._encode(ids, payloads, headers)
+            values, flags = self._encode(ids, payloads, headers, groups)
         self._table(JOBS, filtered=True).put_many(zip(keys, values, strict=True))
         shapes = self._shaped(columns, flags)
         self._ids.append(ids)
@@ -173,17 +173,23 @@ class _QueueFiles:
             self._tables[space] = TableWriter(str(table_path(self._folder, self._name, space)), filtered=filtered)
         return self._tables[space]
 
-    def _encode(self, ids: Bytes, payloads: Sequence[bytes], headers: pa.Array | None) -> tuple[list[bytes], Ints]:
-        """The jobs' rows where some have headers, or a payload of several parts."""
+    def _encode(
+        self, ids: Bytes, payloads: Sequence[bytes], headers: pa.Array | None, groups: pa.Array | None
+    ) -> tuple[list[bytes], Ints]:
+        """The jobs' rows where some have headers, a group, or a payload of several parts. Notes the jobs' groups."""
         said = repeat(None, len(payloads)) if headers is None else headers.to_pylist()
+        names = repeat(None, len(payloads)) if groups is None else groups.to_pylist()
         values: list[bytes] = []
         flags = np.zeros(len(payloads), dtype=np.int64)
-        for at, (payload, pairs) in enumerate(zip(payloads, said, strict=True)):
+        for at, (payload, pairs, group) in enumerate(zip(payloads, said, names, strict=True)):
             packed = records.encode_headers(dict(pairs)) if pairs else b""
-            row, further = records.encode_job(self._now, payload, b"", packed)
+            row, further = records.encode_job(self._now, payload, b"", packed, group.encode() if group else b"")
             values.append(row)
+            if group:
+                flags[at] = records.HAS_GROUP
+                self._members.append(self._group_places.setdefault(group, len(self._group_places)))
             if further:
-                flags[at] = records.HAS_PARTS
+                flags[at] |= records.HAS_PARTS
                 number, job = self._target.number, ids[at].tobytes()
                 self._table(PAYLOAD).put_many(
                     [(keyspace.payload_part(number, job, part), value) for part, value in enumerate(further, 1)]
@@ -218,7 +224,9 @@ class _QueueFiles:
             table.close()
         keys = b"".join(self._keys)
         with rows_path(self._folder, self._name).open("wb") as out:
-            body = encode_rows(self._runs, keys)
+            names = [name.encode() for name in self._group_places]
+            groups = records.encode_load_groups(names, self._members) if names else b""
+            body = encode_rows(self._runs, keys, groups)
             out.write(body)
             out.write(crc32(body).to_bytes(4, "big"))
             out.flush()

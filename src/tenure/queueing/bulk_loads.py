@@ -3,10 +3,11 @@
 The files hold what is known before the load happens: the jobs, as rows with their `due`, or as segments. A job's state
 names its event, events stand in the journal in the order of commits, and no job is visible before its event: so
 `state`, `ready` and what segments need are made here, under the writer's lock, with the journal's rows, from a list of
-the jobs that comes with the files.
+the jobs that comes with the files. So are the rows of `group_ready`; the groups get their counts and turns in the last
+transaction.
 
     <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
-                                      <part>.rows           the jobs' keys and what they are like, and a CRC
+                                      <part>.rows           the jobs' keys, what they are like, their groups, and a CRC
 
 An id that was loaded or published before is not loaded again. An intent that is found on opening is finished first.
 """
@@ -18,13 +19,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 
 from tenure.errors import Corrupt, InvalidArgument, QueueFull, TooLarge, Unavailable
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, LoadTarget, WriteState
-from tenure.queueing import staged_writes
+from tenure.queueing import groups, staged_writes
 from tenure.queueing.core import JOURNAL_LINE, Core
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
@@ -40,6 +42,18 @@ _WAITING = int(State.WAITING)
 _COUNT = Struct(">I")
 _KEY = Struct("20s")
 STAGING = "staging"
+#: Groups of one load: each is a row and a turn, or several, of the last transaction.
+MAX_GROUPS = 100_000
+
+
+class StagedJobs(NamedTuple):
+    """The jobs of a part, in the order of their keys."""
+
+    #: (how many, shape) of neighbours that are alike.
+    runs: list[tuple[int, LoadShape]]
+    keys: list[bytes]
+    #: The name of its group, of each job whose shape says that it has one.
+    groups: list[bytes]
 
 
 class _Repeated(Exception):
@@ -112,6 +126,8 @@ class _Load:
         self.queues: dict[int, RegisteredQueue] = {}
         self._counts: dict[int, int] = {}
         self._priorities: dict[int, set[int]] = {}
+        #: (how many, the first moment) of the jobs of a group that wait, by (queue, group's name, tier).
+        self._groups: dict[tuple[int, bytes, int], tuple[int, int]] = {}
         self._journal: list[bytes] = []
         #: The journal row that is being filled: how many events, and their bytes.
         self._filled = 0
@@ -126,18 +142,22 @@ class _Load:
         again = tx.get(keyspace.META, self._key) is not None
         tables = []
         for part in self._record.parts:
-            runs, keys = read_rows(self._folder, part.name, part.rows)
+            runs, keys, names = read_rows(self._folder, part.name, part.rows)
             if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, keys):
                 raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
             if keyspace.READY not in part.spaces:  # before, its maker said when its jobs are visible
                 runs = [(count, self._visible(shape)) for count, shape in runs]
-            segments, ready = _Segments(), list[bytes]()
-            tables += self._written(part, keyspace.STATE, self._states(part, runs, keys, segments, ready))
+            segments, ready, group_ready = _Segments(), list[bytes](), list[bytes]()
+            states = self._states(part, StagedJobs(runs, keys, names), segments, ready, group_ready)
+            tables += self._written(part, keyspace.STATE, states)
             tables += self._written(part, keyspace.SEGMENT_STATE, iter(segments.states))
             tables += self._written(part, keyspace.SEGMENT_READY, iter(segments.marks))
             if keyspace.READY not in part.spaces:
                 tables += self._written(part, keyspace.READY, zip(sorted(ready), repeat(b"")))
+            tables += self._written(part, keyspace.GROUP_READY, zip(sorted(group_ready), repeat(b"")))
             tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
+        if len(self._groups) > MAX_GROUPS:
+            raise TooLarge("the load (in groups, not bytes)", len(self._groups), MAX_GROUPS)
         missing = [table.path for table in tables if not os.path.exists(table.path)]
         if missing:
             raise Corrupt(f"a bulk load cannot be finished: {missing[0]} is gone")
@@ -153,6 +173,8 @@ class _Load:
                 unit.in_use(number, priority)
             # Jobs that come later may be among them: a claim that finds none yet says from when on there are some.
             unit.has_work(self.queues[number], self._now)
+        if self._groups:
+            self._count_groups(unit)
         self._core.turns.offer(unit, unit.offers or {})
         last = self._commit
         for row in self._journal:
@@ -164,6 +186,14 @@ class _Load:
         if record.chunk is not None:
             return staged_writes.count_loaded(unit, record.id, record.chunk, total)
         return staged_writes.put_new(unit, record.id, record.manifest, record.keep_ms, loaded=total)
+
+    def _count_groups(self, unit: UnitOfWork) -> None:
+        """Give the groups of the load their counts and turns, and mark their queues as those that have groups."""
+        for number in {number for number, _, _ in self._groups}:
+            self.queues[number] = groups.make_grouped(unit, self.queues[number])
+        for (number, name, tier), (count, at_ms) in self._groups.items():
+            unit.groups.waits(self.queues[number], groups.group_id(name), name, tier, at_ms, count)
+        unit.groups.finish()
 
     def _check_marker(self, found: WriteState | None) -> None:
         """Raise _Repeated if the load happened before, InvalidArgument if its write is not as far."""
@@ -211,17 +241,18 @@ class _Load:
     def _states(
         self,
         part: LoadedPart,
-        runs: Sequence[tuple[int, LoadShape]],
-        keys: Sequence[bytes],
+        jobs: StagedJobs,
         segments: _Segments,
         ready: list[bytes],
+        group_ready: list[bytes],
     ) -> Iterator[Row]:
-        """The part's rows of `state`, what its segments need, and the keys of its other jobs in `ready`.
+        """The part's rows of `state`, what its segments need, and the keys of its other jobs in `ready` and `group_ready`.
 
         Its events go to the journal, in rows of their own.
         """
-        queue, first = self.queues[part.queue], 0
-        for count, shape in runs:
+        queue, first, keys = self.queues[part.queue], 0, jobs.keys
+        names = iter(jobs.groups)
+        for count, shape in jobs.runs:
             end = first + count
             if shape.flags & records.TOGETHER:
                 if self._filled + count > EVENTS_A_ROW:
@@ -230,13 +261,26 @@ class _Load:
                 first = end
             while first < end:
                 until = min(end, first + EVENTS_A_ROW - self._filled)
-                at = keyspace.ready_from(queue.number, shape.priority, shape.visible_at_ms)
+                grouped = shape.flags & records.HAS_GROUP
+                at = keyspace.ready_from(queue.number, shape.priority, shape.visible_at_ms, grouped)
                 ready += [at + key[4:] for key in keys[first:until]]
+                if grouped:
+                    group_ready += self._of_groups(queue.number, shape, keys[first:until], names)
                 yield from self._alike(queue, shape, keys[first:until])
                 first = until
                 if self._filled == EVENTS_A_ROW:
                     self._close_row()
         self._close_row()
+
+    def _of_groups(self, queue: int, shape: LoadShape, keys: Sequence[bytes], names: Iterator[bytes]) -> list[bytes]:
+        """The keys in `group_ready` of jobs of one shape, whose groups are the next of `names`; counts their groups."""
+        tier, visible, counted = 9 - shape.priority, shape.visible_at_ms, self._groups
+        made = []
+        for key, name in zip(keys, names, strict=False):  # the names go on with those of the next shape
+            count, first = counted.get((queue, name, tier), (0, visible))
+            counted[queue, name, tier] = count + 1, min(first, visible)
+            made.append(keyspace.group_ready(queue, groups.group_id(name), tier, visible, key[4:]))
+        return made
 
     def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
         """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
@@ -302,12 +346,12 @@ def rows_path(folder: Path, part: str) -> Path:
     return folder / f"{part}.rows"
 
 
-def encode_rows(runs: Sequence[tuple[int, LoadShape]], keys: bytes) -> bytes:
-    """The file of a part's jobs, but for the CRC that ends it: what they are like, and their keys in order."""
-    return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + keys
+def encode_rows(runs: Sequence[tuple[int, LoadShape]], keys: bytes, groups: bytes = b"") -> bytes:
+    """The file of a part's jobs, but for the CRC that ends it: what they are like, their keys in order, their groups."""
+    return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + keys + groups
 
 
-def read_rows(folder: Path, part: str, count: int) -> tuple[list[tuple[int, LoadShape]], list[bytes]]:
+def read_rows(folder: Path, part: str, count: int) -> StagedJobs:
     path = rows_path(folder, part)
     try:
         raw = path.read_bytes()
@@ -317,7 +361,10 @@ def read_rows(folder: Path, part: str, count: int) -> tuple[list[tuple[int, Load
     if len(body) < _COUNT.size or crc32(body) != int.from_bytes(raw[-4:], "big"):
         raise Corrupt(f"{path} is damaged: its checksum does not fit its {len(raw)} bytes")
     first = _COUNT.size + _COUNT.unpack_from(body)[0] * records.LOAD_RUN_BYTES
+    end = first + _KEY.size * count
     runs = records.decode_load_runs(body[_COUNT.size : first])
-    if sum([alike for alike, _ in runs]) != count or len(body) != first + _KEY.size * count:
+    grouped = sum([alike for alike, shape in runs if shape.flags & records.HAS_GROUP])
+    names = records.decode_load_groups(body[end:]) if grouped else []
+    if sum([alike for alike, _ in runs]) != count or len(names) != grouped or (len(body) != end and not grouped):
         raise Corrupt(f"{path} is not of {count} jobs")
-    return runs, [key for (key,) in _KEY.iter_unpack(body[first:])]
+    return StagedJobs(runs, [key for (key,) in _KEY.iter_unpack(body[first:end])], names)

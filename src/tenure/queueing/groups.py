@@ -162,11 +162,13 @@ class GroupChanges:
             change = self._changes[queue, group] = GroupChange(name)
         return change
 
-    def waits(self, queue: RegisteredQueue, group: bytes, name: bytes, tier: int, visible_at_ms: int) -> None:
-        """One more job waits, from that moment on."""
+    def waits(
+        self, queue: RegisteredQueue, group: bytes, name: bytes, tier: int, visible_at_ms: int, count: int = 1
+    ) -> None:
+        """So many more jobs wait, the first from that moment on."""
         self._queues[queue.number] = queue
         change = self.of(queue.number, group, name)
-        change.waiting += 1
+        change.waiting += count
         self.offer(change, tier, visible_at_ms)
 
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:

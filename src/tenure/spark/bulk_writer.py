@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from tenure.api.store import Store
 from tenure.bulk import input_rows, staging
 from tenure.bulk.json_payloads import JsonStyle
-from tenure.bulk.load_files import GROUP_REASON, KEY_REASON, LoadWriter
+from tenure.bulk.load_files import KEY_REASON, LoadWriter
 from tenure.bulk.publisher import move_rejects
 from tenure.bulk.staging import Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument
@@ -98,12 +98,11 @@ _Checked = tuple[pa.RecordBatch, list[str], list[tuple[QueueName, pa.RecordBatch
 
 
 def _checked(batch: pa.RecordBatch, default: QueueName | None, style: JsonStyle) -> Iterator[_Checked]:
-    """As `input_rows.check`, and rows with a key or a group set aside."""
-    for name, reason in (("key", KEY_REASON), ("group", GROUP_REASON)):
-        if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
-            given = np.asarray(pc.is_valid(batch.column(name)).to_numpy(zero_copy_only=False))
-            refused = batch.filter(pa.array(given))
-            yield refused, [reason] * refused.num_rows, []
-            batch = batch.filter(pa.array(~given))
+    """As `input_rows.check`, and rows with a key set aside."""
+    if "key" in batch.schema.names and batch.column("key").null_count < batch.num_rows:
+        given = np.asarray(pc.is_valid(batch.column("key")).to_numpy(zero_copy_only=False))
+        refused = batch.filter(pa.array(given))
+        yield refused, [KEY_REASON] * refused.num_rows, []
+        batch = batch.filter(pa.array(~given))
     found = input_rows.check(batch, default, style)
     yield (batch if found.bad is None else found.bad), found.reasons, found.good

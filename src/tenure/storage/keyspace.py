@@ -223,9 +223,9 @@ def ready(queue: int, priority: int, visible_at_ms: int, job: bytes, grouped: in
     return _READY.pack(queue, 9 - priority + grouped, visible_at_ms, job)
 
 
-def ready_from(queue: int, priority: int, visible_at_ms: int) -> bytes:
-    """How the rows of this priority and moment begin: the job follows."""
-    return _READY_TIME.pack(queue, 9 - priority, visible_at_ms)
+def ready_from(queue: int, priority: int, visible_at_ms: int, grouped: int = 0) -> bytes:
+    """How the rows of this priority and moment begin: the job follows. `grouped` as in `ready`."""
+    return _READY_TIME.pack(queue, 9 - priority + grouped, visible_at_ms)
 
 
 class ReadyKey(NamedTuple):

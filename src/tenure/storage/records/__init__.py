@@ -26,7 +26,9 @@ from tenure.storage.records.bulk_loads import (
     LOAD_RUN_BYTES,
     TOGETHER,
     LoadShape,
+    decode_load_groups,
     decode_load_runs,
+    encode_load_groups,
     encode_load_runs,
 )
 from tenure.storage.records.flows import ON_PARENT_DEAD, BlockedRecord, decode_blocked, encode_blocked
@@ -229,6 +231,7 @@ __all__ = [
     "decode_journal_header",
     "decode_lease",
     "decode_lease_jobs",
+    "decode_load_groups",
     "decode_load_runs",
     "decode_number",
     "decode_request",
@@ -250,6 +253,7 @@ __all__ = [
     "encode_journal_row",
     "encode_lease",
     "encode_lease_jobs",
+    "encode_load_groups",
     "encode_load_runs",
     "encode_msgpack",
     "encode_new_lease",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
+
+from tenure.errors import Corrupt
 
 _LOAD_RUN = Struct(">IBBQIQ")  # how many, and a shape
 LOAD_RUN_BYTES = _LOAD_RUN.size
+_NUMBER = Struct(">I")
 
 #: A flag of a shape that no state has: its jobs are one segment.
 TOGETHER = 128
@@ -26,6 +30,25 @@ class LoadShape(NamedTuple):
 def encode_load_runs(runs: Sequence[tuple[int, LoadShape]]) -> bytes:
     """How many jobs are of which shape, in their order."""
     return b"".join([_LOAD_RUN.pack(count, *shape) for count, shape in runs])
+
+
+def encode_load_groups(names: Sequence[bytes], members: Sequence[int]) -> bytes:
+    """The names of groups, and for each job that has one the place of its group's name."""
+    listed = b"".join([bytes((len(name),)) + name for name in names])
+    return _NUMBER.pack(len(names)) + listed + b"".join(map(_NUMBER.pack, members))
+
+
+def decode_load_groups(raw: bytes) -> list[bytes]:
+    """The name of the group of each job that has one. Raises Corrupt."""
+    names, at = [], _NUMBER.size
+    try:
+        for _ in range(_NUMBER.unpack_from(raw)[0]):
+            end = at + 1 + raw[at]
+            names.append(raw[at + 1 : end])
+            at = end
+        return [names[place] for (place,) in _NUMBER.iter_unpack(raw[at:])]
+    except (IndexError, StructError):
+        raise Corrupt(f"the groups of a bulk load are damaged ({len(raw)} bytes)") from None
 
 
 def decode_load_runs(raw: bytes) -> list[tuple[int, LoadShape]]:
