@@ -324,3 +324,12 @@ def test_a_missing_part_is_found() -> None:
     for parts in ([further[0], None], [None, further[1]], further[:1], [*further, further[1]]):
         with pytest.raises(Corrupt):
             records.join_parts(first, parts, total, JOB)
+
+
+def test_groups_of_a_bulk_load():
+    names, members = [b"acme", b"g" * 128, b"z"], [2, 0, 0, 1]
+    raw = records.encode_load_groups(names, members)
+    assert records.decode_load_groups(raw) == [names[place] for place in members]
+    for end in (0, 3, 4, len(raw) - 1):
+        with pytest.raises(Corrupt):
+            records.decode_load_groups(raw[:end])
