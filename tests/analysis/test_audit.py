@@ -42,7 +42,7 @@ def test_a_clean_store_breaks_no_law(tmp_path: Path) -> None:
         live(store, clock, rounds=150, seed=3, groups=GROUPS)
         store.queue("emails").configure(Policy(group=GroupPolicy(max_leased=1, rate="1/m")))
         store.queue("emails").claim(limit=10)  # a group is at its limit, another's bucket is not full
-        store.queue("emails").enqueue_many([NewJob(b"p", name="parent"), NewJob(b"c", group="a", after=["parent"])])
+        store.queue("emails").enqueue_many([NewJob(b"p", name="parent"), NewJob(b"c", group="a", after=["#parent"])])
         assert {row["group"] for row in bulk.read(store, "groups").to_pylist() if row["waiting"]} == {"a", "b"}
         jobs = bulk.read(store, "jobs", columns=["id"]).num_rows
     summary = audit(url)
