@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tenure.backends.redis import admin, consume, journal, produce, queries, restore
+from tenure.backends.redis import admin, consume, journal, produce, queries, restore, steps
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
@@ -39,7 +39,6 @@ from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRe
 from tenure.model.retry import Policy
 from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.step import unsupported
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.queueing.watches import WatchThread
 from tenure.storage.engine import Traits
@@ -130,13 +129,13 @@ class RedisBackend(NetworkServing):
         consume.progress(self._core, name, proof, fraction, note)
 
     def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
-        raise unsupported()
+        return steps.record_step(self._core, name, proof, step, value)
 
     def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
-        raise unsupported()
+        return steps.signal(self._core, name, job, signal, payload)
 
     def steps(self, name: QueueName, job: bytes) -> Steps:
-        return []  # without `traits.steps` no job has any
+        return steps.steps(self._core, name, job)
 
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return queries.get(self._core, name, job)

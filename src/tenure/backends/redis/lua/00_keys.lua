@@ -16,6 +16,8 @@
 --   :waits      hash     blocked job -> how many of its parents have not ended, what a dead one means (FORMAT.WAITS), sealed
 --   :parents    hash     job -> the jobs that it waits or waited for, in the order in which it named them
 --   :children   hash     job -> the jobs to tell when it ends
+--   :steps      hash     job -> how many steps and signals, their bytes, the signal it waits for (FORMAT.STEPS), sealed
+--   :steps:<job> hash    "s" .. step | "g" .. signal -> its place, time and value (FORMAT.STEP), sealed
 --   :ttl        zset     jobs never claimed by when their ttl passes
 --   :retention  zset     done jobs by when they may go
 --   :leases     zset     lease by when it ends
