@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tenure.errors import AlreadySettled, Corrupt, LeaseLost, TenureError
 from tenure.model.ids import MARK, NO_ID
-from tenure.model.lease import Extended, Proof, Settle, alike
+from tenure.model.lease import AlikeSettles, Extended, Proof, Settle, alike
 from tenure.model.lifecycle import Change, Reason, State
 from tenure.model.names import QueueName
 from tenure.model.retry import after_failure
@@ -81,7 +81,7 @@ def _settle(
     if len(items) > 1 and not queue.retention_ms and _remove_together(unit, queue, items):
         return [None] * len(items)
     outcomes, held, leases = _judge(unit, queue, items)
-    if any(item.then is not None for item, _ in held):
+    if type(items) is not AlikeSettles and any(item.then is not None for item, _ in held):
         held = put_follow_ups(core, unit, name, held)  # first, since it reads counters that settling changes
     for item, state in held:
         if state.flags & HAS_GROUP:
@@ -152,7 +152,8 @@ def _judge(
     outcomes: list[TenureError | None] = []
     held: list[tuple[Settle, StateRecord]] = []
     leases: dict[bytes, OpenLease] = {}
-    for item, state in zip(items, read_states(reader, queue.prefix, [i.proof.job for i in items]), strict=True):
+    jobs = items.jobs if type(items) is AlikeSettles else [item.proof.job for item in items]
+    for item, state in zip(items, read_states(reader, queue.prefix, jobs), strict=True):
         job, lease, token = item.proof
         if type(state) is not StateRecord:
             gone = LeaseLost(job.hex(), token, "it is no longer there")
