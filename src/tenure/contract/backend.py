@@ -300,12 +300,12 @@ class Administration(Protocol):
         """The tenants that have one, and what each has waiting."""
 
     def schedules(self, tenant: str | None) -> Schedules:
-        """The schedules of one tenant, or of all, in the order of tenants and names; none without `traits.schedules`."""
+        """The schedules of one tenant, or of all, in the order of tenants and names."""
 
     def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
         """Store, pause, resume or remove a schedule; False if there is none of that name to change.
 
-        Raises InvalidArgument (there is one of that name; or the store has not `traits.schedules`), TooLarge.
+        Raises InvalidArgument (there is one of that name), TooLarge.
         """
 
     def draw(self, tenant: str, requests: int) -> int:

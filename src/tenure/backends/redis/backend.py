@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tenure.backends.redis import admin, consume, journal, produce, queries, restore, steps
+from tenure.backends.redis import admin, consume, journal, produce, queries, restore, schedules, steps
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
@@ -27,7 +27,6 @@ from tenure.contract.backend import (
 )
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
-from tenure.model import schedule
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -199,10 +198,10 @@ class RedisBackend(NetworkServing):
         return queries.policy(self._core, name)
 
     def schedules(self, tenant: str | None) -> Schedules:
-        return []  # without `traits.schedules` there are none
+        return schedules.schedules(self._core, tenant)
 
     def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
-        raise schedule.unsupported()
+        return schedules.change_schedule(self._core, tenant, name, change)
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         # A tenant's queues are in different slots: nothing that is one step can count them all.

@@ -18,6 +18,7 @@ from tenure.model.durations import duration_ms
 from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
+from tenure.model.schedule import Schedule
 from tenure.model.step import Step, StepKind
 from tenure.storage.checksum import crc32
 from tenure.storage.records import decode_headers
@@ -47,6 +48,7 @@ STEPS = Struct(
     ">IQQ"
 )  # how many steps, their bytes, token of the delivery that began to wait; the signal it waits for follows
 STEP = Struct(">IQ")  # place among the steps of its job, when it was stored; its value follows
+SCHEDULE = Struct(">BQQ")  # whether it is paused, when it was made, when its last pause ended; the schedule follows
 WAITS = Struct(">IB")  # parents that have not ended, what a dead one means
 #: Digits of a SHA-1 that seal a record.
 SEAL_BYTES = 8
@@ -230,6 +232,26 @@ def decode_step(job: bytes, field: bytes, value: bytes) -> tuple[int, Step]:
         raise Corrupt("a step of it is damaged", job.hex())
     place, stored_at_ms = STEP.unpack_from(row)
     return place, Step(name=field[1:].decode(), kind=kind, value=row[STEP.size :], stored_at_ms=stored_at_ms)
+
+
+# ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_schedule = msgspec.msgpack.Decoder(Schedule)
+
+
+def encode_schedule(schedule: Schedule) -> bytes:
+    """What follows `SCHEDULE`, whose fields go before those in it."""
+    return msgspec.msgpack.encode(schedule)
+
+
+def decode_schedule(name: bytes, value: bytes) -> Schedule:
+    """Raises Corrupt."""
+    row = value[:-SEAL_BYTES]
+    if len(row) < SCHEDULE.size or _sealed(name, row) != value[-SEAL_BYTES:]:
+        raise Corrupt(f"the schedule {name.decode('utf-8', 'replace')} is damaged")
+    paused, created_at_ms, resumed_at_ms = SCHEDULE.unpack_from(row)
+    said = _schedule.decode(row[SCHEDULE.size :])
+    return msgspec.structs.replace(said, paused=bool(paused), created_at_ms=created_at_ms, resumed_at_ms=resumed_at_ms)
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -49,6 +49,8 @@
 --   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
 --   :requests   hash     digest of a request's id -> digest of what it asks for
 --   :requestdue zset     digest of a request's id by when it may be forgotten
+--   :schedules  set      tenants that have schedules
+--   :schedules:<tenant> hash  name -> paused, when it was made and resumed (FORMAT.SCHEDULE), the schedule; sealed
 --   :write:<id> hash     a staged write: id, manifest, chunk, jobs, duplicates, finished, begun, until, keep
 --   :writedue   zset     a staged write's digest by when it may be forgotten
 --
