@@ -217,6 +217,33 @@ def test_items_wait_for_items(served: Running, queue: tenure.Queue):
     assert [job.payload for job in queue.list("ready")] == [b"child"]
 
 
+def test_steps_and_signals(served: Running, queue: tenure.Queue):
+    async def conversation(door: Any) -> None:
+        here = await entered(door, queue.name.queue)
+        await here.add(items=[{"contents": b"job"}])
+        polled = await here.poll(leaseValiditySecs=60)
+        held = {"id": polled.items[0].id, "lease": polled.lease, "token": polled.items[0].token}
+        assert bytes((await here.recordStep(**held, stepName="charge", value=b"1")).stored) == b"1"
+        assert bytes((await here.recordStep(**held | {"token": 0}, stepName="charge", value=b"2")).stored) == b"1"
+        release = {"verb": "release", **held, "delayMillis": 3_600_000, "untilSignal": "approval"}
+        assert [one.code for one in (await here.settle(settlements=[release])).outcomes] == [""]
+        late = await here.recordStep(**held, stepName="late", value=b"")
+        assert late.problem.code == "already_settled"
+        assert len((await here.poll(leaseValiditySecs=60)).items) == 0
+        assert (await here.signal(id=held["id"], signalName="approval", payload=b"yes")).given
+        again = await here.signal(id=held["id"], signalName="approval", payload=b"no")
+        assert (again.given, again.problem.code) == (False, "")
+        assert [item.id for item in (await here.poll(leaseValiditySecs=60)).items] == [held["id"]]
+        found = (await here.steps(id=held["id"])).steps
+        assert [(str(s.kind), s.name, bytes(s.value)) for s in found] == [
+            ("step", "charge", b"1"),
+            ("signal", "approval", b"yes"),
+        ]
+        assert all(step.storedMillis > 0 for step in found)
+
+    talk(served, conversation)
+
+
 def test_poll_waits_and_wakes(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)

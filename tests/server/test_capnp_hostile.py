@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidArgument
+from tenure.model.step import MAX_STEP_BYTES
 from tenure.server_settings import Limits
 from tests.server.running import Running, running, token
 
@@ -192,6 +193,50 @@ def test_what_a_later_client_says_of_dead_parents_is_refused(served: Running):
     raw[raw.index(b"\x02\0")] = 9
     with SCHEMA.Item.from_bytes(bytes(raw)) as strange, pytest.raises(InvalidArgument, match="onParentDead 9"):
         _job(strange)
+
+
+SIGNALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a step whose name is too long": ("recordStep", {"stepName": "x" * 2000}),
+    "a step without a name": ("recordStep", {"stepName": ""}),
+    "a step that is too large": ("recordStep", {"stepName": "a", "value": bytes(MAX_STEP_BYTES + 1)}),
+    "a step under another lease": ("recordStep", {"stepName": "a", "lease": bytes(16)}),
+    "a step under no lease": ("recordStep", {"stepName": "a", "lease": b"short"}),
+    "a step with another token": ("recordStep", {"stepName": "a", "token": 2**64 - 1}),
+    "a step of no job": ("recordStep", {"stepName": "a", "id": bytes(16)}),
+    "a signal whose name is too long": ("signal", {"signalName": "x" * 2000}),
+    "a signal that is too large": ("signal", {"signalName": "a", "payload": bytes(MAX_STEP_BYTES + 1)}),
+    "a signal for no job": ("signal", {"signalName": "a", "id": bytes(16)}),
+    "a signal for what is no id": ("signal", {"signalName": "a", "id": b"short"}),
+    "steps of what is no id": ("steps", {"id": b""}),
+    "a wait with an ack": ("settle", {"verb": "ack", "untilSignal": "a"}),
+    "a wait without a delay": ("settle", {"verb": "release", "untilSignal": "a"}),
+    "a wait for a name that is too long": ("settle", {"verb": "release", "delayMillis": 5, "untilSignal": "x" * 2000}),
+}
+
+
+def test_steps_and_signals_that_cannot_be_are_refused(served: Running):
+    async def conversation(door: Any) -> dict[str, str]:
+        session = (await door.login(token=BEARER, tenant="")).session
+        queue = (await session.queue("signals")).queue
+        await queue.add(items=[{"contents": b"job"}])
+        polled = await queue.poll(numItems=1, leaseValiditySecs=600)
+        item = polled.items[0]
+        held = {"id": item.id, "lease": polled.lease, "token": item.token}
+        codes = {}
+        for kind, (call, given) in SIGNALS.items():
+            if call == "settle":
+                settled = await queue.settle(settlements=[held | given])
+                codes[kind] = str(settled.problem.code or settled.outcomes[0].code)
+            else:
+                arguments = (held if call == "recordStep" else {"id": item.id}) | given
+                codes[kind] = str((await getattr(queue, call)(**arguments)).problem.code)
+        assert len((await queue.steps(id=item.id)).steps) == 0
+        settled = await queue.settle(settlements=[held | {"verb": "ack"}])
+        assert settled.outcomes[0].code == ""
+        return codes
+
+    codes = talk(served, conversation)
+    assert set(codes.values()) <= {"invalid_argument", "too_large", "lease_lost", "not_found"}, codes
 
 
 def test_calls_are_logged_and_counted(served: Running, caplog: pytest.LogCaptureFixture):

@@ -16,6 +16,7 @@ from tenure.model.names import QueueName
 from tenure.model.quota import QuotaInfo
 from tenure.model.report import Finding, Report
 from tenure.model.retry import Policy
+from tenure.model.step import Step
 
 Shape = dict[str, object]
 
@@ -96,6 +97,15 @@ def group(name: QueueName, group: GroupInfo, cursor: str | None) -> Shape:
         **times("oldest_at", group.oldest_at_ms),
         "at_limit": group.at_limit,
         "cursor": cursor,
+    }
+
+
+def step(step: Step) -> Shape:
+    return {
+        "name": step.name,
+        "kind": step.kind,
+        **data("value", step.value),
+        **times("stored_at", step.stored_at_ms),
     }
 
 

@@ -24,6 +24,7 @@ from tenure.cli import (
     schedule,
     serve,
     spark,
+    steps,
     tokens,
     top,
     worker,
@@ -59,6 +60,7 @@ cli.add_theme(
         queries.dead,
         queries.upcoming,
         queries.groups,
+        steps.steps,
         history.timeline,
         history.explain,
         history.events,
@@ -76,6 +78,7 @@ cli.add_theme(
         maintenance.delete,
         quota.quota,
         flow.flow,
+        steps.signal,
         schedule.schedule,
     ),
 )

@@ -91,7 +91,7 @@ def enqueue(
         _enqueue_lines(session, queue, lines, job)
         return
     # Read before the store is opened: the program that writes into the pipe may have it open.
-    content = _content(payload, file)
+    content = content_of(payload, file)
     with session.queue(queue, create=True) as target:
         answer = target.enqueue(job(content))
     if session.json:
@@ -102,7 +102,8 @@ def enqueue(
         session.out.say("enqueued ", strong(answer.id))
 
 
-def _content(payload: str | None, file: BinaryIO | None) -> bytes:
+def content_of(payload: str | None, file: BinaryIO | None = None) -> bytes:
+    """What a command line gives as a payload: a file, stdin (-), or the text itself."""
     if file is not None:
         return file.read()
     if payload == "-":

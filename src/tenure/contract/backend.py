@@ -177,7 +177,7 @@ class Consumption(Protocol):
     def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
         """Store a step's value under the job, unless there is one of that name: the value that is stored.
 
-        Raises LeaseLost, TooLarge, InvalidArgument without `traits.steps`.
+        Raises LeaseLost, TooLarge.
         """
 
 
@@ -255,7 +255,7 @@ class Maintenance(Protocol):
     def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
         """Give a job a signal; False if it has one of that name. A job that waits for it is ready now.
 
-        Raises NotFound (there is no such job, or it is done), TooLarge, InvalidArgument without `traits.steps`.
+        Raises NotFound (there is no such job, or it is done), TooLarge.
         """
 
     def purge(self, name: QueueName, state: str, progress: Progress | None = None) -> int:
@@ -300,12 +300,12 @@ class Administration(Protocol):
         """The tenants that have one, and what each has waiting."""
 
     def schedules(self, tenant: str | None) -> Schedules:
-        """The schedules of one tenant, or of all, in the order of tenants and names; none without `traits.schedules`."""
+        """The schedules of one tenant, or of all, in the order of tenants and names."""
 
     def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
         """Store, pause, resume or remove a schedule; False if there is none of that name to change.
 
-        Raises InvalidArgument (there is one of that name; or the store has not `traits.schedules`), TooLarge.
+        Raises InvalidArgument (there is one of that name), TooLarge.
         """
 
     def draw(self, tenant: str, requests: int) -> int:

@@ -180,9 +180,6 @@ class ScheduleChange(msgspec.Struct, frozen=True):
     remove: bool = False
 
 
-def unsupported() -> InvalidArgument:
-    """Where `traits.schedules` is false."""
-    return InvalidArgument(
-        "this store keeps no schedules (traits.schedules): use app.periodic, or rocksdb:, lmdb:, memory:, foundationdb:, "
-        "or a server in front of one"
-    )
+def name_taken(name: str) -> InvalidArgument:
+    """Why a schedule is not stored that is not to replace another."""
+    return InvalidArgument(f"there is a schedule named {name!r}: remove it, or replace it")

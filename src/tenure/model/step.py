@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tenure.errors import InvalidArgument, TooLarge
+from tenure.errors import TooLarge
 from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.request import checked_bytes
 
@@ -49,11 +49,3 @@ def too_many(count: int, size: int) -> TooLarge | None:
     if size > MAX_STEPS_BYTES:
         return TooLarge("the steps of a job", size, MAX_STEPS_BYTES)
     return None
-
-
-def unsupported() -> InvalidArgument:
-    """Where `traits.steps` is false."""
-    return InvalidArgument(
-        "this store keeps no steps and no signals (traits.steps): they need rocksdb:, lmdb:, memory:, foundationdb:, "
-        "or a server in front of one"
-    )

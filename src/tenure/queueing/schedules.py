@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.errors import InvalidArgument, TooLarge
-from tenure.model.schedule import MAX_SCHEDULES, Schedule, ScheduleChange
+from tenure.errors import TooLarge
+from tenure.model.schedule import MAX_SCHEDULES, Schedule, ScheduleChange, name_taken
 from tenure.queueing.core import Core
 from tenure.queueing.outcomes import YES_OR_NO
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -27,7 +27,7 @@ def change_schedule(core: Core, tenant: str, name: str, change: ScheduleChange) 
         after = change.put
         if after is not None:
             if before is not None and not change.replace:
-                raise InvalidArgument(f"there is a schedule named {name!r}: remove it, or replace it")
+                raise name_taken(name)
             if before is None:
                 _check_room(tx, tenant)
             if not after.created_at_ms:

@@ -76,10 +76,6 @@ class Traits:
     #: How far a flow reaches: the jobs that a job waits for, or hands over to, are in any queue of its tenant, in its own
     #: queue, or in its own partition of that.
     flows: Literal["tenant", "queue", "partition"] = "tenant"
-    #: Whether jobs have steps and signals.
-    steps: bool = True
-    #: Whether it keeps schedules that are made at run time.
-    schedules: bool = True
     #: How long past its end an expired lease is left alone, in milliseconds: for hosts whose clocks differ.
     grace_ms: int = 0
 

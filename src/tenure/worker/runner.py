@@ -153,7 +153,7 @@ class Worker:
             self._heartbeat.stop()
             raise
         self._parts = {"claimer": self._claimer.thread, "queue watch": self._queue_watch.thread}
-        if self._with_schedule and (app.schedule or app.store.traits.schedules):
+        if self._with_schedule:
             self._parts["ticker"] = Ticker(app, self.name).thread(self._stop)
         for part in self._parts.values():
             part.start()

@@ -62,12 +62,21 @@ def test_a_full_server_can_be_emptied_and_loses_nothing(scripts: bool) -> None:
                 queue.enqueue_many([NewJob(b"no room", key="k")])
             with pytest.raises(Unavailable, match="full"):
                 queue.ack(early[0], result=bytes(100_000))
+            with pytest.raises(Unavailable, match="full"):
+                queue.record_step(early[0], "charge", b"receipt")
+            with pytest.raises(Unavailable, match="full"):
+                queue.signal(first, "go")
             # What ends work, or frees memory, is taken.
             queue.extend(early[0], 60)
             queue.progress(early[0], 0.5, "half")
             queue.ack(early[0], result=b"small")
             claim = list(queue.claim(limit=7))
             assert len(claim) == 7
+            waiting = claim.pop()
+            queue.snooze(waiting, 3600, until_signal="go")
+            assert queue.cancel(waiting.id)
+            gone.add(waiting.id)
+            claim += queue.claim(limit=1)
             queue.nack(claim[0], error="again")
             queue.fail(claim[1], error="never")
             queue.release(claim[2])

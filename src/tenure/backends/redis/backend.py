@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tenure.backends.redis import admin, consume, journal, produce, queries, restore
+from tenure.backends.redis import admin, consume, journal, produce, queries, restore, schedules, steps
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
@@ -27,7 +27,6 @@ from tenure.contract.backend import (
 )
 from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
-from tenure.model import schedule
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
 from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
@@ -39,7 +38,6 @@ from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRe
 from tenure.model.retry import Policy
 from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
-from tenure.model.step import unsupported
 from tenure.model.write import NO_LOADS, LoadRequest, LoadTarget, Published, Refusal, WriteState
 from tenure.queueing.watches import WatchThread
 from tenure.storage.engine import Traits
@@ -130,13 +128,13 @@ class RedisBackend(NetworkServing):
         consume.progress(self._core, name, proof, fraction, note)
 
     def record_step(self, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
-        raise unsupported()
+        return steps.record_step(self._core, name, proof, step, value)
 
     def signal(self, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
-        raise unsupported()
+        return steps.signal(self._core, name, job, signal, payload)
 
     def steps(self, name: QueueName, job: bytes) -> Steps:
-        return []  # without `traits.steps` no job has any
+        return steps.steps(self._core, name, job)
 
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return queries.get(self._core, name, job)
@@ -200,10 +198,10 @@ class RedisBackend(NetworkServing):
         return queries.policy(self._core, name)
 
     def schedules(self, tenant: str | None) -> Schedules:
-        return []  # without `traits.schedules` there are none
+        return schedules.schedules(self._core, tenant)
 
     def change_schedule(self, tenant: str, name: str, change: ScheduleChange) -> bool:
-        raise schedule.unsupported()
+        return schedules.change_schedule(self._core, tenant, name, change)
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
         # A tenant's queues are in different slots: nothing that is one step can count them all.

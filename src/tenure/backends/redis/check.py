@@ -32,7 +32,7 @@ from tenure.model.report import Finding, Report
 #: More than this is cut off.
 MOST = 1000
 _INDEXES = (*(f"t{tier}" for tier in range(2 * PRIORITIES)), "done", "dead", "blocked", "ttl", "retention")
-_LINKS = ("waits", "parents", "children")
+_LINKS = ("waits", "parents", "children", "steps")
 _NUMBERS = (
     "there", "commit", "events", "waiting", "leased", "done", "dead", "enqueued", "removed", "is_waiting", "is_leased",
     "is_done", "is_dead", "all", "jobs", "leases", "lease_rows", "held", "notes", "first", "links",
@@ -46,7 +46,8 @@ _RULES = {
     "group": ("group", "its group's row is missing, at another time, or of another group"),
     "aside": ("damaged", "it could not be read, and was set aside"),
     "waits": ("index", "the number of parents that it waits for is wrong"),
-    "flags": ("index", "its state does not say what it waits for, or what waits for it"),
+    "flags": ("index", "its state does not say what it waits for, what waits for it, or that it has steps"),
+    "steps": ("index", "its steps are counted wrong, or cannot be read"),
 }
 _LEASES = {
     "damaged": ("damaged", "its row is damaged or missing"),

@@ -21,6 +21,8 @@ from tenure.backends.redis.records import FLAGS, ID_WEIGHTS, LEASE_WEIGHT, SEAL_
 from tenure.model.durations import MAX_MS
 from tenure.model.job import PRIORITIES
 from tenure.model.lifecycle import Change, Reason, State
+from tenure.model.schedule import MAX_SCHEDULES
+from tenure.model.step import MAX_STEPS, MAX_STEPS_BYTES
 from tenure.queueing.flows import KEPT_FOR_CHILDREN_MS
 from tenure.queueing.journal import KEPT_MS
 from tenure.queueing.leases import CLAIM_MEMORY_MS
@@ -58,6 +60,9 @@ LIMITS = {
     "JOURNAL_KEPT_MS": KEPT_MS,
     "KEPT_FOR_CHILDREN_MS": KEPT_FOR_CHILDREN_MS,
     "MAX_MS": MAX_MS,
+    "MAX_SCHEDULES": MAX_SCHEDULES,
+    "MAX_STEPS": MAX_STEPS,
+    "MAX_STEPS_BYTES": MAX_STEPS_BYTES,
     "PRIORITIES": PRIORITIES,
     "TOP_PRIORITY": PRIORITIES - 1,
     "TOP_TIER": 2 * PRIORITIES - 1,
@@ -89,7 +94,8 @@ def _layouts() -> dict[str, tuple[str, int]]:
         "KEYED": records.KEYED, "SETTLE": records.SETTLE, "DELIVERY": records.DELIVERY, "WOKEN": records.WOKEN,
         "DISCARD": records.DISCARD, "TIME": records.TIME, "PLACE": records.PLACE, "THERE": records.THERE,
         "CONFLICT": records.CONFLICT, "GROUP_RULES": records.GROUP_RULES, "LINKS": records.LINKS,
-        "PARENT_HERE": records.PARENT_HERE, "WAITS": records.WAITS,
+        "PARENT_HERE": records.PARENT_HERE, "WAITS": records.WAITS, "STEPS": records.STEPS, "STEP": records.STEP,
+        "SCHEDULE": records.SCHEDULE,
         "ROW": records.ROW, "GROUP": records.GROUP, "REST": records.REST,
         "STATE": Struct(records.STATE.format + "I"), "STATE_HEAD": records.STATE_HEAD,
         "STATE_TAIL": Struct(f">{records.STATE_HEAD.size}sQ16sI"),

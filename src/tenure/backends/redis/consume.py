@@ -15,7 +15,6 @@ from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, LeaseLost, TenureError
 from tenure.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
-from tenure.model.step import unsupported
 from tenure.storage.keyspace import digest
 
 #: Results of one call that a full server still takes, in bytes; settling itself frees memory.
@@ -189,8 +188,6 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
     queue = core.shards.find(name)
     if queue is None:
         return [_outcome(ord(OUTCOMES["gone"]), item.proof) for item in items]
-    if any(item.until_signal is not None for item in items):
-        raise unsupported()
     if any(item.then for item in items):
         return _settle_and_hand_over(core, name, queue, items)
     if len(queue.shards) == 1:
@@ -235,6 +232,8 @@ def _settle(core: Core, shard: Shard, items: Sequence[Settle]) -> list[TenureErr
             raw = text.encode("utf-8", "replace") if text is not None else None
             if item.verb == "ack":
                 raw = None if item.result is None else encode_result(item.result)
+            elif item.verb == "release":
+                raw = None if item.until_signal is None else item.until_signal.encode()
             delay = -1 if item.delay_ms is None else item.delay_ms
             extras += (index, delay, random.random(), b"0" if raw is None else b"1", raw or b"")
     large = sum(len(item.result) for item in items if item.result is not None) > LARGE_RESULTS
@@ -283,6 +282,11 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
     shard = queue.shard_of(proof.job)
     reply = core.call_once(shard.base, "progress", *proof, encode_progress(fraction, note))
     if reply[0] == b"E":
-        outcome = _outcome(ord(reply[1]), proof)
-        assert outcome is not None
-        raise outcome
+        raise refusal(reply[1], proof)
+
+
+def refusal(code: bytes, proof: Proof) -> TenureError:
+    """Why a proof does not hold, by the outcome's letter."""
+    outcome = _outcome(ord(code), proof)
+    assert outcome is not None
+    return outcome

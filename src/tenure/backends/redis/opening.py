@@ -77,8 +77,6 @@ def open_redis(
         quotas=False,
         any_queue=False,
         flows="queue" if chosen.partitions == 1 else "partition",
-        steps=False,
-        schedules=False,
         grace_ms=round(1000 * chosen.grace),
     )
     return RedisBackend(core, address.shown, traits), remarks

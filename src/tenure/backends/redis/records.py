@@ -18,12 +18,15 @@ from tenure.model.durations import duration_ms
 from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
+from tenure.model.schedule import Schedule
+from tenure.model.step import Step, StepKind
 from tenure.storage.checksum import crc32
 from tenure.storage.records import decode_headers
 
 #: What else there is of a job, as bits of its state. Stored: do not renumber.
 FLAGS = {
     "HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8, "HAS_GROUP": 16, "HAS_CHILDREN": 32, "HAS_PARENTS": 64,
+    "HAS_STEPS": 128,
 }  # fmt: skip
 HAS_KEY, HAS_GROUP = FLAGS["HAS_KEY"], FLAGS["HAS_GROUP"]
 
@@ -41,6 +44,11 @@ LINKS = Struct(
     ">IBI"
 )  # index of a job in its call, what a dead parent means, how many parents; 16 bytes for each follow
 PARENT_HERE = Struct(">12sI")  # a parent that is a job of the same call: zeros, its index
+STEPS = Struct(
+    ">IQQ"
+)  # how many steps, their bytes, token of the delivery that began to wait; the signal it waits for follows
+STEP = Struct(">IQ")  # place among the steps of its job, when it was stored; its value follows
+SCHEDULE = Struct(">BQQ")  # whether it is paused, when it was made, when its last pause ended; the schedule follows
 WAITS = Struct(">IB")  # parents that have not ended, what a dead one means
 #: Digits of a SHA-1 that seal a record.
 SEAL_BYTES = 8
@@ -212,6 +220,38 @@ def decode_result(value: bytes | None, job: bytes) -> bytes | None:
     if crc32(value[:-4]) != int.from_bytes(value[-4:], "big"):
         raise Corrupt("its result is damaged", job.hex())
     return value[:-4]
+
+
+_STEP_KINDS: dict[bytes, StepKind] = {b"s": "step", b"g": "signal"}
+
+
+def decode_step(job: bytes, field: bytes, value: bytes) -> tuple[int, Step]:
+    """A step or a signal, and its place among those of its job. Raises Corrupt."""
+    row, kind = value[:-SEAL_BYTES], _STEP_KINDS.get(field[:1])
+    if kind is None or len(row) < STEP.size or _sealed(job + field, row) != value[-SEAL_BYTES:]:
+        raise Corrupt("a step of it is damaged", job.hex())
+    place, stored_at_ms = STEP.unpack_from(row)
+    return place, Step(name=field[1:].decode(), kind=kind, value=row[STEP.size :], stored_at_ms=stored_at_ms)
+
+
+# ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_schedule = msgspec.msgpack.Decoder(Schedule)
+
+
+def encode_schedule(schedule: Schedule) -> bytes:
+    """What follows `SCHEDULE`, whose fields go before those in it."""
+    return msgspec.msgpack.encode(schedule)
+
+
+def decode_schedule(name: bytes, value: bytes) -> Schedule:
+    """Raises Corrupt."""
+    row = value[:-SEAL_BYTES]
+    if len(row) < SCHEDULE.size or _sealed(name, row) != value[-SEAL_BYTES:]:
+        raise Corrupt(f"the schedule {name.decode('utf-8', 'replace')} is damaged")
+    paused, created_at_ms, resumed_at_ms = SCHEDULE.unpack_from(row)
+    said = _schedule.decode(row[SCHEDULE.size :])
+    return msgspec.structs.replace(said, paused=bool(paused), created_at_ms=created_at_ms, resumed_at_ms=resumed_at_ms)
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,6 @@
 """The schema's interfaces, each call carried out as an operation.
 
-    Door.login ──▶ Session.queue ──▶ Queue.add · poll · remove · extend · nack · settle · parents
+    Door.login ──▶ Session.queue ──▶ Queue.add · poll · remove · extend · nack · settle · parents · …
                                           │ a request in MessagePack, as HTTP has it
                                           ▼
                                      protocol.answer.carried_out ──▶ results, or a problem in them
@@ -253,6 +253,8 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
                 item["then"] = self._jobs(one.then)
             if verb == "release" and one.delayMillis >= 0:
                 item["delay_ms"] = one.delayMillis
+            if one.untilSignal:
+                item["until_signal"] = one.untilSignal
             items.append(
                 item | (_error_and_delay(one) if verb == "nack" else {"error": one.error} if one.error else {})
             )
@@ -271,6 +273,26 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
         for one, parent in zip(shown, listed.parents, strict=True):
             one.id, one.queue, one.state = bytes.fromhex(parent.id), parent.queue, parent.state
             one.hasResult, one.result, one.error = parent.result is not None, parent.result or b"", parent.error or ""
+
+    @reporting_problems
+    async def recordStep(self, params: Any, results: Any) -> None:
+        receipt = await self._receipt(params.id, params.lease, params.token)
+        request = {"receipt": receipt, "name": params.stepName, "value": bytes(params.value)}
+        stored: m.StepValue = await self._call("record_step", request)
+        results.stored = stored.value
+
+    @reporting_problems
+    async def steps(self, params: Any, results: Any) -> None:
+        listed: m.StepList = await self._call("steps", job=_hex(params.id))
+        shown = results.init("steps", len(listed.steps))
+        for one, step in zip(shown, listed.steps, strict=True):
+            one.name, one.kind, one.value, one.storedMillis = step.name, step.kind, step.value, step.stored_at_ms
+
+    @reporting_problems
+    async def signal(self, params: Any, results: Any) -> None:
+        request = {"name": params.signalName, "payload": bytes(params.payload)}
+        given: m.Given = await self._call("signal", request, job=_hex(params.id))
+        results.given = given.given
 
     def _jobs(self, items: Sequence[Any]) -> list[dict[str, object]]:
         for item in items:

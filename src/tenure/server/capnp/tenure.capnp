@@ -1,7 +1,8 @@
 # Tenure's RPC for clients in other languages. docs/capnp.md explains it.
 #
 #   Door.login(token) -> Session.queue(name) -> Queue.add, poll, remove, extend   as Queueber has them
-#                                               Queue.nack, settle, parents       ours
+#                                               Queue.nack, settle, parents,
+#                                               recordStep, steps, signal         ours
 #
 # Numbers of fields and methods are never used again. A field that is not set is 0 or empty, and means what it meant
 # before the field was there, so older clients go on working.
@@ -52,6 +53,16 @@ interface Queue {
   parents @6 (id :Data, begin :UInt32, limit :UInt32) -> (parents :List(Parent), problem :Problem);
   # What became of the items that this one waits or waited for, in the order in which it named them. From place `begin`
   # on, up to `limit` (0: 100); fewer where results are large: go on behind the last.
+
+  recordStep @7 (id :Data, lease :Data, token :UInt64, stepName :Text, value :Data) -> (stored :Data, problem :Problem);
+  # Keep a value under a polled item, by a name, once: `stored` is this value, or the one that was there before.
+  # The token is as polled; 0: looked up, at the cost of a read.
+
+  steps @8 (id :Data) -> (steps :List(Step), problem :Problem);
+  # What is kept under an item, in the order in which it was stored.
+
+  signal @9 (id :Data, signalName :Text, payload :Data) -> (given :Bool, problem :Problem);
+  # Give an item a signal; one that waits for it is ready now. Not given, without a problem: it has one of that name.
 }
 
 struct Item {
@@ -85,6 +96,18 @@ struct Parent {
   error @5 :Text;
 }
 
+struct Step {
+  name @0 :Text;
+  kind @1 :StepKind;
+  value @2 :Data;
+  storedMillis @3 :UInt64;
+}
+
+enum StepKind {
+  step @0;             # stored by the holder of the item's lease
+  signal @1;           # given by anybody
+}
+
 struct Header {
   name @0 :Text;
   value @1 :Text;
@@ -112,6 +135,7 @@ struct Settlement {
   error @5 :Text;      # with nack and fail
   delayMillis @6 :Int64 = -1; # with nack; -1: the policy's. With release, 0 or more: a snooze
   then @7 :List(Item); # with ack: items that are added in the same transaction
+  untilSignal @8 :Text; # with release and a delay: ready before it, as soon as the item has this signal
 }
 
 enum Verb {

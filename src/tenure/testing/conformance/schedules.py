@@ -8,7 +8,6 @@ from tenure.api.store import Store
 from tenure.contract.scheduling import enqueue_tick
 from tenure.errors import InvalidArgument, NotFound, TooLarge
 from tenure.model.schedule import MAX_SCHEDULES, Schedule
-from tenure.testing.conformance.world import World
 from tenure.testing.harness import backend_of
 
 
@@ -17,24 +16,7 @@ def poll(name: str = "poll", **changes: object) -> Schedule:
     return Schedule(name=name, **said)  # type: ignore[arg-type]  # fields by name
 
 
-@pytest.fixture
-def scheduling(world: World) -> Store:
-    """A store that keeps schedules."""
-    if not world.store.traits.schedules:
-        pytest.skip("this store keeps no schedules")
-    return world.store
-
-
-def test_a_store_without_schedules_says_so(store: Store) -> None:
-    if store.traits.schedules:
-        pytest.skip("this store keeps schedules")
-    with pytest.raises(InvalidArgument, match=r"traits\.schedules"):
-        store.add_schedule(poll())
-    assert store.schedules() == []
-
-
-def test_schedules_are_kept_changed_and_removed(scheduling: Store) -> None:
-    store = scheduling
+def test_schedules_are_kept_changed_and_removed(store: Store) -> None:
     store.add_schedule(poll("b", created_at_ms=7))
     store.add_schedule(poll("a", cron="@daily", every_ms=None, tz="Europe/Berlin", missed="catch_up", priority=3))
     first, second = store.schedules("default")
@@ -53,37 +35,37 @@ def test_schedules_are_kept_changed_and_removed(scheduling: Store) -> None:
     assert [each.name for each in store.schedules()] == ["b"]
 
 
-def test_a_name_is_taken_once(scheduling: Store) -> None:
-    scheduling.add_schedule(poll(created_at_ms=1))
+def test_a_name_is_taken_once(store: Store) -> None:
+    store.add_schedule(poll(created_at_ms=1))
     with pytest.raises(InvalidArgument, match="there is a schedule"):
-        scheduling.add_schedule(poll(payload=b"other"))
-    scheduling.add_schedule(poll(payload=b"other"), replace=True)
-    assert [each.payload for each in scheduling.schedules()] == [b"other"]
+        store.add_schedule(poll(payload=b"other"))
+    store.add_schedule(poll(payload=b"other"), replace=True)
+    assert [each.payload for each in store.schedules()] == [b"other"]
 
 
-def test_a_schedules_job_is_enqueued_now(scheduling: Store) -> None:
-    scheduling.add_schedule(poll(priority=4, max_attempts=2))
-    added = scheduling.run_schedule("poll")
-    job = scheduling.get(added.id)
+def test_a_schedules_job_is_enqueued_now(store: Store) -> None:
+    store.add_schedule(poll(priority=4, max_attempts=2))
+    added = store.run_schedule("poll")
+    job = store.get(added.id)
     assert job is not None
     assert (job.queue, job.payload, job.priority, job.max_attempts) == ("work", b"now", 4, 2)
     with pytest.raises(NotFound):
-        scheduling.run_schedule("other")
+        store.run_schedule("other")
 
 
-def test_a_tick_is_enqueued_once(scheduling: Store) -> None:
+def test_a_tick_is_enqueued_once(store: Store) -> None:
     schedule = poll(created_at_ms=1_000)
-    assert enqueue_tick(backend_of(scheduling), schedule, 6_000) is True
-    assert enqueue_tick(backend_of(scheduling), schedule, 6_000) is False
-    assert enqueue_tick(backend_of(scheduling), schedule, 11_000) is True
-    assert scheduling.queue("work").counts().ready == 2
+    assert enqueue_tick(backend_of(store), schedule, 6_000) is True
+    assert enqueue_tick(backend_of(store), schedule, 6_000) is False
+    assert enqueue_tick(backend_of(store), schedule, 11_000) is True
+    assert store.queue("work").counts().ready == 2
 
 
-def test_schedules_are_bounded(scheduling: Store) -> None:
-    if backend_of(scheduling).url.startswith("http"):
+def test_schedules_are_bounded(store: Store) -> None:
+    if backend_of(store).url.startswith("http"):
         pytest.skip("a thousand requests: told by the store behind it")
     for number in range(MAX_SCHEDULES):
-        scheduling.add_schedule(poll(f"{number}"))
+        store.add_schedule(poll(f"{number}"))
     with pytest.raises(TooLarge):
-        scheduling.add_schedule(poll("more"))
-    scheduling.add_schedule(poll("0"), replace=True)
+        store.add_schedule(poll("more"))
+    store.add_schedule(poll("0"), replace=True)

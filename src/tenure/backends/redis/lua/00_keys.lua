@@ -16,6 +16,8 @@
 --   :waits      hash     blocked job -> how many of its parents have not ended, what a dead one means (FORMAT.WAITS), sealed
 --   :parents    hash     job -> the jobs that it waits or waited for, in the order in which it named them
 --   :children   hash     job -> the jobs to tell when it ends
+--   :steps      hash     job -> how many steps and signals, their bytes, the signal it waits for (FORMAT.STEPS), sealed
+--   :steps:<job> hash    "s" .. step | "g" .. signal -> its place, time and value (FORMAT.STEP), sealed
 --   :ttl        zset     jobs never claimed by when their ttl passes
 --   :retention  zset     done jobs by when they may go
 --   :leases     zset     lease by when it ends
@@ -47,6 +49,8 @@
 --   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
 --   :requests   hash     digest of a request's id -> digest of what it asks for
 --   :requestdue zset     digest of a request's id by when it may be forgotten
+--   :schedules  set      tenants that have schedules
+--   :schedules:<tenant> hash  name -> paused, when it was made and resumed (FORMAT.SCHEDULE), the schedule; sealed
 --   :write:<id> hash     a staged write: id, manifest, chunk, jobs, duplicates, finished, begun, until, keep
 --   :writedue   zset     a staged write's digest by when it may be forgotten
 --

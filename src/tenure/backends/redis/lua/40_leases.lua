@@ -85,6 +85,7 @@ end
 function L.delete_notes(b, id, s)
   if s.flags > HAS_KEY then call('HDEL', b.base .. ':notes', id .. 'e', id .. 'p', id .. 'r') end
   if L.has(s.flags, HAS_PARENTS) then call('HDEL', b.base .. ':parents', id) end
+  if L.has(s.flags, HAS_STEPS) then L.delete_steps(b, id) end
 end
 
 -- Take a job out of everything it is in; the caller has changed the counters.

@@ -294,6 +294,7 @@ end
 function L.flags_of_links(b, id)
   return (call('HEXISTS', b.base .. ':parents', id) == 1 and HAS_PARENTS or 0)
     + (call('HEXISTS', b.base .. ':children', id) == 1 and HAS_CHILDREN or 0)
+    + (call('HEXISTS', b.base .. ':steps', id) == 1 and HAS_STEPS or 0)
 end
 
 -- Set a job's flags and its count of open parents right; one that waits for none any more becomes ready.

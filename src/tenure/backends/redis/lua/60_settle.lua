@@ -52,7 +52,11 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
   end
   if verb == VERDICT.RELEASE then
     s.attempt = s.attempt - 1
-    if extra.delay then s.visible = b.now + extra.delay end
+    if extra.text then
+      L.wait_for_signal(b, id, s, extra.text, extra.delay)
+    elseif extra.delay then
+      s.visible = b.now + extra.delay
+    end
     return L.give_back(b, id, s, CHANGE.RELEASED, lease, '')
   end
   if extra.text then L.set_error(b, id, s, extra.text) end
@@ -119,7 +123,8 @@ function L.ack_plainly(b, items, count, rules)
 end
 
 -- items (FORMAT.SETTLE for each), then of each whose verdict is not a plain ack:
--- index, delay (-1: the policy's), roll, "1" if a text follows or "0", the text (error or sealed result)
+-- index, delay (-1: the policy's), roll, "1" if a text follows or "0", the text (error, sealed result, or the signal
+-- that a release waits for)
 verbs.settle = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

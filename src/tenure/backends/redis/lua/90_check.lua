@@ -24,7 +24,7 @@ readers.numbers = function(keys, args)
     c.waiting, c.leased, c.done, c.dead, c.all, call('HLEN', base .. ':jobs'), call('ZCARD', base .. ':leases'),
     call('HLEN', base .. ':lease'), call('HLEN', base .. ':held'), call('HLEN', base .. ':notes'),
     L.first_commit(base) or 0, call('HLEN', base .. ':parents') + call('HLEN', base .. ':children')
-      + call('HLEN', base .. ':waits')}
+      + call('HLEN', base .. ':waits') + call('HLEN', base .. ':steps')}
 end
 
 -- What is wrong with a job's rows: codes, joined.
@@ -56,6 +56,7 @@ function L.problems(b, id, s, held_by)
     if not held_by[s.lease][id] then found[#found + 1] = 'lease' end
   end
   L.link_problems(b, id, s, found)
+  L.step_problems(b, id, s, found)
   return concat(found, ' ')
 end
 
@@ -77,7 +78,7 @@ readers.check_jobs = function(keys, args)
 end
 
 -- rows by job that are no index
-L.HASHES = {jobs = true, waits = true, parents = true, children = true}
+L.HASHES = {jobs = true, waits = true, parents = true, children = true, steps = true}
 
 -- index, cursor: (next cursor, then members that point at no job)
 readers.check_index = function(keys, args)
@@ -244,6 +245,7 @@ verbs.repair = function(keys, args)
   local s = value and L.state_of(id, value)
   if what == 'orphan' then
     call(L.HASHES[given] and 'HDEL' or 'ZREM', base .. ':' .. given, id)
+    if given == 'steps' then L.delete_steps(b, id) end
   elseif what == 'note' then
     call('HDEL', base .. ':notes', id)
   elseif what == 'bucket' then
@@ -263,6 +265,7 @@ verbs.repair = function(keys, args)
     s = s or {state = GONE, priority = 0, reason = REASON.NONE, max_attempts = 0, token = 0, attempt = 0}
     s.last, s.flags = last, L.flags_of_links(b, id)
     call('HDEL', base .. ':parents', id)
+    L.delete_steps(b, id)
     L.event(b, CHANGE.REPAIRED, id, s, {state = GONE})
     L.ended(b, id, s, GONE, true)
   elseif what == 'index' and s then
@@ -273,6 +276,7 @@ verbs.repair = function(keys, args)
       L.put_state(b, id, s)
     end
     L.index(b, id, s)
+    L.repair_steps(b, id)
     L.repair_links(b, id, s)
   elseif what == 'rebuild' then
     s = L.state_of(id, given)
@@ -282,6 +286,7 @@ verbs.repair = function(keys, args)
     s.last = L.event(b, CHANGE.REPAIRED, id, s, {at = s.visible})
     L.put_state(b, id, s)
     L.index(b, id, s)
+    L.repair_steps(b, id)
     L.repair_links(b, id, s)
   end
   if not L.WITHOUT_LEASES[what] then L.repair_leases(b) end

@@ -106,8 +106,6 @@ def show(viewer: Viewer, query: JobQuery) -> JobView:
 
 
 def _steps(backend: Backend, name: QueueName, job: bytes) -> list[StepRow]:
-    if not backend.traits.steps:
-        return []
     return [
         StepRow(step.name, step.kind, step.stored_at_ms, len(step.value), preview(step.value))
         for step in backend.steps(name, job)[:ROWS]

@@ -1,0 +1,65 @@
+"""steps, signal: what is stored under a job by name, and telling a job what it waits for."""
+
+from __future__ import annotations
+
+import click
+
+from tenure.cli import json_shapes
+from tenure.cli.command import NO, command
+from tenure.cli.output import clean, preview, strong
+from tenure.cli.produce import content_of
+from tenure.cli.session import Session
+from tenure.cli.times import moment
+
+
+@command(
+    "steps",
+    examples=(("What the handlers of a job need not do again, and what it was told:", "tenure steps orders JOB_ID"),),
+    short_help="List a job's steps and signals.",
+)
+@click.argument("queue")
+@click.argument("job_id", metavar="JOB_ID")
+def steps(session: Session, queue: str, job_id: str) -> None:
+    """List the steps and signals of a job, in the order in which they were stored."""
+    with session.queue(queue) as target:
+        found = target.steps(job_id)
+        if not found:
+            session.require_queue(queue)
+    if session.json:
+        session.out.emit_all(json_shapes.step(step) for step in found)
+    elif found:
+        rows = [
+            (step.kind, clean(step.name), moment(step.stored_at_ms) or "", preview(step.value, 400)) for step in found
+        ]
+        session.out.table(("kind", "name", "stored", "value"), rows, stretch="value")
+    else:
+        session.out.say("no steps and no signals")
+
+
+@command(
+    "signal",
+    examples=(
+        ("Let a job go on that waits for an approval:", "tenure signal orders JOB_ID approval"),
+        ("The same, with what it is told:", 'tenure signal orders JOB_ID approval \'{"by": "ada"}\''),
+    ),
+    short_help="Give a job a signal that it waits for.",
+)
+@click.argument("queue")
+@click.argument("job_id", metavar="JOB_ID")
+@click.argument("name")
+@click.argument("payload", required=False)
+def signal(session: Session, queue: str, job_id: str, name: str, payload: str | None) -> None:
+    """Give a job the signal NAME. One that waits for it is ready now; one that begins to wait later does not wait.
+
+    PAYLOAD is text; - reads it from stdin. Ends with 1 if the job has a signal of that name: the first one stays.
+    """
+    # Read before the store is opened: the program that writes into the pipe may have it open.
+    content = content_of(payload)
+    with session.queue(queue) as target:
+        given = target.signal(job_id, name, content)
+    if session.json:
+        session.out.emit({"id": job_id, "signal": name, "given": given})
+    else:
+        session.out.say(strong(job_id), " has the signal " if given else " had the signal before: ", clean(name))
+    if not given:
+        raise click.exceptions.Exit(NO)
