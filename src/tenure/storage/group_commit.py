@@ -204,6 +204,11 @@ class GroupCommit:
         self._failed = None
         self._durable = max(self._durable, self.applied_to)
 
+    def renew_after_fork(self) -> None:
+        """In a forked child: nothing of this process waits to be synced, and the gate may be held by a thread that is not there."""
+        self._told = False
+        self._current = _Sync()
+
     def stop(self) -> None:
         """End the threads. Requires: no more commits come."""
         self._stopping.set()

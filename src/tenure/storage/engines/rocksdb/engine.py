@@ -217,6 +217,7 @@ class RocksEngine:
             return
         self._writer = WriterLock()
         self._sync_lock = threading.RLock()
+        self.group_commit.renew_after_fork()
         # Never destroy driver objects in a forked child: their destructors join threads that do not exist there.
         for held in self._driver_objects():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
