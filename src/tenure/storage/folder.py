@@ -54,7 +54,9 @@ class Folder:
         self._fd: int | None = None
         #: The id of what we wrote into OWNER.
         self._record: str | None = None
-        self._db_identity: tuple[int, int] | None = None
+        #: What must not be replaced while the folder is locked, and what it is. Texts: each sync looks at them.
+        self._watched = str(self.path / "OWNER"), str(self.db)
+        self._identities: tuple[tuple[int, int] | None, ...] = ()
         self._tightened = 0
 
     def check(self) -> bool:
@@ -148,7 +150,7 @@ class Folder:
         except OSError as exc:
             self.unlock()
             raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
-        self._db_identity = _identity(self.db)
+        self._identities = _identity(fd), _identity(self.db)
         renewed_after_fork(self, Layer.STORAGE)
         return alone
 
@@ -194,10 +196,9 @@ class Folder:
 
     def verify(self) -> None:
         """Raise Unavailable if the locked folder, or the database's, was removed or replaced by another since it was locked."""
-        fd = self._fd
-        if fd is None:
+        if self._fd is None:
             return
-        if not self._same_owner_file(fd) or _identity(self.db) != self._db_identity:
+        if tuple(map(_identity, self._watched)) != self._identities:
             raise Unavailable(
                 f"{self.path} was removed, moved or replaced while the store was open: what is written does not reach it any "
                 "more, and what was committed lately may be lost. Close the store, put the folder back, and open it again"
@@ -228,7 +229,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _identity(path: Path | int) -> tuple[int, int] | None:
+def _identity(path: Path | str | int) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
     except OSError:
