@@ -217,3 +217,31 @@ def test_one_who_fails_when_told_keeps_nobody_else_from_being_told():
     commits.call_when_durable(applied(commits, 2), told.set)
     assert told.wait(10)
     commits.stop()
+
+
+class StallingEvent(threading.Event):
+    """Whoever sets it stands still until the thread that waits for it has done its work."""
+
+    def __init__(self, done: threading.Event) -> None:
+        super().__init__()
+        self._done = done
+
+    def set(self) -> None:
+        super().set()
+        assert self._done.wait(60)
+
+
+def test_a_caller_that_stands_still_does_not_keep_later_commits_from_being_synced():
+    synced = threading.Event()
+    commits = GroupCommit(synced.set, grouped=True, interval=0)
+    commits._unsynced = StallingEvent(synced)
+    commits._start(commits._sync_unsynced)
+    for version in (1, 2, 3):
+        synced.clear()
+        applied(commits, version)
+        commits.sync_soon()
+        until = time.monotonic() + 60
+        while commits._durable < version:
+            assert time.monotonic() < until, "nobody syncs it"
+            time.sleep(0.001)
+    commits.stop()

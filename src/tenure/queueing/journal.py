@@ -78,8 +78,8 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
 
 def _read(core: Core, fn: Callable[[Reader], T]) -> T:
     """Read what is durable. Claims, which do not wait for that, are made so first: who made one finds its events."""
-    if core.engine.group_commit is not None:
-        core.engine.group_commit.sync_unawaited()
+    if core.engine.group_commit is not None and core.engine.durable() is not None:
+        core.engine.group_commit.sync_now()
     return core.read(fn)
 
 

@@ -67,32 +67,28 @@ class GroupCommit:
         self._caller: threading.Thread | None = None
         self._stopping = threading.Event()
         self._interval = interval
-        #: Whether the background thread knows that there is a commit that nobody waits for; and what it sleeps at.
-        self._told = False
+        #: What the background thread sleeps at until there is a commit that nobody waits for; and whether it is awake,
+        #: and will sync all that is applied by then. Only that thread says so: nobody else can leave it wrong.
         self._unsynced = threading.Event()
+        self._awake = False
         self._thread: threading.Thread | None = None
         if not grouped:
             self._start(self._sync_always)
 
     def _start(self, run: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=run, name="tenure-sync", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="tenure-sync", daemon=True)
+        thread.start()
+        self._thread = thread  # last: interrupted before, the next caller starts another
 
     def sync_soon(self) -> None:
         """A commit was applied that its caller does not wait for: it is durable within the interval."""
-        if self._told:
+        if self._awake:
             return
         self._unsynced.set()
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
                     self._start(self._sync_unsynced)
-        self._told = True  # last: interrupted before, the next caller tells the thread again
-
-    def sync_unawaited(self) -> None:
-        """Make commits durable now that nobody waits for, if there are any: for readers of what is durable."""
-        if self._told:
-            self.wait(self.applied_to)
 
     def sync_now(self) -> None:
         """Make all that was applied durable, at `os` too."""
@@ -177,10 +173,11 @@ class GroupCommit:
         """At `disk`: sync what `sync_soon` was called for, once its interval is over."""
         while True:
             self._unsynced.wait()
+            self._awake = True
             self._unsynced.clear()  # before `_stopping` is looked at, which `stop` sets first
             if self._stopping.wait(self._interval):
                 return
-            self._told = False  # before it is asked how far to sync: whoever comes later wakes this thread again
+            self._awake = False  # before it is asked how far to sync: whoever comes later wakes this thread again
             with suppress(TenureError):  # whoever waits for a commit is told; nobody waits for this one
                 self.wait(self.applied_to)
 
@@ -205,8 +202,8 @@ class GroupCommit:
         self._durable = max(self._durable, self.applied_to)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: nothing of this process waits to be synced, and the gate may be held by a thread that is not there."""
-        self._told = False
+        """In a forked child: it has nothing to sync, and the gate may be held by a thread that is not there."""
+        self._durable = self.applied_to
         self._current = _Sync()
 
     def stop(self) -> None:
