@@ -39,7 +39,7 @@ def check(events: list[dict[str, Any]], job: str, *states: str) -> None:
     assert len({event["run"]["runId"] for event in events}) == 1
     assert [event["eventTime"] for event in events] == sorted(event["eventTime"] for event in events)
     for event in events:
-        assert event["producer"].startswith("https://")
+        assert event["producer"] == lineage.PRODUCER
         assert event["schemaURL"].startswith("https://openlineage.io/spec/")
 
 

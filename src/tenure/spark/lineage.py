@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 NAMESPACE = "tenure"
 #: Who made the events: a URI, as OpenLineage asks for.
-PRODUCER = "https://pypi.org/project/tenure"
+PRODUCER = "urn:tenure:spark"
 #: Parameters of jobs that are addresses of stores; others are files or folders.
 _STORES = frozenset({"url", "source", "target"})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tenure import App
@@ -13,21 +11,9 @@ from tenure.errors import Corrupt
 from tenure.model.schedule import Schedule, ScheduleChange
 from tenure.testing.harness import backend_of
 from tenure.worker.periodic import Ticker
-from tests.backends.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")
 POLL = Schedule(name="poll", tenant="default", queue="work", payload=b"now", every_ms=10_000)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(server: Server, clock: ManualClock) -> Iterator[Store]:
-    with RedisHarness(server.url, [server]).open(clock=clock) as made:
-        yield made
 
 
 def test_a_change_that_is_sent_again_acts_once(store: Store, clock: ManualClock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,20 +16,8 @@ from tenure.model.job import NewJob
 from tenure.model.retry import Policy
 from tenure.testing.conformance.world import assert_sound
 from tenure.testing.harness import backend_of
-from tests.backends.redis.servers import RedisHarness, Server
 
 pytestmark = pytest.mark.xdist_group("redis")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(server: Server, clock: ManualClock) -> Iterator[Store]:
-    with RedisHarness(server.url, [server]).open(clock=clock) as made:
-        yield made
 
 
 def plain(store: Store, name: bytes, command: str, *rest: Any) -> Any:
