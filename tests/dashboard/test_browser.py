@@ -322,13 +322,19 @@ def test_the_api_reference_is_accessible_and_fits(server: Running, visit: NewVis
     page.goto(f"{server.url}/docs")
     page.locator("#operations-produce-enqueue .opblock-summary-control").click()
     page.locator(".opblock-body .responses-table").wait_for()
-    _check(page, "docs", screenshots)
+    # The routes of the other tags look like those of the first, and there are many.
+    _check(
+        page,
+        "docs",
+        screenshots,
+        {"exclude": [".opblock-tag-section ~ .opblock-tag-section, span:has(.opblock-tag-section) ~ span"]},
+    )
 
 
 COLOURS: list[Literal["light", "dark"]] = ["light", "dark"]
 
 
-def _check(page: Page, name: str, screenshots: Path) -> None:
+def _check(page: Page, name: str, screenshots: Path, looked_at: dict[str, list[str]] | None = None) -> None:
     """Pictures in each width and colour. Dark colours change colours only, so that of axe's rules only that one is run."""
     for size, width in ((DESKTOP, "desktop"), (PHONE, "phone")):
         page.set_viewport_size(size)
@@ -338,7 +344,9 @@ def _check(page: Page, name: str, screenshots: Path) -> None:
             options = {"runOnly": ["color-contrast"]} if colours == "dark" else {}
             page.emulate_media(color_scheme=colours)
             page.screenshot(path=screenshots / f"{name}-{width}-{colours}.png", full_page=name != "docs")
-            found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
+            found = (
+                Axe().run(page, looked_at, options={"resultTypes": ["violations"], **options}).response["violations"]
+            )
             wrong = [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in found]
             assert wrong == [], f"{name}, {width}, {colours}"
     page.set_viewport_size(DESKTOP)
