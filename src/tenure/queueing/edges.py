@@ -85,7 +85,8 @@ class Run:
             others += parents[at:begin]
             at = end
             block = BlockRecord(records.V1, stride, count, 0)
-            members = (1 << count) - 1 if end - begin == count else _members(block, last, parents[begin:end])
+            whole = end - begin == count  # they are jobs of this call, so none but these lie there
+            members = (1 << count) - 1 if whole else _members(block, last, parents[begin:end])
             tx.put(CHILDREN, child_block(last) + child, records.encode_block(block._replace(members=members)))
         return others + parents[at:]
 
@@ -98,15 +99,16 @@ def _stride(jobs: Sequence[bytes]) -> int:
     return stride if even else 0
 
 
-def _members(block: BlockRecord, last: bytes, parents: Iterable[bytes]) -> int:
-    """A bit for each of these jobs that has a place in the block, whether or not the block has it."""
-    common, end, stride, count = last[:_COMMON], _from_bytes(last[_COMMON:], "big"), block.stride, block.jobs
-    found = 0
-    for parent in parents:
-        place, between = divmod(end - _from_bytes(parent[_COMMON:], "big"), stride)
-        if not between and 0 <= place < count and parent[:_COMMON] == common:
-            found |= 1 << place
-    return found
+def _members(block: BlockRecord, last: bytes, parents: Sequence[bytes]) -> int:
+    """A bit for each of these jobs, sorted, that has a place in the block, whether or not the block has it."""
+    common, end = last[:_COMMON], _from_bytes(last[_COMMON:], "big")
+    if parents[0][:_COMMON] != common or parents[-1][:_COMMON] != common:
+        parents = [parent for parent in parents if parent[:_COMMON] == common]
+    lows = [_from_bytes(parent[_COMMON:], "big") for parent in parents]
+    places = range(end, end - block.stride * block.jobs, -block.stride)
+    if lows == list(reversed(places)):
+        return (1 << block.jobs) - 1
+    return sum([1 << places.index(low) for low in lows if low in places])
 
 
 class _Block:
@@ -129,8 +131,8 @@ class _Block:
         low = _from_bytes(self.last[_COMMON:], "big") - place * self.record.stride
         return self.last[:_COMMON] + low.to_bytes(7, "big")
 
-    def places_of(self, parents: Iterable[bytes]) -> int:
-        """A bit for each of these jobs that it has."""
+    def places_of(self, parents: Sequence[bytes]) -> int:
+        """A bit for each of these jobs, sorted, that it has."""
         return _members(self.record, self.last, parents) & self.members
 
     def jobs(self) -> list[bytes]:
