@@ -212,6 +212,6 @@ def parents_of(reader: Reader, queue: int, job: bytes, begin: int = 0, limit: in
 
 
 def parents_in(row: Row) -> list[bytes]:
-    """The jobs that a row of `parents` names, as `of_queue` writes them: many, or, in an older row, one. Raises Corrupt."""
+    """The jobs that a row of `parents` names, as `of_queue` writes them: many in its value, or one in its key. Raises Corrupt."""
     key, value = row
-    return records.decode_parents(value, key[4:20]) if value else [key[24:]]
+    return records.decode_parents(value, key[4:20]) if keyspace.is_parents_row(key) else [key[24:]]

@@ -35,7 +35,7 @@
     children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
                  0 u32, queue u32, last job 16, queue u32, child 16   which of up to 100 jobs, evenly spaced, one waits for
     parents      queue u32, job 16, place u32                    up to 500 jobs that it waits for, from that place on
-                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, as rows were written before
+                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of restored jobs and of before
     steps        queue u32, job 16                               how many steps and signals it has, what it waits for
                  queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
 
@@ -410,13 +410,18 @@ def split_child_block(key: bytes) -> tuple[bytes, bytes]:
 parent = _PARENT.pack
 
 
+def parent_row(child: bytes, place: int, parent: bytes) -> bytes:
+    """The same, of two jobs that are given as `of_queue` writes them."""
+    return child + place.to_bytes(4, "big") + parent
+
+
 def parents_row(child: bytes, place: int) -> bytes:
     """The row of a job's parents from a place on; the job as `of_queue` writes it."""
     return child + place.to_bytes(4, "big")
 
 
 def is_parents_row(key: bytes) -> bool:
-    """Whether a row of `parents` has them in its value; an older one has its one parent in the key."""
+    """Whether a row of `parents` has them in its value, rather than one of them in its key."""
     return len(key) == _PARENTS.size
 
 
