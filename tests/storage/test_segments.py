@@ -520,7 +520,7 @@ def test_damage_is_found_and_mended_and_the_rest_goes_on(
         assert counts.removed == 0, "payloads that can be read are not lost"
 
 
-@pytest.mark.parametrize("group", [b"", b"g", "größer".encode()])
+@pytest.mark.parametrize("group", [b"", b"g", b"customer-17"])
 def test_records_refuse_what_is_not_theirs(group: bytes) -> None:
     value = records.encode_segment(5, [b"a" * 16, b"b" * 16], [b"1", b"22"], group)
     segment = records.Segment(value)
