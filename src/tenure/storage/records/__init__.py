@@ -73,6 +73,7 @@ from tenure.storage.records.jobs import (
     job_or_damage,
     job_rows,
     join_parts,
+    key_and_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -291,6 +292,7 @@ __all__ = [
     "job_or_damage",
     "job_rows",
     "join_parts",
+    "key_and_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
