@@ -90,6 +90,8 @@ passing = st.sampled_from([1, 999, 1_000, 4_999, 5_000, 10_000, 29_999, 30_000, 
 long_passing = st.sampled_from([86_400_000, 90_000_000, 8 * 86_400_000])
 steps = st.sampled_from([-3_600_000, -1_000, 1_000, 3_600_000, -30 * 86_400_000])
 any_number = st.integers(0, 10_000)
+#: Few, so that steps and signals of one name meet.
+step_names = st.sampled_from(["charge", "approval"])
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -284,6 +286,47 @@ class QueueMachine(RuleBasedStateMachine):
         proof = real.receipt if receipt else real
         self.both(lambda: getattr(self.model, verb)(mine), lambda: getattr(self.queue(real.queue), verb)(proof))
 
+    @rule(pair=deliveries, name=step_names, value=st.sampled_from([b"", b"first", b"second"]))
+    def record_step(self, pair: Any, name: str, value: bytes) -> None:
+        mine, real = pair
+        answers = self.both(
+            lambda: self.model.record_step(mine, name, value),
+            lambda: self.queue(real.queue).record_step(real, name, value),
+        )
+        assert answers is None or answers[0] == answers[1]
+
+    @precondition(lambda self: self._live())
+    @rule(which=any_number, delay=delays, signal=st.one_of(st.none(), step_names))
+    def snooze(self, which: int, delay: int, signal: str | None) -> None:
+        """Sleep, or wait for a signal."""
+        live = self._live()
+        mine = live[which % len(live)]
+        real = self.real[mine]
+        self.both(
+            lambda: self.model.snooze(mine, delay, signal),
+            lambda: self.queue(real.queue).snooze(real, delay / 1000, until_signal=signal),
+        )
+
+    @precondition(lambda self: self.ids)
+    @rule(which=any_number, name=step_names, payload=st.sampled_from([b"", b"yes"]))
+    def signal(self, which: int, name: str, payload: bytes) -> None:
+        """For any job, mostly for one that waits for a signal."""
+        waiting = [
+            (queue, job)
+            for queue, kept in self.model.queues.items()
+            for job in kept.of("waiting")
+            if job.awaited is not None
+        ]
+        found = waiting[which % len(waiting)] if waiting and which % 4 else self._some_job(which)
+        if found is None:
+            return
+        queue, job = found
+        answers = self.both(
+            lambda: self.model.signal(queue, job, name, payload),
+            lambda: self.queue(queue).signal(job.id, name, payload),
+        )
+        assert answers is None or answers[0] == answers[1]
+
     @precondition(lambda self: self.model.deliveries)
     @rule(first=any_number, count=st.integers(1, 6), verb=st.sampled_from(["ack", "release"]))
     def settle_many(self, first: int, count: int, verb: str) -> None:
@@ -473,10 +516,18 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.lease_id is None
 
     @invariant()
+    def same_steps(self) -> None:
+        for name, queue in self.model.queues.items():
+            for job in [job for job in queue.jobs if job.steps][-4:]:
+                seen = [((step.kind, step.name), step.value) for step in self.queue(name).steps(job.id)]
+                assert seen == list(job.steps.items())
+
+    @invariant()
     def what_is_gone_is_gone(self) -> None:
         for name, queue in self.model.queues.items():
             for job in queue.gone[-2:]:
                 assert self.queue(name).get(job.id) is None
+                assert not self.queue(name).steps(job.id)
 
     def teardown(self) -> None:
         try:
