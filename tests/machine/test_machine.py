@@ -296,20 +296,47 @@ class QueueMachine(RuleBasedStateMachine):
         assert answers is None or answers[0] == answers[1]
 
     @precondition(lambda self: self._live())
-    @rule(which=any_number, delay=delays, signal=st.one_of(st.none(), step_names))
-    def snooze(self, which: int, delay: int, signal: str | None) -> None:
-        """Sleep, or wait for a signal."""
+    @rule(
+        which=any_number,
+        delay=st.sampled_from([0, 1_500, 30_000]),
+        name=st.one_of(st.none(), step_names),
+        comes=st.sampled_from(["before", "after", "after", "later"]),
+    )
+    def snooze(self, which: int, delay: int, name: str | None, comes: str) -> None:
+        """Sleep, or wait for a signal, which comes before, right after, or later if at all."""
         live = self._live()
-        mine = live[which % len(live)]
+        self._snooze(live[which % len(live)], delay, name, comes)
+
+    @rule(
+        target=deliveries,
+        queue=names,
+        wish=wishes,
+        delay=st.sampled_from([1_500, 30_000]),
+        name=step_names,
+        comes=st.sampled_from(["before", "after", "later"]),
+    )
+    def wait_for_signal(self, queue: str, wish: Wish, delay: int, name: str, comes: str) -> Any:
+        """A delivery that records a step, and goes on when it has a signal."""
+        pairs: Any = self.enqueue_and_claim(queue, [wish], 30_000)
+        for mine, real in pairs.values:
+            self.record_step((mine, real), name, b"before the signal")
+            self._snooze(mine, delay, name, comes)
+        return pairs
+
+    def _snooze(self, mine: Delivery, delay: int, name: str | None, comes: str) -> None:
         real = self.real[mine]
+        if name is not None and comes == "before":
+            self._signal(real.queue, mine.job, name, b"early")
         self.both(
-            lambda: self.model.snooze(mine, delay, signal),
-            lambda: self.queue(real.queue).snooze(real, delay / 1000, until_signal=signal),
+            lambda: self.model.snooze(mine, delay, name),
+            lambda: self.queue(real.queue).snooze(real, delay / 1000, until_signal=name),
         )
+        if comes == "after":
+            self._signal(real.queue, mine.job, name or "approval", b"")
 
     @precondition(lambda self: self.ids)
-    @rule(which=any_number, name=step_names, payload=st.sampled_from([b"", b"yes"]))
-    def signal(self, which: int, name: str, payload: bytes) -> None:
+    @rule(which=any_number, name=step_names)
+    def signal(self, which: int, name: str) -> None:
         """For any job, mostly for one that waits for a signal."""
         waiting = [
             (queue, job)
@@ -318,12 +345,13 @@ class QueueMachine(RuleBasedStateMachine):
             if job.awaited is not None
         ]
         found = waiting[which % len(waiting)] if waiting and which % 4 else self._some_job(which)
-        if found is None:
-            return
-        queue, job = found
+        if found is not None:
+            self._signal(*found, name, b"yes")
+
+    def _signal(self, name: str, job: Job, signal: str, payload: bytes) -> None:
         answers = self.both(
-            lambda: self.model.signal(queue, job, name, payload),
-            lambda: self.queue(queue).signal(job.id, name, payload),
+            lambda: self.model.signal(name, job, signal, payload),
+            lambda: self.queue(name).signal(job.id, signal, payload),
         )
         assert answers is None or answers[0] == answers[1]
 
