@@ -45,7 +45,7 @@ from tenure.storage.records.framing import (
     unpack_crc,
     unseal,
 )
-from tenure.storage.records.groups import GroupRecord, decode_group, encode_group
+from tenure.storage.records.groups import NO_PLACES, GroupRecord, decode_group, encode_group
 from tenure.storage.records.jobs import (
     JOB_BYTES,
     JobFields,
@@ -173,6 +173,7 @@ __all__ = [
     "HAS_STEPS",
     "JOB_BYTES",
     "LOAD_RUN_BYTES",
+    "NO_PLACES",
     "NO_TEXT",
     "ON_PARENT_DEAD",
     "PART_BYTES",
