@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +157,19 @@ def test_groups_that_were_emptied_otherwise_are_passed_in_steps(store: tenure.St
     for job in made[:-1]:
         queue.cancel(job.id)
     assert [delivery.id for delivery in queue.claim(5)] == [made[-1].id]
+
+
+def test_a_claim_and_an_ack_leave_nothing_to_the_garbage_collector(store: tenure.Store) -> None:
+    """Reference cycles of each verb made a pause of the collector for every few claims."""
+    queue = store.queue("q")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in range(40)])
+    queue.ack(queue.claim()[0])
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(30):
+            queue.ack(queue.claim()[0])
+        assert gc.collect() < 30
+    finally:
+        gc.enable()
