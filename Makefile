@@ -141,7 +141,7 @@ $(PEERS): requirements/bench.txt | $(STAMP)
 COMPILE_OPTIONS := --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-options --no-emit-index-url \
 	--no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 # All but airflow and dagster, which need environments of their own.
-EXTRAS := server spark analysis delta iceberg redis postgres foundationdb capnp otel dev
+EXTRAS := server spark analysis delta iceberg objectstore redis postgres foundationdb capnp otel openlineage dev
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile $(COMPILE_OPTIONS)
 
 lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest versions)

@@ -7,10 +7,6 @@ a run is added once, whatever was killed in between; what is open is replaced.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow.dataset as ds
-
 from tenure.errors import InvalidArgument
 from tenure.extras import missing
 from tenure.spark.jobs.lake import OPEN, Entry, Lake
@@ -29,13 +25,13 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, int]:
     entries = lake.entries()
     versions: dict[str, int] = {}
     for table in entries[-1].tables if entries else ():
-        path = str(lake.root / "delta" / table)
+        path = f"{lake.root.address}/delta/{table}"
         done = -1
-        if Path(path, "_delta_log").exists():
+        if DeltaTable.is_deltatable(path):
             done = DeltaTable(path).transaction_version(APP) or -1
         for entry in _missing(entries, table, done):
             told(f"delta: {table}, run {entry.number}")
-            data = ds.dataset(lake.path(entry.tables[table]), format="parquet")
+            data = lake.root.dataset([entry.tables[table]])
             write_deltalake(
                 path,
                 data.scanner().to_reader(),
