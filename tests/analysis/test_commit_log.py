@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tenure.analysis.commit_log import CommitLog, RunConflict
+from tenure.analysis.commit_log import CommitLog, RunConflict, new_attempt
 from tenure.analysis.object_root import ObjectRoot
 from tenure.analysis.root import LocalRoot
 from tenure.errors import InvalidArgument
@@ -32,7 +32,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     with s3_server.endpoint() as endpoint:
         for name, value in s3_server.environment(endpoint).items():
             monkeypatch.setenv(name, value)
-        yield CommitLog(ObjectRoot(f"s3://{s3_server.BUCKET}/{tmp_path.name}"), Run)
+        yield CommitLog(ObjectRoot(f"s3://{s3_server.BUCKET}/{new_attempt()}"), Run)
 
 
 def attempt(log: CommitLog[Run], place: str) -> str:

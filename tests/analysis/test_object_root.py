@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tenure.analysis.commit_log import CommitLog, RunConflict
+from tenure.analysis.commit_log import CommitLog, RunConflict, new_attempt
 from tenure.analysis.object_root import ObjectRoot
 from tenure.analysis.root import LocalRoot, open_root, parquet_files
-from tenure.errors import InvalidArgument
+from tenure.errors import InvalidArgument, SettingsError
 from tests.analysis import object_writer, s3_server
 from tests.analysis.object_writer import FILES, Run
 
@@ -29,11 +29,11 @@ KILLS = int(os.environ.get("OBJECT_KILLS", "4"))
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectRoot]:
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectRoot]:
     with s3_server.endpoint() as endpoint:
         for name, value in s3_server.environment(endpoint).items():
             monkeypatch.setenv(name, value)
-        yield ObjectRoot(f"s3://{s3_server.BUCKET}/{tmp_path.name}/root")
+        yield ObjectRoot(f"s3://{s3_server.BUCKET}/{new_attempt()}/root")
 
 
 @pytest.fixture
@@ -142,12 +142,20 @@ def test_addresses_that_cannot_keep_a_log_are_refused(address: str) -> None:
         open_root(address)
 
 
+@pytest.mark.parametrize("package", ["obstore", "fsspec"])
+def test_without_its_packages_the_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SettingsError, match=rf"s3:// addresses: the package {package} .*'tenure\[objectstore\]'"):
+        open_root("s3://bucket/history")
+
+
 def test_paths_are_folders() -> None:
     assert isinstance(open_root("file:///x/y"), LocalRoot)
     assert open_root("/x/y").address == "/x/y"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.crash
+@pytest.mark.timeout(300 + 30 * KILLS)
 def test_two_writers_that_are_killed_again_and_again(root: ObjectRoot, tmp_path: Path) -> None:
     """Each run that a writer was told is committed is in the log, once, with all its files."""
     dice = random.Random(20)

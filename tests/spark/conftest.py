@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tenure.spark
+from tenure.analysis.commit_log import new_attempt
 from tenure.spark.session import SHORT_LIVED_JAVA
 from tests.analysis import s3_server
 
@@ -85,12 +86,12 @@ def object_store() -> Iterator[str]:
 
 
 @pytest.fixture
-def bucket(spark: SparkSession, object_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(spark: SparkSession, object_store: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An address on the object store for one test; the driver knows the server too."""
     pytest.importorskip("obstore")
     for name, value in s3_server.environment(object_store).items():
         monkeypatch.setenv(name, value)
-    return f"s3://{s3_server.BUCKET}/{tmp_path.name}"
+    return f"s3://{s3_server.BUCKET}/{new_attempt()}"
 
 
 def linked_home(home: Path) -> Path:

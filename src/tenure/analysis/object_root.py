@@ -138,7 +138,7 @@ class ObjectRoot:
         from obstore.fsspec import FsspecStore
 
         # The cache of fsspec would keep the keys and addresses of an environment that has changed.
-        files = FsspecStore(self._scheme, skip_instance_cache=True)
+        files = FsspecStore(self._scheme, skip_instance_cache=True)  # type: ignore[call-overload] # fsspec's metaclass takes it
         system = pafs.PyFileSystem(pafs.FSSpecHandler(files))
         paths = [
             f"{self._bucket}/{self._key(path)}"

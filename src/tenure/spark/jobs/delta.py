@@ -7,8 +7,7 @@ a run is added once, whatever was killed in between; what is open is replaced.
 
 from __future__ import annotations
 
-from tenure.errors import InvalidArgument
-from tenure.extras import missing
+from tenure.extras import needs
 from tenure.spark.jobs.lake import OPEN, Entry, Lake
 from tenure.spark.jobs.summary import Told, quietly
 
@@ -17,10 +16,8 @@ APP = "tenure-history"
 
 def publish(root: str, *, told: Told = quietly) -> dict[str, int]:
     """Bring the Delta tables in ROOT/delta up to the log; table → its version."""
-    try:
+    with needs("delta", "Delta tables"):
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-    except ImportError:
-        raise InvalidArgument(missing("Delta tables", "deltalake", "delta")) from None
     lake = Lake(root)
     entries = lake.entries()
     versions: dict[str, int] = {}

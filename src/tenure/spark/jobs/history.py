@@ -141,7 +141,9 @@ class _Run:
         spark = self._spark if len(parts) > 1 else None
         files = parquet_files.write(spark, at, Query("events"), parts, self._lake.root, place)
         self._tables["bronze"], self._rows["bronze"] = place, sum(file.rows for file in files)
-        return self._read(place, StructType.fromDDL(ddl("events"))), files
+        schema = StructType.fromDDL(ddl("events"))
+        assert isinstance(schema, StructType)
+        return self._read(place, schema), files
 
     def _tell(self, bronze: DataFrame, span: metrics.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
         """Write silver and gold; which queues are paused at the end."""

@@ -19,7 +19,7 @@ from tenure.analysis.history_folder import OPEN, Entry, HistoryFolder
 from tenure.analysis.root import LocalRoot
 from tenure.analysis.summary import Told, quietly
 from tenure.errors import InvalidArgument
-from tenure.extras import missing
+from tenure.extras import needs
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -51,10 +51,8 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, str]:
 
 
 def _catalog(folder: HistoryFolder) -> Catalog:
-    try:
+    with needs("iceberg", "Iceberg tables"):
         from pyiceberg.catalog.sql import SqlCatalog
-    except ImportError:
-        raise InvalidArgument(missing("Iceberg tables", "pyiceberg", "iceberg")) from None
     if not isinstance(folder.root, LocalRoot):
         raise InvalidArgument(
             f"{folder.root.address}: Iceberg tables need a catalog, which is a file on a disk here; on an object store take"
