@@ -7,11 +7,12 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from tenure.errors import Corrupt
+from tenure.model.job import OnParentDead
 from tenure.storage.records.framing import V1, seal, unseal
 
 _BLOCKED = Struct(">BIB")
 #: Stored on disk: do not renumber.
-ON_PARENT_DEAD = ("cancel", "run", "wait")
+ON_PARENT_DEAD: tuple[OnParentDead, ...] = ("cancel", "run", "wait")
 
 
 class BlockedRecord(NamedTuple):
