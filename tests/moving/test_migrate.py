@@ -18,6 +18,7 @@ from tenure.backends.owner.listener import Listener
 from tenure.cli.main import cli
 from tenure.model.job_checksum import job_sum
 from tenure.protocol.dispatcher import Dispatcher
+from tests.backends.redis.servers import Server, running
 from tests.moving import flows
 from tests.moving.filled import fill
 
@@ -107,6 +108,27 @@ def test_flows_steps_signals_and_schedules_travel(tmp_path: Path):
         ran = flows.finish(store)
         assert (ran.count(b"index"), ran.count(b"report"), ran.count(b"charge")) == (flows.FLOWS, flows.FLOWS, 1)
         assert store.check().clean
+
+
+@pytest.mark.xdist_group("redis")
+def test_flows_within_a_queue_travel_to_valkey_and_back(tmp_path: Path):
+    one = ("site", "site")
+    with running(Server()) as server:
+        urls = [f"rocksdb:{tmp_path / 'a'}", server.url, f"lmdb:{tmp_path / 'b'}"]
+        with tenure.open(urls[0], sweep=False, durability="os") as store:
+            flows.make(store, one)
+            before, schedules = flows.told(store.queue("site")), store.schedules()
+        for source, target in itertools.pairwise(urls):
+            with tenure.open(source, sweep=False) as here, tenure.open(target, sweep=False) as there:
+                moved = migration.migrate(here, there)
+                assert moved.verified, moved
+                assert there.check().clean
+                assert flows.told(there.queue("site")) == before
+                assert there.schedules() == schedules
+        with tenure.open(urls[1], sweep=False) as store:
+            ran = flows.finish(store, one)
+            assert (ran.count(b"index"), ran.count(b"report"), ran.count(b"charge")) == (flows.FLOWS, flows.FLOWS, 1)
+            assert store.check().clean
 
 
 def test_a_queue_alone_leaves_jobs_behind_that_wait_for_another(tmp_path: Path):
