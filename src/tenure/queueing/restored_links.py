@@ -16,8 +16,8 @@ from tenure.model.request import JobImage, ParentImage
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import records
-from tenure.storage.keyspace import CHILDREN, PARENTS, STATE, of_queue, parent_row
-from tenure.storage.records import HAS_CHILDREN, ON_PARENT_DEAD, StateRecord
+from tenure.storage.keyspace import CHILDREN, PARENTS, STATE, of_queue, parents_row
+from tenure.storage.records import HAS_CHILDREN, ON_PARENT_DEAD, PARENTS_A_ROW, StateRecord
 
 
 class _Parent(NamedTuple):
@@ -63,19 +63,21 @@ class RestoredLinks:
 
     def write(self, image: JobImage) -> tuple[bool, int]:
         """Write the rows that join a job with its parents: whether there are any, and how many have not ended for it."""
-        child, place, unmet = of_queue(self._queue.number, image.id), 0, 0
+        child, rows, unmet = of_queue(self._queue.number, image.id), list[bytes](), 0
         for parent in image.parents:
             found = self._find(parent)
             if found is None:
                 continue  # neither the job nor its queue is here: nothing could be told of it
-            self._unit.tx.put(PARENTS, parent_row(child, place, found.row), b"")
-            place += 1
+            rows.append(found.row)
             if found.state is None or not self._leads_on(image, found.state):
                 continue
             self._unit.tx.put(CHILDREN, found.row + child, b"")
             self._adopt(parent, found.row)
             unmet += found.state is not State.DONE
-        return place > 0, unmet
+        for place in range(0, len(rows), PARENTS_A_ROW):
+            some = records.encode_parents(rows[place : place + PARENTS_A_ROW])
+            self._unit.tx.put(PARENTS, parents_row(child, place), some)
+        return bool(rows), unmet
 
     def _leads_on(self, image: JobImage, state: State) -> bool:
         """Whether the parent has a row that leads to the job: it is to end for it, or its result is kept for it."""
