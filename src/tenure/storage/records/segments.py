@@ -87,17 +87,25 @@ def decode_segment_mark(value: bytes) -> bytes:
 
 def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
     """Ids in ascending order; each payload goes with the checksum that its row in `jobs` would have."""
-    sizes = list(map(len, payloads))
-    begins = {size: crc32(pack_job(V1, created_at_ms, 0, 0, 0, size)) for size in set(sizes)}
-    summed = crc32 if max(sizes) <= LONG else crc32_held
-    if len(begins) == 1:
-        sums = map(summed, payloads, repeat(begins[sizes[0]]))
+    return encode_packed_segment(created_at_ms, b"".join(jobs), payloads, b"".join(payloads))
+
+
+def encode_packed_segment(
+    created_at_ms: int, jobs: bytes, payloads: Sequence[bytes], packed: bytes | memoryview
+) -> bytes:
+    """The same of ids side by side, and of payloads that are side by side in `packed` as well."""
+    count, longest = len(payloads), max(map(len, payloads))
+    summed = crc32 if longest <= LONG else crc32_held
+    if longest * count == len(packed):  # of one length
+        begin = crc32(pack_job(V1, created_at_ms, 0, 0, 0, longest))
+        packed_sizes, sums = pack_crc(longest) * count, map(summed, payloads, repeat(begin))
     else:
-        sums = map(summed, payloads, map(begins.__getitem__, sizes))
-    pack = _numbers(len(jobs)).pack
-    head = b"".join((_SEGMENT.pack(V1, len(jobs), created_at_ms), *jobs, pack(*sizes), pack(*sums)))
-    body = b"".join((head, pack_crc(crc32(head)), *payloads))
-    return body + pack_crc(crc32_held(body))
+        sizes = list(map(len, payloads))
+        begins = {size: crc32(pack_job(V1, created_at_ms, 0, 0, 0, size)) for size in set(sizes)}
+        packed_sizes, sums = _numbers(count).pack(*sizes), map(summed, payloads, map(begins.__getitem__, sizes))
+    head = b"".join((_SEGMENT.pack(V1, count, created_at_ms), jobs, packed_sizes, _numbers(count).pack(*sums)))
+    head += pack_crc(crc32(head))
+    return b"".join((head, packed, pack_crc(crc32_held(packed, crc32(head)))))
 
 
 class NewSegment:
