@@ -215,6 +215,11 @@ class Segment(NewSegment):
     def _head(self, size: int) -> bytes:
         return pack_job(V1, self.created_at_ms, 0, 0, 0, size)
 
+    @property
+    def average_bytes(self) -> int:
+        """Of the value, for each job."""
+        return len(self.value) // self.count
+
     # Of the jobs at some places, as they lie in the value: for readers that want columns.
 
     def packed_ids(self, first: int, end: int) -> bytes:
@@ -225,12 +230,13 @@ class Segment(NewSegment):
         at = self.ids + self.count * 16
         return self.value[at + first * 4 : at + end * 4]
 
-    def packed_payloads(self, first: int, end: int) -> bytes:
+    def packed_payloads(self, first: int, end: int) -> memoryview:
+        value = memoryview(self.value)
         if self.size is not None:
-            return self.value[self.payloads_at + first * self.size : self.payloads_at + end * self.size]
+            return value[self.payloads_at + first * self.size : self.payloads_at + end * self.size]
         sizes = self.sizes
         begin = self.payloads_at + sum(sizes[:first])
-        return self.value[begin : begin + sum(sizes[first:end])]
+        return value[begin : begin + sum(sizes[first:end])]
 
 
 def segment_state_row(state: SegmentStateRecord) -> bytes:
