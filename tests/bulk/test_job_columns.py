@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tenure
+from tenure import NewJob
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk import job_columns, layouts
 from tenure.storage.engine import Row, Space, Walk
@@ -29,8 +30,10 @@ def test_gathered_as_scanned(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
             for turn in range(8):
                 size = chance.choice((0, 1, 50))
                 alike = turn % 2 == 0
-                queue.enqueue_many([b"x" * (size if alike else chance.randrange(60)) for _ in range(40 + turn)])
-                queue.enqueue(b"alone")
+                payloads = [b"x" * (size if alike else chance.randrange(60)) for _ in range(40 + turn)]
+                group = (None, "g", "longer-name")[turn % 3]
+                queue.enqueue_many([NewJob(payload, group=group) for payload in payloads])
+                queue.enqueue(b"alone", group=group)
                 held = list(queue.claim(limit=chance.choice((9, 30)))) if turn % 3 == 0 else []
                 queue.ack_many(held[: chance.randrange(len(held) + 1)])
                 for job in queue.list("ready", limit=20).jobs[::7]:
@@ -69,6 +72,19 @@ def test_keys_are_made_once(tmp_path: Path) -> None:
         assert fewer.keys == states.keys[: 100 * job_columns.KEY_BYTES]
         other = job_columns.jobs(copy.walk(JOBS, states.key(100), LAST), 100, 1 << 40, states)
         assert other.keys == states.part(100, 200).keys
+
+
+def test_jobs_end_early_only_where_they_weigh_enough(tmp_path: Path) -> None:
+    """By their payloads, not by all bytes of their segments: a reader takes lighter ones for all there are."""
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
+        for _ in range(6):
+            store.queue("work").enqueue_many([b"x" * 50] * 100)
+        store.snapshot(tmp_path / "copy")
+    with open_copy(tmp_path / "copy") as copy:
+        for most in (20_000, 30_000):
+            found = job_columns.jobs(copy.walk(JOBS, b"", LAST), 600, most, NO_STATES)
+            assert (len(found) == 600) == (most == 30_000)
+            assert len(found) == 600 or len(found.data) >= most
 
 
 def gathered(space: Space, walk: Walk, limit: int) -> list[Row]:

@@ -161,7 +161,7 @@ def _gathered(
         for run in runs:
             if _is_column(run):
                 segments.append(run)
-                size += sum([(end - first) * body.average_bytes for first, end, body in _bodies([run])])
+                size += sum([body.payload_bytes(first, end) for first, end, body in _bodies([run])])
                 step = _STEP
                 continue
             if segments:
@@ -258,14 +258,21 @@ def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
 def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns) -> JobColumns:
     counts = np.array([len(run) for run in runs])
     bodies = _bodies(runs)
-    sizes = b"".join([body.packed_sizes(first, end) for first, end, body in bodies])
-    lengths = np.frombuffer(sizes, ">u4").astype(np.int64)
+    named = [records.key_and_group(b"", body.group) for _, _, body in bodies]
+    sizes, rests = list[bytes](), list[bytes | memoryview]()
+    for (first, end, body), group in zip(bodies, named, strict=True):
+        sizes.append(body.packed_sizes(first, end))
+        rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
+    payload_bytes = np.frombuffer(b"".join(sizes), ">u4").astype(np.int64)
+    group_bytes = np.array(list(map(len, named)), np.int64).repeat(counts)
+    lengths = payload_bytes + group_bytes
     heads = np.zeros(len(lengths), layouts.JOB)
-    heads["version"] = records.V1
+    heads["version"] = np.where(group_bytes, records.V2, records.V1)
     heads["created_at_ms"] = np.array([body.created_at_ms for _, _, body in bodies], np.int64).repeat(counts)
-    heads["payload_bytes"] = lengths
-    data = b"".join([body.packed_payloads(first, end) for first, end, body in bodies])
-    return JobColumns(known.keys_of(runs) or _keys(runs, counts), heads, data, np.cumsum(lengths) - lengths, lengths)
+    heads["key_bytes"] = group_bytes
+    heads["payload_bytes"] = payload_bytes
+    keys = known.keys_of(runs) or _keys(runs, counts)
+    return JobColumns(keys, heads, b"".join(rests), np.cumsum(lengths) - lengths, lengths)
 
 
 def _index_in_each(counts: Ints) -> Ints:
