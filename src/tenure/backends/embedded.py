@@ -376,7 +376,7 @@ class _PendingCommit(NamedTuple):
         self.group_commit.call_when_durable(self.commit, notify)
 
     def wait(self) -> None:
-        self.group_commit.wait(self.commit)
+        self.group_commit.wait(self.commit, gather=False)
 
 
 class EmbeddedRequestView(RememberedVerbs, EmbeddedBackend):
