@@ -137,6 +137,13 @@ def checked_on_conflict(given: object) -> Literal["error", "keep"]:
     raise InvalidArgument(f"on_conflict={given!r}: error or keep")
 
 
+class RequestedJobs(NamedTuple):
+    """The jobs of one request, and the id under which the store remembers what came of it."""
+
+    id: bytes
+    jobs: Sequence[JobRequest]
+
+
 class PlainRequests(Sequence[JobRequest]):
     """Jobs that are nothing but their payloads, and known to be; a request is made of one only when it is asked for."""
 
@@ -176,6 +183,14 @@ def payloads_of(requests: Sequence[JobRequest]) -> list[bytes]:
 def all_plain(requests: Sequence[JobRequest]) -> bool:
     """Whether there is nothing to them but their payloads."""
     return type(requests) is PlainRequests or all(request[1:] == _PLAIN for request in requests)
+
+
+def alike_but_payloads(requests: Sequence[JobRequest]) -> bool:
+    """Whether there is nothing to them but their payloads and, perhaps, a group that all of them have."""
+    if type(requests) is PlainRequests:
+        return True
+    rest = requests[0][1:]
+    return rest[:-1] == _PLAIN[:-1] and all(request[1:] == rest for request in requests)
 
 
 def checked_bytes(what: str, data: object) -> bytes:

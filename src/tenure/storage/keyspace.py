@@ -34,6 +34,7 @@
     blocked      queue u32, job 16                               how many of its parents have not ended
     children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
     parents      queue u32, job 16, place u32, queue u32, parent 16   – : a job, and one that it waits for
+    segment_groups  as group_ready, of its first job             its last job, while it waits and its jobs have a group
     steps        queue u32, job 16                               how many steps and signals it has, what it waits for
                  queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
 
@@ -79,23 +80,24 @@ BLOCKED: Space = 25
 CHILDREN: Space = 26
 PARENTS: Space = 27
 STEPS: Space = 28
+SEGMENT_GROUPS: Space = 29
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
     "segments", "segment_state", "segment_ready", "job_queues", "turns", "group_ready", "groups",
-    "blocked", "children", "parents", "steps",
+    "blocked", "children", "parents", "steps", "segment_groups",
 )  # fmt: skip
 
 #: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
-SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
+SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, SEGMENT_GROUPS)
 #: Those that every engine keeps.
 EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_SPACES)
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
-FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9, GROUP_READY: 21}
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9, GROUP_READY: 21, SEGMENT_GROUPS: 21}
 
 FORMAT = 2
 LAST = b"\xff" * 48  # after every key of every space: the longest that may begin so has 45 bytes
@@ -469,11 +471,14 @@ def turn_places(scope: bytes) -> tuple[bytes, bytes]:
 
 _GROUP_TIER = Struct(">I16sB")
 _GROUP_READY = Struct(">I16sBQ16s")
+_GROUP_READY_TIME = Struct(">I16sBQ")
 _GROUP_SCOPE = Struct(">BIBH")
 _GROUP_TURNS, _PARKED_GROUPS = 2, 3
 
 #: Queue number, digest of the group's name, 9 − priority, visible_at, job.
 group_ready = _GROUP_READY.pack
+#: How the rows of one group, priority and moment begin: the job follows.
+group_ready_from = _GROUP_READY_TIME.pack
 #: Where the rows of a group that have one priority begin: queue number, digest of the group's name, 9 − priority.
 group_tier = _GROUP_TIER.pack
 

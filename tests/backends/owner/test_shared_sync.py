@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import tenure
@@ -260,3 +261,79 @@ def test_claims_that_wait_together_get_leases_of_their_own(owner: Owner):
     settled = [caller.reply() for caller in callers]
     assert [status for status, _ in settled] == [200] * 8, settled
     assert queue.counts().leased == 0
+
+
+# ── requests of our own clients, which have ids: one transaction ────────────────────────────────────────────────────────
+
+
+def _commits(owner: Owner) -> int:
+    return int(owner.syncer.applied_to)
+
+
+def _ask_bytes(caller: Caller, payload: bytes, request: str, queue: str = "work") -> None:
+    data = msgspec.msgpack.encode([payload])
+    caller.sock.sendall(
+        f"POST /v1/queues/{queue}/jobs HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n"
+        f"Content-Type: application/msgpack\r\nTenure-Request: {request}\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        + data
+    )
+
+
+def _warm(owner: Owner, callers: list[Caller], *queues: str) -> None:
+    """Have the heads of such requests in the cache."""
+    for queue in queues or ("work",):
+        _ask_bytes(callers[0], b"warm", f"warm-{queue}", queue)
+        assert callers[0].reply()[0] == 200
+
+
+def test_single_plain_jobs_for_one_queue_are_one_transaction(owner: Owner):
+    first, callers = owner.connect(), [owner.connect() for _ in range(5)]
+    _warm(owner, callers)
+    owner.hold_up(first)
+    before = _commits(owner)
+    for number, caller in enumerate(callers):
+        _ask_bytes(caller, b"%d" % number, f"r{number}")
+    owner.let.set()
+    assert first.reply()[0] == 200
+    replies = [caller.reply() for caller in callers]
+    assert _commits(owner) - before == 1
+    assert [status for status, _ in replies] == [200] * 5
+    ids = [reply[0]["id"] for _, reply in replies]
+    queue = owner.store.queue("work")
+    jobs = [queue.get(id) for id in ids]
+    assert [job and job.payload for job in jobs] == [b"0", b"1", b"2", b"3", b"4"]  # each caller has its own job
+    for number, caller in enumerate(callers):  # each request is remembered by itself
+        _ask_bytes(caller, b"%d" % number, f"r{number}")
+        assert caller.reply() == (200, [{"id": ids[number], "duplicate": False}])
+    assert queue.counts().waiting == 7
+    assert owner.store.check().ok
+
+
+@pytest.mark.parametrize("what", ["a repeat", "one id twice", "no room", "another payload under an id"])
+def test_a_transaction_that_cannot_be_shared_is_one_for_each(owner: Owner, what: str):
+    first, callers = owner.connect(), [owner.connect() for _ in range(4)]
+    _warm(owner, callers, "work", "full")
+    queue = "full" if what == "no room" else "work"
+    owner.store.queue("full").configure(Policy(max_waiting=3))
+    ids = ["warm-work" if what in ("a repeat", "another payload under an id") else "r0", "r1", "r2", "r3"]
+    payloads = [b"warm" if what == "a repeat" else b"p0", b"p1", b"p2", b"p3"]
+    if what == "one id twice":
+        ids[3], payloads[3] = ids[2], payloads[2]
+    owner.hold_up(first)
+    for caller, id, payload in zip(callers, ids, payloads, strict=True):
+        _ask_bytes(caller, payload, id, queue)
+    owner.let.set()
+    assert first.reply()[0] == 200
+    replies = [caller.reply() for caller in callers]
+    statuses = [status for status, _ in replies]
+    if what == "no room":  # it has one already
+        assert statuses == [200, 200, 429, 429]
+    elif what == "another payload under an id":
+        assert statuses == [400, 200, 200, 200]
+    else:
+        assert statuses == [200] * 4
+    if what == "one id twice":
+        assert replies[2] == replies[3]
+    waiting = {"a repeat": 5, "one id twice": 5, "no room": 3, "another payload under an id": 5}[what]
+    assert owner.store.queue(queue).counts().waiting == waiting
+    assert owner.store.check().ok

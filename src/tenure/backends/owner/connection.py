@@ -1,7 +1,8 @@
 """A connection of the owner's listener: it reads requests, has them answered, and notices when its caller leaves.
 
-turn     on the event loop: answers small requests that have arrived whole; hands the connection to a thread otherwise.
-         A reply whose commit has to be synced is held, so that those of other connections share the sync (`answer_held`)
+turn     on the event loop: reads a small request that has arrived whole; hands the connection to a thread otherwise.
+         The loop carries it out beside those of other connections, and `carried_out` replies; a reply whose commit has to
+         be synced is held until they have shared a sync (`answer_held`)
 serve    in a thread of its own: answers one request after another, and may block
 wait     in that thread: waits for the store and for the caller's end of the socket at once
 """
@@ -14,6 +15,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -22,8 +24,8 @@ from tenure.backends.owner.event_loop import AfterTurn
 from tenure.clock import SystemClock
 from tenure.contract.backend import PendingSync
 from tenure.errors import InvalidArgument, TenureError, TooLarge
-from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer, run_now
-from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
+from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, NotInline, answer, run_now
+from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Outcome, Reply
 from tenure.protocol.head_cache import Match
 from tenure.protocol.http_heads import parse, render
 from tenure.protocol.identity import Identity
@@ -67,6 +69,9 @@ class Connection:
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
         self._unsent = b""
+        #: A request that the event loop carries out, and its bytes, if its head may be cached.
+        self._begun: InlineExchange | None = None
+        self._cacheable: bytes | None = None
         self._held: HeldReply | None = None
         #: So many small verbs in a row have not waited.
         self._small = 0
@@ -120,7 +125,7 @@ class Connection:
     # ── in the event loop ────────────────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> AfterTurn:
-        """Answer what has arrived, as far as that takes neither a wait nor long."""
+        """Begin what has arrived, as far as that takes neither a wait nor long."""
         return self._guarded(self._turn)
 
     def answer_held(self) -> AfterTurn:
@@ -142,33 +147,32 @@ class Connection:
             if not got:
                 return AfterTurn.CLOSE
             if not self._buffer and (match := self._listener.heads.find(got)) is not None:
-                return self._answer_match(match, got)
+                return self._begin_match(match, got)
             self._buffer += got
-        return self._answer_buffered()
+        return self._begin_buffered()
 
-    def _answer_buffered(self) -> AfterTurn:
+    def _begin_buffered(self) -> AfterTurn:
         buffer, after = self._buffer, AfterTurn.KEEP
         while after is AfterTurn.KEEP and (end := buffer.find(b"\r\n\r\n")) >= 0:
-            after = self._answer_inline(end)
+            after = self._begin_inline(end)
         if after is AfterTurn.KEEP and len(buffer) > self._dispatcher.limits.head_bytes:
             return AfterTurn.CLOSE
         return after
 
-    def _answer_match(self, match: Match, got: bytes) -> AfterTurn:
-        """Answer a request whose head is in the cache: the listener trusts all callers (`Listener.trusting`)."""
+    def _begin_match(self, match: Match, got: bytes) -> AfterTurn:
+        """Begin a request whose head is in the cache: the listener trusts all callers (`Listener.trusting`)."""
         head, headers = match.cached
         exchange = InlineExchange(
             self._dispatcher, head.operation.method, "", headers, got[match.body :], identity=head.identity
         )
         exchange.use_head(head, match.request_id)
-        reply = self._carry_out(exchange)
-        if reply is None:
+        after = self._begin(exchange)
+        if after is AfterTurn.TO_THREAD and not self._unsent:
             self._buffer += got
-            return AfterTurn.TO_THREAD
-        return self._send_or_hold(reply)
+        return after
 
-    def _answer_inline(self, end: int) -> AfterTurn:
-        """Answer the request whose head ends there. TO_THREAD: it may still be in the buffer."""
+    def _begin_inline(self, end: int) -> AfterTurn:
+        """Begin the request whose head ends there. TO_THREAD: it is still in the buffer, unless it has been answered."""
         method, target, headers = parse(self._buffer[:end].decode("latin-1"))
         length = headers.get("content-length", "0")
         if not method or "?" in target or not length.isdigit() or not _THREAD_HEADERS.isdisjoint(headers):
@@ -180,35 +184,52 @@ class Connection:
         exchange = InlineExchange(
             self._dispatcher, method, target, headers, data[end + 4 :], identify=listener.identify
         )
-        reply = self._carry_out(exchange)
-        if reply is None:
-            return AfterTurn.TO_THREAD
-        head = exchange.cacheable_head(reply) if listener.trusting else None
-        if head is not None:
-            listener.heads.store(data, head, headers)
-        del self._buffer[:whole]
-        return self._send_or_hold(reply)
+        after = self._begin(exchange)
+        if after is not AfterTurn.TO_THREAD or self._unsent:
+            del self._buffer[:whole]
+        if after is AfterTurn.CARRY_OUT and listener.trusting:
+            self._cacheable = data
+        return after
 
-    def _carry_out(self, exchange: InlineExchange) -> Reply | None:
-        """None: it takes a thread of its own, and nothing was carried out. A commit that has to be synced is held."""
+    def _begin(self, exchange: InlineExchange) -> AfterTurn:
+        """TO_THREAD: it takes a thread of its own; or it was refused, and `_unsent` is left of the reply."""
         with self._lock:
             self._busy = True
-        reply = sync = None
         try:
-            if self._listener.loop_syncs:
-                reply, sync = self._dispatcher.backend.deferring(exchange.answer)
-            else:
-                reply = exchange.answer()
-        finally:
-            if reply is None:
-                with self._lock:
-                    self._busy = False
-        if reply is not None and sync is not None:
-            self._held = HeldReply(reply, sync, exchange.headers)
-        return reply
+            reply = exchange.begin()
+        except BaseException as exc:
+            with self._lock:
+                self._busy = False
+            if isinstance(exc, NotInline):
+                return AfterTurn.TO_THREAD
+            raise
+        if reply is not None:
+            return self._send_at_once(reply)
+        self._begun = exchange
+        return AfterTurn.CARRY_OUT
 
-    def _send_or_hold(self, reply: Reply) -> AfterTurn:
-        return self._send_at_once(reply) if self._held is None else AfterTurn.HOLD
+    @property
+    def request(self) -> DecodedRequest:
+        """What is to be carried out, after a turn that says so."""
+        assert self._begun is not None
+        assert self._begun.request is not None
+        return self._begun.request
+
+    def carried_out(self, outcome: Outcome) -> AfterTurn:
+        """Reply to the request, and go on with what has arrived."""
+        return self._guarded(partial(self._carried_out, outcome))
+
+    def _carried_out(self, outcome: Outcome) -> AfterTurn:
+        exchange, self._begun = self._begun, None
+        data, self._cacheable = self._cacheable, None
+        assert exchange is not None
+        reply = exchange.finish(outcome.answer)
+        if data is not None and (head := exchange.cacheable_head(reply)) is not None:
+            self._listener.heads.store(data, head, exchange.headers)
+        if outcome.sync is not None:
+            self._held = HeldReply(reply, outcome.sync, exchange.headers)
+            return AfterTurn.HOLD
+        return self._send_and_go_on(reply)
 
     def _answer_held(self) -> AfterTurn:
         held, self._held = self._held, None
@@ -218,8 +239,11 @@ class Connection:
             reply = held.reply
         except TenureError as exc:
             reply = self._dispatcher.refusal(self._dispatcher.for_callers(exc), held.headers)
+        return self._send_and_go_on(reply)
+
+    def _send_and_go_on(self, reply: Reply) -> AfterTurn:
         after = self._send_at_once(reply)
-        return self._answer_buffered() if after is AfterTurn.KEEP else after
+        return self._begin_buffered() if after is AfterTurn.KEEP and self._buffer else after
 
     def _send_at_once(self, reply: Reply) -> AfterTurn:
         """TO_THREAD: some of it is left for a thread to send."""

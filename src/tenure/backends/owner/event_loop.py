@@ -5,13 +5,13 @@ take the interpreter and the caches from each other. So this thread reads what h
 are small, whole and do not wait. It leaves the rest to a thread of the connection's own (`Connection.serve`), which
 gives the connection back afterwards.
 
-Where a commit has to reach the disk, the loop does not sync for each request:
+What is ready on all sockets is carried out together (`Dispatcher.run_each`), and where commits have to reach the disk,
+the replies wait for one sync:
 
-    ready connections ─▶ carry out the request of each, hold its reply ─▶ more ready? carry those out, too
-                      ─▶ one sync ─▶ send the replies
+    ready connections ─▶ read a request of each ─▶ carry them out: single plain jobs for one queue in one transaction
+                      ─▶ more ready? those, too ─▶ one sync ─▶ send the replies
 
-So requests that wait on different sockets share a sync, as the threads of one process do (`storage.group_commit`), and
-each is still a transaction, with an outcome, of its own.
+Each caller is answered as if it had been alone, with an outcome of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ import selectors
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from tenure import telemetry
+from tenure.protocol.dispatcher import DecodedRequest, Outcome
 
 
 class AfterTurn(enum.Enum):
@@ -34,13 +38,22 @@ class AfterTurn(enum.Enum):
     CLOSE = 3
     #: Its reply waits for a sync: `answer_held` sends it. It has no turn before.
     HOLD = 4
+    #: It has a request that is to be carried out: `carried_out` replies.
+    CARRY_OUT = 5
 
 
 class Connection(Protocol):
     sock: socket.socket
 
+    @property
+    def request(self) -> DecodedRequest:
+        """What is to be carried out, after CARRY_OUT."""
+
     def turn(self) -> AfterTurn:
-        """Answer what has arrived, as far as that takes neither a wait nor long. Never blocks."""
+        """Read what has arrived, as far as that takes neither a wait nor long. Never blocks."""
+
+    def carried_out(self, outcome: Outcome) -> AfterTurn:
+        """Reply to the request. Never blocks."""
 
     def answer_held(self) -> AfterTurn:
         """Wait until the commit of the request that it holds is durable, and send the reply."""
@@ -57,7 +70,8 @@ _LOOKS = 4
 
 
 class EventLoop:
-    def __init__(self) -> None:
+    def __init__(self, run_each: Callable[[Sequence[DecodedRequest]], list[Outcome]]) -> None:
+        self._run_each = run_each
         self._selector = selectors.DefaultSelector()
         self._handles: tuple[int, ...] = os.pipe()
         self._reading, self._writing = self._handles
@@ -65,6 +79,8 @@ class EventLoop:
         os.set_blocking(self._writing, False)
         self._selector.register(self._reading, selectors.EVENT_READ)
         self._added: deque[Connection] = deque()
+        #: Connections whose requests are to be carried out.
+        self._begun: dict[Connection, None] = {}
         #: Connections whose replies wait for a sync.
         self._held: dict[Connection, None] = {}
         self._lock = threading.Lock()
@@ -99,12 +115,14 @@ class EventLoop:
     def _run(self) -> None:
         looks = 0
         while not self._stopping:
-            more = self._turn_ready(None if not self._held else 0)
+            more = self._turn_ready(0 if self._held or self._begun else None)
+            self._carry_out()
             looks += 1
             if self._held and (not more or looks >= _LOOKS):
                 self._answer_held()
             if not self._held:
                 looks = 0
+        self._carry_out()
         self._answer_held()
         with self._lock:
             left = [*self._added, *(key.data for key in self._selector.get_map().values() if key.data is not None)]
@@ -119,7 +137,7 @@ class EventLoop:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._reading, 4096)
-            elif key.data not in self._held:
+            elif key.data not in self._held and key.data not in self._begun:
                 more = True
                 self._after_turn(key.data, key.data.turn())
         while self._added:
@@ -130,6 +148,20 @@ class EventLoop:
             more = True
         return more
 
+    def _carry_out(self) -> None:
+        begun, self._begun = list(self._begun), {}
+        if not begun:
+            return
+        try:
+            outcomes = self._run_each([connection.request for connection in begun])
+        except Exception as exc:  # noqa: BLE001 - a bug of ours ends these connections, not the loop
+            telemetry.warn("requests_failed", exc)
+            for connection in begun:
+                self._after_turn(connection, AfterTurn.CLOSE)
+            return
+        for connection, outcome in zip(begun, outcomes, strict=True):
+            self._after_turn(connection, connection.carried_out(outcome))
+
     def _answer_held(self) -> None:
         """Send the replies that wait: the sync that the first waits for serves all of them."""
         held, self._held = self._held, {}
@@ -139,6 +171,8 @@ class EventLoop:
     def _after_turn(self, connection: Connection, after: AfterTurn) -> None:
         if after is AfterTurn.HOLD:
             self._held[connection] = None
+        elif after is AfterTurn.CARRY_OUT:
+            self._begun[connection] = None
         elif after is not AfterTurn.KEEP:
             self._selector.unregister(connection.sock)
             if after is AfterTurn.CLOSE:

@@ -82,10 +82,7 @@ class Listener:
         self._listening = listening
         self._lock = threading.Lock()
         self._connections: dict[Connection, None] = {}
-        waits_on = dispatcher.backend.waits_on
-        self.loop = None if waits_on == "io" else EventLoop()
-        #: Replies of the event loop wait for a sync, which they share.
-        self.loop_syncs = waits_on == "sync"
+        self.loop = None if dispatcher.backend.waits_on == "io" else EventLoop(dispatcher.run_each)
         self.heads = HeadCache()
         #: Every caller has the same identity.
         self.trusting = identify is _trusting

@@ -62,6 +62,7 @@ from tenure.storage.records.jobs import (
     job_or_damage,
     job_rows,
     join_parts,
+    key_and_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -274,6 +275,7 @@ __all__ = [
     "job_or_damage",
     "job_rows",
     "join_parts",
+    "key_and_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
