@@ -95,9 +95,9 @@ def test_the_last_holder_does_not_take_the_lock_from_the_next(kind: str, tmp_pat
     store.close()
 
 
-@pytest.mark.parametrize("kind", ["rocksdb", "memory"])
-def test_a_signal_handler_cannot_run_a_verb_inside_another(kind: str, tmp_path: Path) -> None:
-    store = tenure.open(f"rocksdb:{tmp_path}/data" if kind == "rocksdb" else "memory:", sweep=False)
+@pytest.mark.parametrize("url", ["rocksdb:{}/data", "lmdb:{}/data", "memory:"])
+def test_a_signal_handler_cannot_run_a_verb_inside_another(url: str, tmp_path: Path) -> None:
+    store = tenure.open(url.format(tmp_path), sweep=False)
     queue, refused, ran = store.queue("q"), [], []
 
     def handle(*_: object) -> None:

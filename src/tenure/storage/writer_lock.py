@@ -21,6 +21,14 @@ from collections.abc import Callable
 from tenure.errors import Unavailable
 
 
+def called_inside() -> Unavailable:
+    """For a verb that a signal handler calls inside another one."""
+    return Unavailable(
+        "a signal handler called a verb while its thread was inside another one: let the handler set a flag, or raise, "
+        "and call the verb once the interrupted one has returned"
+    )
+
+
 class OwnedLock:
     """A lock that knows whether this thread holds it.
 
@@ -48,10 +56,7 @@ class OwnedLock:
         Raises Unavailable if the thread is still inside: what it is doing must not be mixed with anything else.
         """
         if self.inside:
-            raise Unavailable(
-                "a signal handler called a verb while its thread was inside another one: let the handler set a flag, "
-                "or raise, and call the verb once the interrupted one has returned"
-            )
+            raise called_inside()
         self.lock.release()
 
 
