@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tenure
-from tenure import Corrupt, GroupPolicy, Policy, SnapshotExpired, bulk
+from tenure import Corrupt, GroupPolicy, NewJob, Policy, SnapshotExpired, bulk
 from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk.plan import plan
@@ -203,6 +203,18 @@ def test_parents(store: Store):
     assert bulk.read(store, "parents", queue="kept").num_rows == 0, "the queue is the job's"
     one = bulk.read(store, "parents", columns=["met", "job_id"])
     assert one.to_pylist() == [{"met": row["met"], "job_id": row["job_id"]} for row in rows]
+
+
+def test_parents_that_share_rows(store: Store):
+    queue = store.queue("wide")
+    jobs = [NewJob(b"%d" % n, name=str(n)) for n in range(620)]
+    *parents, child = queue.enqueue_many([*jobs, NewJob(b"child", after=[f"#{n}" for n in range(620)])])
+    queue.ack_many(list(queue.claim(limit=130)))
+    rows = bulk.read(store, "parents", queue="wide").to_pylist()
+    assert [(row["job_id"], row["place"], row["parent_id"], row["unmet"]) for row in rows] == [
+        (child.id, place, parent.id, 490) for place, parent in enumerate(parents)
+    ]
+    assert [row["met"] for row in rows] == [True] * 130 + [False] * 490
 
 
 def test_steps(store: Store, clock: ManualClock):

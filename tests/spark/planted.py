@@ -144,11 +144,11 @@ class Planter:
         return job
 
     def _flow(self, queue: Queue, number: int) -> tuple[str, bytes, bytes]:
-        """A blocked job and its two parents: the job, the key of its row, and the row that names its first parent."""
+        """A blocked job and its two parents: the job, the key of its row, and its first parent's."""
         jobs = [NewJob(b"a", name="a"), NewJob(b"b", name="b"), NewJob(b"c", after=["#a", "#b"])]
         first, _, job = [each.id for each in queue.enqueue_many(jobs)]
         at = keyspace.of_queue(number, job_id_bytes(job))
-        return job, at, keyspace.parent_row(at, 0, keyspace.of_queue(number, job_id_bytes(first)))
+        return job, at, keyspace.of_queue(number, job_id_bytes(first))
 
     def _parents(self, queue: Queue, number: int) -> str:
         job, at, _ = self._flow(queue, number)
@@ -156,8 +156,8 @@ class Planter:
         return job
 
     def _parents_lost(self, queue: Queue, number: int) -> str:
-        job, _, first = self._flow(queue, number)
-        self._delete(keyspace.PARENTS, first)
+        job, at, first = self._flow(queue, number)
+        self._put(keyspace.PARENTS, keyspace.parents_row(at, 0), records.encode_parents([first]))
         return job
 
     def _parents_uncounted(self, queue: Queue, number: int) -> str:
@@ -166,9 +166,9 @@ class Planter:
         return job
 
     def _parents_of_nobody(self, queue: Queue, number: int) -> str:
-        job, _, first = self._flow(queue, number)
+        job, at, first = self._flow(queue, number)
         assert queue.cancel(job)
-        self._put(keyspace.PARENTS, first)
+        self._put(keyspace.PARENTS, keyspace.parents_row(at, 0), records.encode_parents([first]))
         return job
 
     def _parents_too_late(self, queue: Queue, number: int) -> str:

@@ -21,12 +21,15 @@ from tenure.bulk.index_tables import Columns, batch, keys_of
 from tenure.bulk.query import Query, StoreView
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State, shown
+from tenure.queueing.edges import joined
+from tenure.queueing.flows import parents_in
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Row, iterate, iterate_keys
-from tenure.storage.keyspace import BLOCKED, CHILDREN, PARENTS, STATE, STEPS
+from tenure.storage.engine import Row, iterate
+from tenure.storage.keyspace import BLOCKED, PARENTS, STATE, STEPS
 from tenure.storage.records import ON_PARENT_DEAD, BlockedRecord, StepRecord, StepsRecord
 
-_CHUNK = 8192
+#: A row may name 500 parents.
+_PARENTS_CHUNK = 64
 #: Values of steps are read with their rows, and one may have 64 KiB.
 _STEPS_CHUNK = 512
 #: Where a row of `parents` has its parent, as `of_queue` writes it.
@@ -37,7 +40,8 @@ _DONE = State.DONE.name.lower()
 
 
 def parents(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
-    for found in iterate_keys(moment.reader, PARENTS, begin, end, _CHUNK):
+    for rows in iterate(moment.reader, PARENTS, begin, end, _PARENTS_CHUNK):
+        found = [key for row in rows for key in _one_each(row)]
         keys = keys_of(found, layouts.PARENT, "parents")
         edges = _Edges(moment, found)
         columns: Columns = {
@@ -54,6 +58,16 @@ def parents(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterat
         yield batch(moment, query, keys["queue"], columns)
 
 
+def _one_each(row: Row) -> list[bytes]:
+    """A row of `parents` as the keys of as many rows, each of one parent, as restored jobs have them. Raises Corrupt."""
+    key, child, first = row[0], row[0][_OF_JOB], int.from_bytes(row[0][20:24], "big")
+    return (
+        [keyspace.parent_row(child, place, parent) for place, parent in enumerate(parents_in(row), first)]
+        if keyspace.is_parents_row(key)
+        else [key]
+    )
+
+
 class _Edges:
     """Jobs and their parents, with what the snapshot says of both. Each job and each parent is read once."""
 
@@ -67,13 +81,11 @@ class _Edges:
 
     def met(self) -> list[bool]:
         """A blocked job waits for a parent as long as a row leads from the parent to it, and the parent is not done."""
-        open_edges = [
-            parent + job
-            for job, parent in zip(self._jobs, self._parents, strict=True)
-            if job in self._blocked and self._states.get(parent, _GONE) != _DONE
-        ]
-        rows = self._reader.get_many(CHILDREN, open_edges)
-        unmet = {edge for edge, row in zip(open_edges, rows, strict=True) if row is not None}
+        waiting: dict[bytes, list[bytes]] = {}
+        for job, parent in zip(self._jobs, self._parents, strict=True):
+            if job in self._blocked and self._states.get(parent, _GONE) != _DONE:
+                waiting.setdefault(job, []).append(parent)
+        unmet = {parent + job for job, parents in waiting.items() for parent in joined(self._reader, parents, job)}
         return [parent + job not in unmet for job, parent in zip(self._jobs, self._parents, strict=True)]
 
     def unmet(self) -> list[int | None]:

@@ -16,6 +16,7 @@ from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, alike_but_payloads, payloads_of
 from tenure.queueing import flow_links, groups, quota_usage, quotas
 from tenure.queueing.core import Core
+from tenure.queueing.edges import Run
 from tenure.queueing.flow_links import Link
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
@@ -226,28 +227,26 @@ def _flow_plan(
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         found: list[Found] = []
-        jobs: list[flow_links.Place] = [(0, NO_ID)] * len(requests)
-        fresh: dict[bytes, int] = {}
+        jobs: list[bytes] = [b""] * len(requests)
         for places, batch in batches:
             try:
                 found.append(batch.find(unit))
             except KeyConflict as conflict:
                 raise conflict.at(places) from None
             queue, ids, duplicates = found[-1]
-            number = queue.number
-            for index, (place, job) in enumerate(zip(places, ids, strict=True)):
-                if index in duplicates:
-                    jobs[place] = (number, duplicates[index])
-                else:
-                    jobs[place] = (number, job)
-                    fresh[job] = place
-        there: set[int] = set()
+            prefix = queue.prefix
+            for place, job in zip(places, ids, strict=True):
+                jobs[place] = prefix + job
+            for index, job in duplicates.items():
+                jobs[places[index]] = prefix + job
+        runs = [Run(unit.tx, queue.prefix, ids) for queue, ids, _ in found]
+        there = {places[index] for (places, _), (_, _, known) in zip(batches, found, strict=True) for index in known}
         known = names
-        if len(fresh) < len(jobs):
-            there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
+        if there:
             # A job with the same key as another of the call stands for that one.
-            known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
-        links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, settled)
+            fresh = {job: place for place, job in enumerate(jobs) if place not in there}
+            known = names._replace(places={name: fresh.get(jobs[at], at) for name, at in names.places.items()})
+        links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, runs, settled)
         answers: list[Enqueued] = [Enqueued("")] * len(requests)
         for (places, batch), of_queue in zip(batches, found, strict=True):
             own = {index: links[place] for index, place in enumerate(places) if place in links}

@@ -56,7 +56,7 @@ class GroupCommit:
         self._took = 0.0
         self._failed: TenureError | None = None
         self._current = _Sync()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._deferred = _Deferred()
         self._callbacks: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._caller: threading.Thread | None = None
