@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-_PAGE = 4096
+_PAGE, _SECTOR = 4096, 512
+#: What RocksDB tells of itself: no image differs by it.
+_NEVER_READ = re.compile(r"/db/LOG(\.old.*)?$")
 _CALLS = "write,pwrite64,writev,pwritev,lseek,fdatasync,fsync,openat,rename,renameat,renameat2,ftruncate,unlink,unlinkat,link,linkat"
 _LINE = re.compile(rb"^(\d+) +(.*)$")
 _NAMED = re.compile(rb"^(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
@@ -279,6 +281,8 @@ class Images:
         found: dict[str, tuple[bytes, bytes]] = {}
         lost: dict[str, int] = {}
         for path, file in files.items():
+            if _NEVER_READ.search(path):
+                continue
             if path in self.files and file.pending:
                 data = self._left(file)
                 found[path] = data, _digest(data)
@@ -297,11 +301,13 @@ class Images:
         files = {str(Path(path).relative_to(self.folder)): data for path, (data, _) in found.items()}
         files.pop("DURABLE", None)
         if marks:
-            mark = files["DURABLE"] = self._chance.choice(marks)
-            found = {**found, "DURABLE": (mark, mark)}
+            files["DURABLE"] = self._chance.choice(marks)
         if "OWNER" in files:
             files["OWNER"] = b""
-        named = sorted((path, digest) for path, (_, digest) in found.items() if not path.endswith("/OWNER"))
+        named = sorted(
+            (path, digest) for path, (_, digest) in found.items() if not path.endswith(("/OWNER", "/DURABLE"))
+        )
+        named.append(("DURABLE", files.get("DURABLE", b"")))
         return Image(files, _digest(repr(named).encode()), {Path(path).name: count for path, count in lost.items()})
 
     def _left(self, file: _File) -> bytes:
@@ -320,7 +326,7 @@ class Images:
             for page in range(0, len(data), _PAGE):
                 if self._chance.random() < odds:
                     torn = self._chance.randrange(8) if self._chance.random() < 0.2 else 8
-                    _overwrite(content, at + page, data[page : page + torn * _PAGE // 8])
+                    _overwrite(content, at + page, data[page : page + torn * _SECTOR])
         return bytes(content)
 
     def _kept(self, file: _File) -> int:
@@ -329,7 +335,7 @@ class Images:
         kind = chance.random()
         if kind < 0.35:
             return size
-        if kind < 0.5:
+        if kind < 0.5 or size <= _SECTOR:
             return len(file.durable)
         if kind < 0.85:
             at, data = chance.choice(file.pending)
