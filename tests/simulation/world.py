@@ -244,6 +244,8 @@ class History:
 
     def _follow(self) -> None:
         """Let the journal's new events through the specification."""
+        if self._engine.durable_to < self._next_commit:
+            return
         for key, value in self._engine.journal_from(self._next_commit):
             commit = split_commit(key)
             row = records.decode_journal(value, commit)
@@ -305,7 +307,8 @@ class History:
         except PowerCut:
             call.answered("unknown", None, call.begin, call.from_ms)
             raise
-        self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
+        if self.log is not None:
+            self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
         result = None if answer == "unknown" else result
         call.answered(answer, result, call.begin, call.from_ms)
 
