@@ -6,7 +6,7 @@ A step is one call of one actor: a producer, a worker with the deliveries it hol
 administrator; or time passes, the calendar is set, the power fails. While a transaction is between two of its own steps,
 the engine lets others go: their whole steps then happen inside this one's.
 
-After every step, the journal's new events go through the specification. At the end the faults stop: then every job must
+After every step, the journal's new events go through the specification, and no limit is exceeded. At the end the faults stop: then every job must
 come to an end, `check` must be clean, no job may have run before the jobs that it waits for, and the answers that
 callers got must have an explanation.
 
@@ -148,6 +148,8 @@ class History:
         #: What the journal tells of jobs that end or are claimed, in flows.
         self._story: list[Event] = []
         self._jobs: list[tuple[QueueName, bytes]] = []
+        #: Of each queue, how many of its jobs may be leased at once, and of each of its groups.
+        self._limits: list[tuple[int | None, int | None]] = []
         self._stores: list[Store] = []
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,6 +168,7 @@ class History:
                 for _ in _QUEUES
             ]  # fmt: skip
             self._stores[0].apply(dict(zip([name.queue for name in _QUEUES], policies, strict=True)))
+            self._limits = [(policy.max_leased, (policy.group or GroupPolicy()).max_leased) for policy in policies]
             self._calm = False
             for number in self._numbers:
                 self._step(number)
@@ -259,6 +262,17 @@ class History:
                     self._story.append(seen)
             self.events += row.header.events
             self._next_commit = commit + 1
+        self._judge_limits()
+
+    def _judge_limits(self) -> None:
+        """No queue and no group has more leased jobs than its policy, which never changes, allows."""
+        for number, limits in enumerate(self._limits, 1):
+            if limits != (None, None):
+                for limit, leased in zip(limits, self._engine.leased(number), strict=True):
+                    if limit is not None and leased > limit:
+                        raise Violation(
+                            f"{leased} jobs of queue {number} or of one group of it are leased, not {limit}"
+                        )
 
     def _say(self, line: str) -> None:
         if self.log is not None:
