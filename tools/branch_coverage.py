@@ -29,6 +29,8 @@ TESTS = (
     "tests/model", "tests/queueing", "tests/storage", "tests/before", "tests/bulk", "tests/moving", "tests/flows/test_repair.py",
     "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_head.py",
     "tests/damage/test_tail.py", "tests/damage/test_failed_sync.py", "tests/damage/test_disk_full.py", "tests/machine",
+    "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
+    "tests/server/test_waiting.py", "tests/server/test_quotas.py",
     *(f"tests/conformance/test_{store}.py" for store in ("memory", "segments", "rocksdb", "lmdb", "foundationdb")),
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ def journal(*told: dict[str, Any]) -> list[Event]:
     made = []
     for number, given in enumerate(told, 1):
         job = given.get("job")
-        fields = {
+        fields: dict[str, Any] = {
             "commit": number, "index": 0, "number": number, "tenant": "default", "queue": "q", "job_id": job,
             "lease_id": given.get("lease"), "max_attempts": 3 if job else 0, "previous": last.get(job or ""),
         }  # fmt: skip
