@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tenure
+from tenure import NewJob
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk import job_columns, layouts
 from tenure.storage.engine import Row, Space, Walk
@@ -27,8 +28,10 @@ def test_gathered_as_scanned(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
             for turn in range(8):
                 size = chance.choice((0, 1, 50))
                 alike = turn % 2 == 0
-                queue.enqueue_many([b"x" * (size if alike else chance.randrange(60)) for _ in range(40 + turn)])
-                queue.enqueue(b"alone")
+                payloads = [b"x" * (size if alike else chance.randrange(60)) for _ in range(40 + turn)]
+                group = (None, "g", "longer-name")[turn % 3]
+                queue.enqueue_many([NewJob(payload, group=group) for payload in payloads])
+                queue.enqueue(b"alone", group=group)
                 held = list(queue.claim(limit=chance.choice((9, 30)))) if turn % 3 == 0 else []
                 queue.ack_many(held[: chance.randrange(len(held) + 1)])
                 for job in queue.list("ready", limit=20).jobs[::7]:

@@ -19,6 +19,7 @@ from tenure.testing import fdb
 from tenure.testing.conformance.world import assert_sound
 from tenure.testing.fdb import shared
 from tenure.testing.fdb.cluster import Cluster
+from tests.bulk.flow_filling import fill_flows
 
 SIMULATED = Path(__file__).parents[1] / "spark" / "simulated"
 
@@ -54,6 +55,19 @@ def test_a_table_is_cut_at_the_clusters_shards(url):
     assert table_access.read(url, "queues").num_rows == 2
     with pytest.raises(InvalidArgument, match="as they are now"):
         snapshot_locations.find(url, "spark-1")
+
+
+def test_parents_and_steps_are_those_of_the_store(url):
+    with tenure.open(url, sweep=False) as store:
+        flows = fill_flows(store)
+        steps = store.queue("steps").steps(flows.stepped)
+    parents = table_access.read(url, "parents", columns=["job_id", "met", "unmet"]).to_pylist()
+    assert {row["job_id"]: row["unmet"] for row in parents} == dict.fromkeys(flows[:3], 1) | {flows.ready: None}
+    assert sorted(row["job_id"] for row in parents if not row["met"]) == sorted(flows[:3])
+    found = sorted(table_access.read(url, "steps").to_pylist(), key=lambda row: row["number"])
+    assert [(row["name"], row["kind"], row["value"], row["count"]) for row in found] == [
+        (step.name, step.kind, step.value, 3) for step in steps
+    ]
 
 
 def test_a_page_that_takes_longer_than_a_version_lives_is_read_with_fewer_rows(url, cluster, monkeypatch):

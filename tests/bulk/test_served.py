@@ -24,12 +24,14 @@ from tenure.protocol.snapshot_readers import READERS
 from tenure.storage import keyspace
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
+from tests.bulk.flow_filling import fill_flows
 
 
 @pytest.fixture(scope="module", params=["rocksdb", "lmdb"])
 def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with tenure.open(f"{request.param}:{tmp_path_factory.mktemp('served') / 'data'}", sweep=False) as store:
         fill(store)
+        fill_flows(store)
         yield store
         READERS.close()
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tenure
-from tenure import Corrupt, GroupPolicy, Policy, SnapshotExpired, bulk
+from tenure import Corrupt, GroupPolicy, NewJob, Policy, SnapshotExpired, bulk
 from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
 from tenure.bulk.plan import plan
@@ -30,6 +30,7 @@ from tenure.model.job import Job
 from tenure.storage import keyspace, records
 from tenure.testing.harness import engine_of
 from tests.bulk.filling import fill
+from tests.bulk.flow_filling import fill_flows
 
 
 @pytest.fixture
@@ -177,6 +178,68 @@ def test_groups(store: Store):
     assert bulk.read(store, "groups", queue="plain").num_rows == 0
 
 
+def test_parents(store: Store):
+    flows = fill_flows(store)
+    table = bulk.read(store, "parents")
+    table.validate(full=True)
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    rows = table.to_pylist()
+    for row in rows:
+        told = (row["place"], row["parent_queue"], row["parent_state"], row["met"], row["unmet"], row["on_parent_dead"])
+        found.setdefault(row["job_id"], []).append(told)
+    assert found == {
+        flows.half: [
+            (0, "flows", "gone", True, 1, "cancel"),
+            (1, "kept", "done", True, 1, "cancel"),
+            (2, "flows", "ready", False, 1, "cancel"),
+        ],
+        flows.patient: [(0, "kept", "dead", False, 1, "wait")],
+        flows.runs: [(0, "flows", "ready", False, 1, "run"), (1, "kept", "dead", True, 1, "run")],
+        flows.ready: [(0, "flows", "gone", True, None, None), (1, "kept", "done", True, None, None)],
+    }
+    for row in rows:
+        assert row["queue"] == "flows"
+        assert row["parent_id"] == store.queue("flows").parents(row["job_id"])[row["place"]].id
+    assert bulk.read(store, "parents", queue="kept").num_rows == 0, "the queue is the job's"
+    one = bulk.read(store, "parents", columns=["met", "job_id"])
+    assert one.to_pylist() == [{"met": row["met"], "job_id": row["job_id"]} for row in rows]
+
+
+def test_parents_that_share_rows(store: Store):
+    queue = store.queue("wide")
+    jobs = [NewJob(b"%d" % n, name=str(n)) for n in range(620)]
+    *parents, child = queue.enqueue_many([*jobs, NewJob(b"child", after=[f"#{n}" for n in range(620)])])
+    queue.ack_many(list(queue.claim(limit=130)))
+    rows = bulk.read(store, "parents", queue="wide").to_pylist()
+    assert [(row["job_id"], row["place"], row["parent_id"], row["unmet"]) for row in rows] == [
+        (child.id, place, parent.id, 490) for place, parent in enumerate(parents)
+    ]
+    assert [row["met"] for row in rows] == [True] * 130 + [False] * 490
+
+
+def test_steps(store: Store, clock: ManualClock):
+    clock.advance(60)
+    flows = fill_flows(store)
+    table = bulk.read(store, "steps")
+    table.validate(full=True)
+    rows = sorted(table.to_pylist(), key=lambda row: row["number"])
+    expected = store.queue("steps").steps(flows.stepped)
+    assert [(r["name"], r["kind"], r["value"], r["stored_at"]) for r in rows] == [
+        (step.name, step.kind, step.value, _at(step.stored_at_ms)) for step in expected
+    ]
+    assert [(r["number"], r["name"], r["size"]) for r in rows] == [
+        (0, "charge", 2),
+        (1, "approval", 3),
+        (2, "ship", 10_000),
+    ]
+    assert {(r["queue"], r["job_id"], r["count"]) for r in rows} == {("steps", flows.stepped, 3)}
+    moment = rows[0]["stored_at"]
+    assert bulk.read(store, "steps", since=moment).num_rows == 3
+    assert bulk.read(store, "steps", until=moment).num_rows == 0
+    assert bulk.read(store, "steps", queue="flows").num_rows == 0
+    assert sorted(bulk.read(store, "steps", columns=["size"]).column("size").to_pylist()) == [2, 3, 10_000]
+
+
 def test_indexes_agree_with_the_jobs(store: Store):
     jobs = {row["id"]: row for row in bulk.read(store, "jobs").to_pylist()}
     rows = bulk.read(store, "indexes").to_pylist()
@@ -203,6 +266,7 @@ def test_indexes_agree_with_the_jobs(store: Store):
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("rows", [3, 100])
 def test_parts_are_the_whole_each_row_once(store: Store, table: str, rows: int):
+    fill_flows(store)
     with view_of(store) as moment:
         query = Query(table)
         parts = plan(moment, query, rows)

@@ -9,6 +9,7 @@ import pytest
 
 import tenure
 from tenure import bulk
+from tenure.bulk.schemas import TABLES
 from tenure.cli import analysis
 from tenure.storage import keyspace
 from tenure.testing.harness import engine_of
@@ -33,6 +34,13 @@ def test_dead_jobs_are_exported(shell: Shell, tmp_path: Path):
     ran = shell("export", "events", "--parquet", str(tmp_path / "e"), "--arrow", str(tmp_path / "f"))
     assert (ran.code, "one of --parquet" in ran.err) == (2, True)
     assert shell("export", "jobs", "--columns", "nope", "--csv", str(path)).code == 2
+
+
+def test_every_table_can_be_exported(shell: Shell, tmp_path: Path):
+    shell("enqueue", "mail", "x")
+    for table in TABLES:
+        ran = shell("export", table, "--jsonl", str(tmp_path / table))
+        assert (ran.code, (tmp_path / table).exists()) == (0, True), ran.err
 
 
 def test_an_audit_ends_with_its_answer(shell: Shell):

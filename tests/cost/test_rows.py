@@ -339,3 +339,28 @@ def test_a_changed_policy_costs_the_same_with_500_groups_as_with_20(make: Made) 
         works.append(cost(made, lambda queue=queue: queue.configure(Policy(group=GroupPolicy(max_leased=2)))))  # type: ignore[misc]
         assert len(queue.claim(count, lease=600)) == count
     same(*works)
+
+
+# ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@engines
+def test_a_parent_of_a_callback_costs_no_row_of_its_own(make: Made) -> None:
+    """A hundred of them share one, and five hundred another."""
+    works = []
+    for named in (False, True):
+        made = make()
+        queue = made.store.queue("work")
+        jobs = [NewJob(b"x", headers={"task": "part"}, name=f"{n}" if named else None) for n in range(1000)]
+        if named:
+            jobs.append(NewJob(b"callback", headers={"task": "part"}, after=[f"#{n}" for n in range(1000)]))
+        with made.measured() as work:
+            queue.enqueue_many(jobs)
+            while claim := queue.claim(limit=100):
+                queue.ack_many(list(claim))
+        works.append(work)
+    plain, callback = works
+    print(f"a parent writes {(callback.writes - plain.writes) / 1000:.3f} rows and "
+          f"{(callback.bytes_written - plain.bytes_written) / 1000:.1f} bytes more than a job that is none")  # fmt: skip
+    assert callback.writes - plain.writes <= 60
+    assert callback.bytes_written - plain.bytes_written <= 30_000

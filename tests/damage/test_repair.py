@@ -325,6 +325,14 @@ def test_a_lost_state_under_a_lease_stays_under_it(grown: Garden, gone: bool) ->
     assert_sound(grown.store)
 
 
+def test_a_batch_tells_damaged_jobs_from_lost_ones(grown: Garden) -> None:
+    grown.spoil(keyspace.STATE, grown.at("held-2"))
+    grown.queue.cancel(grown.ids["held-3"])
+    settled = grown.queue.ack_many(list(grown.claim))
+    held = [grown.ids[name] for name in ("held-1", "held-2", "held-3")]
+    assert (settled.done, settled.damaged, settled.lost) == ([held[0]], [held[1]], [held[2]])
+
+
 def test_a_job_nobody_knows_of_waits_from_the_start(grown: Garden) -> None:
     """Its row is there and no other: its payload may matter to someone, and its token was never reached."""
     row, _ = records.encode_job(5, b"who am I", b"", b"")

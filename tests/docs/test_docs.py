@@ -355,7 +355,8 @@ def test_a_layout_is_the_structs(packed: str, record: str, text: str):
 
 _STORED = (
     "states._STATE", "leases._LEASE", "leases._CLAIM", "jobs._JOB", "bookkeeping._DEDUP", "bookkeeping._REQUEST", "bookkeeping._BUCKET",
-    "journal._JOURNAL", "journal._EVENT", "segments._SEGMENT", "segments._SEGMENT_STATE", "turns._TURN", "groups._GROUP", "flows._BLOCKED",
+    "journal._JOURNAL", "journal._EVENT", "segments._SEGMENT", "segments._GROUP_SEGMENT_STATE", "turns._TURN", "groups._GROUP", "flows._BLOCKED",
+    "flows._BLOCK",
 )  # fmt: skip
 _KEYS = (
     "_QUEUE_ID",
@@ -370,6 +371,8 @@ _KEYS = (
     "_GROUP_SCOPE",
     "_GROUP_READY",
     "_CHILD",
+    "_CHILD_BLOCK",
+    "_PARENTS",
     "_PARENT",
     "_STEP",
 )

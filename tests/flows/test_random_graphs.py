@@ -51,7 +51,7 @@ class Graph(Caller):
             jobs, after = [], []
             there = [job for job in made if self.store.get(job) is not None]
             for place in range(size):
-                own = roll.sample(range(place), min(place, roll.choice([0, 0, 1, 1, 2, 8])))
+                own = roll.sample(range(place), min(place, roll.choice([0, 0, 1, 1, 2, 8, 20])))
                 old = roll.sample(there, min(len(there), roll.choice([0, 0, 1, 2])))
                 after.append((own, old))
                 names = [f"#{parent}" for parent in own]
@@ -70,7 +70,10 @@ class Graph(Caller):
 
 
 @pytest.mark.parametrize("engine", ["memory", "lmdb"])
-def test_random_graphs(engine: str, tmp_path: Path) -> None:
+def test_random_graphs(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two parents are kept as a hundred are, so that each graph has many such blocks; and six of a child are in several.
+    monkeypatch.setattr("tenure.queueing.edges.BLOCK", 5)
+    monkeypatch.setattr("tenure.queueing.edges._LEAST", 2)
     jobs = edges = 0
     for seed in range(GRAPHS):
         url = "memory:" if engine == "memory" else f"{engine}:{tmp_path / str(seed)}"

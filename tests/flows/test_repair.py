@@ -55,6 +55,89 @@ DAMAGE: dict[str, Callable[[Flow, Transaction], None]] = {
 }
 
 
+def test_rows_of_before_name_one_parent_each() -> None:
+    """As Tenure wrote them before parents were kept in blocks: a row for each parent of a job."""
+    with tenure.open("memory:", sweep=False) as store:
+        flow = Flow(store)
+
+        def as_before(tx: Transaction) -> None:
+            tx.delete(keyspace.PARENTS, keyspace.parents_row(flow.at(flow.child), 0))
+            for place, parent in enumerate(flow.parents):
+                tx.put(keyspace.PARENTS, keyspace.parent(flow.number, flow.child, place, flow.number, parent), b"")
+
+        flow.change(as_before)
+        assert_sound(store)
+        assert [parent.id for parent in flow.queue.parents(flow.child.hex())] == [p.hex() for p in flow.parents]
+        flow.queue.ack_many(list(flow.queue.claim(limit=2)))
+        (delivery,) = flow.queue.claim()
+        assert delivery.payload == b"child"
+        flow.queue.ack(delivery)
+        assert_sound(store)
+
+
+class Blocks(Flow):
+    """250 parents that wait, so many that they are kept in blocks, and their child."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.queue = store, store.queue("work")
+        *parents, child = self.queue.enqueue_many(
+            [
+                *(NewJob(b"parent", name=str(n)) for n in range(250)),
+                NewJob(b"child", after=[f"#{n}" for n in range(250)]),
+            ]
+        )
+        self.number = store.queues()[0].number
+        self.parents = [bytes.fromhex(parent.id) for parent in parents]
+        self.child = bytes.fromhex(child.id)
+        #: The row that leads from the second hundred to the child.
+        self.block = keyspace.child_block(self.at(self.parents[199])) + self.at(self.child)
+        self.named = keyspace.parents_row(self.at(self.child), 0)
+
+
+def _stray_block(flow: Blocks, tx: Transaction) -> None:
+    lost = keyspace.of_queue(flow.number, bytes(15) + b"\1")
+    tx.put(keyspace.CHILDREN, keyspace.child_block(lost) + flow.at(flow.child), records.encode_block(_ONE))
+
+
+def _block_without_jobs(flow: Blocks, tx: Transaction) -> None:
+    at = keyspace.child_block(flow.at(flow.parents[249])) + flow.at(flow.parents[0])
+    tx.put(keyspace.CHILDREN, at, records.encode_block(_ONE._replace(members=0)))
+
+
+_ONE = records.BlockRecord(records.V1, 1, 1, 1)
+BLOCK_DAMAGE: dict[str, Callable[[Blocks, Transaction], None]] = {
+    "block cannot be read": lambda flow, tx: tx.put(keyspace.CHILDREN, flow.block, b"\1nonsense"),
+    "block of jobs that are not there": _stray_block,
+    "block without jobs": _block_without_jobs,
+    "block of no child": lambda flow, tx: tx.put(keyspace.CHILDREN, flow.block[:-1] + b"\0", b"\1nonsense"),
+    "parents cannot be read": lambda flow, tx: tx.put(keyspace.PARENTS, flow.named, b"\1nonsense"),
+    "parent does not know of its child": lambda flow, tx: _forget_children(flow, tx),
+    "counts too few": lambda flow, tx: tx.put(keyspace.BLOCKED, flow.at(flow.child), records.encode_blocked(9, 0)),
+}
+
+
+@pytest.mark.parametrize("damage", BLOCK_DAMAGE)
+def test_damage_to_blocks_is_found_and_mended(damage: str) -> None:
+    with tenure.open("memory:", sweep=False) as store:
+        flow = Blocks(store)
+        flow.queue.ack_many(list(flow.queue.claim(limit=120)))
+        if damage == "parent does not know of its child":
+            flow.parents[0] = flow.parents[130]
+        flow.change(lambda tx: BLOCK_DAMAGE[damage](flow, tx))
+        assert not store.check().clean
+        report = store.check(repair=True)
+        assert report.ok, report.findings
+        assert_sound(store)
+        ran = []
+        while claim := flow.queue.claim(limit=7):
+            ran += [delivery.payload for delivery in claim]
+            flow.queue.ack_many(list(claim))
+        assert ran == [b"parent"] * 130 + [b"child"]
+        assert_sound(store)
+        left = engine_of(store).read(lambda reader: reader.keys(keyspace.CHILDREN, b"", keyspace.LAST, 10))
+        assert not left, "rows of children outlive the jobs"
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_found_and_mended(damage: str) -> None:
     with tenure.open("memory:", sweep=False) as store:

@@ -14,6 +14,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from tenure.errors import TenureError
 from tenure.model.group import GroupInfo, GroupPolicy
 from tenure.model.retry import Policy
+from tenure.storage.segments import SegmentedTransaction, SegmentUse
 from tests.machine.places import DiskPlace, MemoryPlace, Place
 from tests.machine.profiles import PATIENCE, looking
 from tests.machine.reference import GroupReference, Wish
@@ -83,6 +84,38 @@ def machine(place: Callable[[], Place], reference: type[GroupReference] = GroupR
 def test_memory(engine: Any) -> None:
     made = machine(MemoryPlace if engine is None else lambda: MemoryPlace(engine))
     run_state_machine_as_test(made, settings=looking(15 if engine is None else 6))
+
+
+class SegmentMachine(GroupMachine):
+    """Each batch has one group; every other batch is of plain jobs, which are stored together."""
+
+    def prepare(self, name: str, batch: list[Wish]) -> None:
+        self.made += 1
+        for wish in batch:
+            wish.group = GROUPS[self.made % len(GROUPS)]
+            if self.made % 2:
+                wish.delay = wish.priority = 0
+                wish.at = wish.key = wish.max_attempts = None
+            wish.ttl = None
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.parametrize("engine", [None, TwiceEngine, "rocksdb"])
+def test_every_batch_of_plain_jobs_in_a_segment(parent: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentedTransaction, "LEAST", 1)
+    monkeypatch.setattr(SegmentUse, "RESTS", 0)
+
+    def place() -> Place:
+        return (
+            DiskPlace(engine, parent, durability="os")
+            if engine == "rocksdb"
+            else MemoryPlace(engine)
+            if engine
+            else MemoryPlace()
+        )
+
+    made = type("Machine", (SegmentMachine,), {"place": staticmethod(place), "reference": GroupReference})
+    run_state_machine_as_test(made, settings=looking(4 if engine else 10))
 
 
 @pytest.mark.timeout(PATIENCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tenure import Backoff, Delivery, ManualClock, Policy, Queue, Store
+from tenure import Backoff, Delivery, ManualClock, NewJob, Policy, Queue, Store
 from tenure.model.ids import NO_ID, job_id_bytes
 from tenure.model.lifecycle import Change
 from tenure.queueing.groups import group_id
@@ -22,6 +22,12 @@ _RULES = {
     "groups_misplaced": "groups",
     "index_of_group": "index",
     "stray_of_group": "stray",
+    "parents_lost": "parents",
+    "parents_uncounted": "parents",
+    "parents_of_nobody": "parents",
+    "parents_too_late": "parents",
+    "steps_lost": "steps",
+    "steps_of_nobody": "steps",
 }
 
 
@@ -35,8 +41,9 @@ class Planter:
 
     def all(self) -> None:
         for fault in (
-            "index", "stray", "groups", "groups_lost", "groups_misplaced", "index_of_group", "stray_of_group", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost", "gap",
-            "chain", "transition", "overlap", "stale_settle", "late_settle", "attempts", "token",
+            "index", "stray", "groups", "groups_lost", "groups_misplaced", "index_of_group", "stray_of_group",
+            "parents", "parents_lost", "parents_uncounted", "parents_of_nobody", "parents_too_late", "steps", "steps_lost", "steps_of_nobody",
+            "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost", "gap", "chain", "transition", "overlap", "stale_settle", "late_settle", "attempts", "token",
         ):  # fmt: skip
             queue = self.store.queue(f"q-{fault.replace('_', '-')}")
             queue.configure(Policy(retention=0, backoff=Backoff.fixed(0)))
@@ -134,6 +141,68 @@ class Planter:
         job, ready, _ = self._in_group(queue, number)
         assert queue.cancel(job)
         self._put(keyspace.GROUP_READY, ready)
+        return job
+
+    def _flow(self, queue: Queue, number: int) -> tuple[str, bytes, bytes]:
+        """A blocked job and its two parents: the job, the key of its row, and its first parent's."""
+        jobs = [NewJob(b"a", name="a"), NewJob(b"b", name="b"), NewJob(b"c", after=["#a", "#b"])]
+        first, _, job = [each.id for each in queue.enqueue_many(jobs)]
+        at = keyspace.of_queue(number, job_id_bytes(job))
+        return job, at, keyspace.of_queue(number, job_id_bytes(first))
+
+    def _parents(self, queue: Queue, number: int) -> str:
+        job, at, _ = self._flow(queue, number)
+        self._put(keyspace.BLOCKED, at, records.encode_blocked(3, 0))
+        return job
+
+    def _parents_lost(self, queue: Queue, number: int) -> str:
+        job, at, first = self._flow(queue, number)
+        self._put(keyspace.PARENTS, keyspace.parents_row(at, 0), records.encode_parents([first]))
+        return job
+
+    def _parents_uncounted(self, queue: Queue, number: int) -> str:
+        job, at, _ = self._flow(queue, number)
+        self._delete(keyspace.BLOCKED, at)
+        return job
+
+    def _parents_of_nobody(self, queue: Queue, number: int) -> str:
+        job, at, first = self._flow(queue, number)
+        assert queue.cancel(job)
+        self._put(keyspace.PARENTS, keyspace.parents_row(at, 0), records.encode_parents([first]))
+        return job
+
+    def _parents_too_late(self, queue: Queue, number: int) -> str:
+        """Both parents are done, and the row that says what it waits for was left behind."""
+        job, at, _ = self._flow(queue, number)
+        queue.ack_many(queue.claim(limit=5))
+        assert queue.get(job).state == "ready"  # type: ignore[union-attr]
+        self._put(keyspace.BLOCKED, at, records.encode_blocked(1, 0))
+        return job
+
+    def _with_steps(self, queue: Queue, number: int) -> tuple[str, bytes]:
+        """A job that has two steps and a signal, and the key of its second step."""
+        held = self._held(queue)
+        queue.record_step(held, "charge", b"1")
+        queue.record_step(held, "ship", b"2")
+        assert queue.signal(held.id, "approval", b"yes")
+        return held.id, keyspace.step(number, job_id_bytes(held.id), keyspace.StepRow.STEP, "ship")
+
+    def _steps(self, queue: Queue, number: int) -> str:
+        job, _ = self._with_steps(queue, number)
+        at = keyspace.of_queue(number, job_id_bytes(job))
+        self._put(keyspace.STEPS, at, records.encode_struct(records.StepsRecord(2, 2)))
+        return job
+
+    def _steps_lost(self, queue: Queue, number: int) -> str:
+        job, second = self._with_steps(queue, number)
+        self._delete(keyspace.STEPS, second)
+        return job
+
+    def _steps_of_nobody(self, queue: Queue, number: int) -> str:
+        job, second = self._with_steps(queue, number)
+        raw: Any = self._engine.read(lambda r: r.get(keyspace.STEPS, second))
+        assert queue.cancel(job)
+        self._put(keyspace.STEPS, second, raw)
         return job
 
     def _held(self, queue: Queue) -> Delivery:

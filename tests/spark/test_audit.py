@@ -44,8 +44,8 @@ def test_both_engines_find_the_same(
     ran = CliRunner().invoke(cli, ["spark", "audit", "--store", url, "--json", "--output", str(tmp_path / "found")])
     on_spark, here = json.loads(ran.stdout.splitlines()[-1]), local_audit(url)
     assert on_spark["violations"] == here.facts["violations"]
-    assert (ran.exit_code, on_spark["rejected"], on_spark["events"]) == (1, 22, here.facts["events"])
-    assert spark.read.parquet(str(tmp_path / "found")).count() == 22
+    assert (ran.exit_code, on_spark["rejected"], on_spark["events"]) == (1, 30, here.facts["events"])
+    assert spark.read.parquet(str(tmp_path / "found")).count() == 30
 
 
 def test_few_rows_are_judged_without_java(tmp_path: Path) -> None:

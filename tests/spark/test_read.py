@@ -15,6 +15,7 @@ from tenure.bulk.schemas import TABLES
 from tenure.errors import TenureError
 from tenure.spark.datasource import TenureSource
 from tests.bulk.filling import fill
+from tests.bulk.flow_filling import fill_flows
 from tests.spark.made import schema_of
 
 
@@ -23,6 +24,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = f"rocksdb:{tmp_path_factory.mktemp('read') / 'data'}"
     with tenure.open(made, sweep=False) as store:
         fill(store)
+        fill_flows(store)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,34 @@ import pytest
 from rocksdict import Options, Rdict
 
 import tenure
-from tenure import NewJob
+from tenure import GroupPolicy, NewJob, Policy
 from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
 from tenure.errors import Corrupt
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction
-from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
+from tenure.storage.keyspace import (
+    GROUP_READY,
+    JOBS,
+    LAST,
+    READY,
+    SEGMENT_GROUPS,
+    SEGMENT_READY,
+    SEGMENT_STATE,
+    SEGMENTS,
+    STATE,
+)
 from tenure.storage.segments import SegmentUse
 from tenure.testing.harness import engine_of
 
-SPACES = (JOBS, STATE, READY)
+SPACES = (JOBS, STATE, READY, GROUP_READY)
+SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, SEGMENT_GROUPS)
+#: Each test with it runs for jobs without a group, and for those of one.
+with_groups = pytest.mark.parametrize("group", [None, "customer-17"])
+
+
+def jobs(payloads: Iterable[bytes], group: str | None) -> list[NewJob]:
+    return [NewJob(payload, group=group) for payload in payloads]
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -44,42 +62,45 @@ def stored(store: Store, space: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("kind", [bytes, NewJob], ids=["payloads", "jobs"])
-def test_many_are_one_record_and_seen_as_rows(store: Store, kind: Any) -> None:
-    queue = store.queue("work")
-    ids = [added.id for added in queue.enqueue_many([kind(b"%d" % index) for index in range(100)])]
-    assert [stored(store, space) for space in SPACES] == [0, 0, 0]
-    assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)] == [1, 1, 1]
-    assert [len(rows(store, space)) for space in SPACES] == [100, 100, 100]
+@pytest.mark.parametrize("given", ["payloads", "jobs", "a group"])
+def test_many_are_one_record_and_seen_as_rows(store: Store, given: str) -> None:
+    queue, group = store.queue("work"), "customer-17" if given == "a group" else None
+    payloads = [b"%d" % index for index in range(100)]
+    ids = [added.id for added in queue.enqueue_many(payloads if given == "payloads" else jobs(payloads, group))]
+    assert [stored(store, space) for space in SPACES] == [0, 0, 0, 0]
+    assert [stored(store, space) for space in SEGMENT_SPACES] == [1, 1, 1, group is not None]
+    assert [len(rows(store, space)) for space in SPACES] == [100, 100, 100, 100 * (group is not None)]
     job = queue.get(ids[41])
     assert job is not None
-    assert job.payload == b"41"
+    assert (job.payload, job.group) == (b"41", group)
     assert job.state == "ready"
     assert [job.id for job in queue.list("ready", limit=1000).jobs] == ids
     assert [event.type for event in queue.timeline(ids[7])] == ["enqueued"]
 
 
-def test_taken_apart_it_is_the_rows_it_was_seen_as(store: Store) -> None:
+@with_groups
+def test_taken_apart_it_is_the_rows_it_was_seen_as(store: Store, group: str | None) -> None:
     queue = store.queue("work")
     sizes = [0, 1, 128, 0, 300] * 8
-    ids = [added.id for added in queue.enqueue_many([bytes(size) for size in sizes])]
+    ids = [added.id for added in queue.enqueue_many(jobs([bytes(size) for size in sizes], group))]
     before = [rows(store, space) for space in SPACES]
     queue.claim()
-    assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)] == [0, 0, 0]
+    assert [stored(store, space) for space in SEGMENT_SPACES] == [0, 0, 0, 0]
     gone = bytes.fromhex(ids[0])
     without = [[row for row in was if row[0][-16:] != gone] for was in before]
     assert [[row for row in rows(store, space) if row[0][-16:] != gone] for space in SPACES] == without
 
 
-def test_one_job_leaves_and_the_others_stay(store: Store) -> None:
+@with_groups
+def test_one_job_leaves_and_the_others_stay(store: Store, group: str | None) -> None:
     queue = store.queue("work")
-    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(20)])]
+    ids = [added.id for added in queue.enqueue_many(jobs([b"%d" % index for index in range(20)], group))]
     before = [rows(store, space) for space in SPACES]
     gone = set()
     for at in (10, 0, 19, 1, 5):  # in the midst, the first, the last, the new first
         assert queue.cancel(ids[at])
         gone.add(bytes.fromhex(ids[at]))
-        assert [stored(store, space) for space in (*SPACES, SEGMENTS, SEGMENT_READY)] == [0, 0, 0, 1, 1]
+        assert [stored(store, space) for space in (*SPACES, SEGMENTS, SEGMENT_READY)] == [0, 0, 0, 0, 1, 1]
         without = [[row for row in was if row[0][-16:] not in gone] for was in before]
         assert [rows(store, space) for space in SPACES] == without
         assert store.check().clean
@@ -97,9 +118,10 @@ def test_one_job_leaves_and_the_others_stay(store: Store) -> None:
     assert [delivery.id for delivery in queue.claim(limit=100)] == [*(ids[at] for at in left[12:]), claim[1].id]
 
 
-def test_a_leased_one_too(store: Store) -> None:
+@with_groups
+def test_a_leased_one_too(store: Store, group: str | None) -> None:
     queue = store.queue("work")
-    queue.enqueue_many([b"x" * 50] * 40)
+    queue.enqueue_many(jobs([b"x" * 50] * 40, group))
     claim = list(queue.claim(limit=40, worker="w"))
     assert stored(store, SEGMENTS) == 1
     assert stored(store, SEGMENT_READY) == 0
@@ -113,9 +135,10 @@ def test_a_leased_one_too(store: Store) -> None:
     assert len(queue.ack_many(claim[:5] + claim[6:]).done) == 39
 
 
-def test_a_part_is_taken_from_the_beginning(store: Store) -> None:
+@with_groups
+def test_a_part_is_taken_from_the_beginning(store: Store, group: str | None) -> None:
     queue = store.queue("work")
-    ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(100)])]
+    ids = [added.id for added in queue.enqueue_many(jobs([b"%d" % index for index in range(100)], group))]
     taken = []
     for limit in (30, 8, 50):
         claim = list(queue.claim(limit=limit))
@@ -132,39 +155,43 @@ def test_a_part_is_taken_from_the_beginning(store: Store) -> None:
     assert len(queue.ack_many(rest).done) == 12
 
 
-def test_one_claim_of_several_and_one_ack(store: Store) -> None:
+@with_groups
+def test_one_claim_of_several_and_one_ack(store: Store, group: str | None) -> None:
     queue = store.queue("work")
-    ids = [added.id for _ in range(3) for added in queue.enqueue_many([b"x"] * 20)]
+    ids = [added.id for _ in range(3) for added in queue.enqueue_many(jobs([b"x"] * 20, group))]
     claim = list(queue.claim(limit=60))
     assert [delivery.id for delivery in claim] == ids
+    assert {delivery.group for delivery in claim} == {group}
     assert stored(store, STATE) == 0
     assert len(queue.ack_many(claim).done) == 60
-    assert [stored(store, space) for space in (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, JOBS, STATE)] == [0] * 5
+    assert [stored(store, space) for space in (*SEGMENT_SPACES, JOBS, STATE)] == [0] * 6
     assert [event.type for event in queue.timeline(ids[33])] == ["enqueued", "claimed", "done"]
     assert queue.counts().removed == 60
 
 
+@with_groups
 @pytest.mark.parametrize(("most", "taken", "whole"), [(1000, 100, True), (999, 99, False)])
 def test_a_claim_with_a_bound_on_bytes_takes_it_whole_if_it_fits(
-    store: Store, most: int, taken: int, whole: bool
+    store: Store, most: int, taken: int, whole: bool, group: str | None
 ) -> None:
     """As every claim through a server has: the jobs are those that rows would give."""
     queue = store.queue("work")
-    ids = [added.id for added in queue.enqueue_many([b"ten bytes!"] * 100)]
+    ids = [added.id for added in queue.enqueue_many(jobs([b"ten bytes!"] * 100, group))]
     claim = queue.claim(limit=100, max_bytes=most)
     assert [delivery.id for delivery in claim] == ids[:taken]
     assert (stored(store, STATE) == 0) == whole
     assert len(queue.ack_many(claim.deliveries).done) == taken
 
 
-def test_what_is_between_comes_first(store: Store) -> None:
+@with_groups
+def test_what_is_between_comes_first(store: Store, group: str | None) -> None:
     """A job of higher priority, one that was there before, one that came between two batches: in their order."""
     queue = store.queue("work")
-    first = queue.enqueue(b"first").id
-    some = [added.id for added in queue.enqueue_many([b"x"] * 10)]
-    between = queue.enqueue(b"between").id
-    more = [added.id for added in queue.enqueue_many([b"x"] * 10)]
-    urgent = queue.enqueue(b"urgent", priority=9).id
+    first = queue.enqueue(b"first", group=group).id
+    some = [added.id for added in queue.enqueue_many(jobs([b"x"] * 10, group))]
+    between = queue.enqueue(b"between", group=group).id
+    more = [added.id for added in queue.enqueue_many(jobs([b"x"] * 10, group))]
+    urgent = queue.enqueue(b"urgent", priority=9, group=group).id
     order = [delivery.id for limit in (9, 9, 9) for delivery in queue.claim(limit=limit)]
     assert order == [urgent, first, *some, between, *more]
 
@@ -269,9 +296,10 @@ def _mixed(store: Store, chance: random.Random) -> None:
     for name in ("one", "two"):
         queue = store.queue(name)
         for _ in range(6):
-            queue.enqueue_many([b"x" * chance.randrange(40) for _ in range(chance.randrange(8, 40))])
+            group = chance.choice((None, "a", "b"))
+            queue.enqueue_many(jobs([b"x" * chance.randrange(40) for _ in range(chance.randrange(8, 40))], group))
             if chance.random() < 0.6:
-                queue.enqueue(b"alone")
+                queue.enqueue(b"alone", group=group)
             if chance.random() < 0.4:
                 for delivery in queue.claim(limit=chance.randrange(1, 30)):
                     if chance.random() < 0.2:
@@ -285,6 +313,7 @@ def _mixed(store: Store, chance: random.Random) -> None:
 def test_every_way_of_reading_sees_the_same(store: Store, seed: int) -> None:
     chance = random.Random(seed)
     _mixed(store, chance)
+    store.queue("one").enqueue_many(jobs([b"grouped"] * 12, "c"))
     engine = engine_of(store)
     for space in SPACES:
         whole = rows(store, space)
@@ -338,6 +367,81 @@ def test_every_way_of_reading_sees_the_same(store: Store, seed: int) -> None:
             assert salvaged == whole
 
 
+# ── jobs of several groups ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_of_one_group_writes_what_one_without_a_group_writes(store: Store) -> None:
+    """But for one mark more a segment."""
+    written = {}
+    for name, group in (("plain", None), ("grouped", "g")):
+        store.queue(name).enqueue(b"first", group=group)  # makes the queue, the group and their turns
+        before = [stored(store, space) for space in range(len(keyspace.NAMES))]
+        store.queue(name).enqueue_many(jobs([b"x" * 100] * 1000, group))
+        after = [stored(store, space) for space in range(len(keyspace.NAMES))]
+        written[name] = {keyspace.NAMES[s]: a - b for s, (b, a) in enumerate(zip(before, after, strict=True)) if a != b}
+    assert written["plain"] == {"segments": 10, "segment_state": 10, "segment_ready": 10, "journal": 1}
+    assert written["grouped"] == {**written["plain"], "segment_groups": 10}
+
+
+def test_groups_take_turns_within_a_claim_and_keep_their_segments(store: Store) -> None:
+    queue = store.queue("work")
+    for group in "abc":
+        queue.enqueue_many(jobs([b"%d" % index for index in range(40)], group))
+    claim = list(queue.claim(limit=60))
+    assert [delivery.group for delivery in claim] == ["a", "b", "c"] * 20
+    assert [delivery.payload for delivery in claim] == [b"%d" % (index // 3) for index in range(60)]
+    assert stored(store, STATE) == 0
+    assert {info.group: (info.waiting, info.leased) for info in queue.groups().groups} == dict.fromkeys("abc", (20, 20))
+    assert store.check().clean
+    assert len(queue.ack_many(claim).done) == 60
+    assert [delivery.group for delivery in queue.claim(limit=100)] == ["a", "b", "c"] * 20
+    assert stored(store, STATE) == 0
+
+
+def test_limits_take_a_part_and_the_rest_waits_for_room(store: Store) -> None:
+    queue = store.queue("work")
+    queue.configure(Policy(group=GroupPolicy(max_leased=12)))
+    ids = [added.id for added in queue.enqueue_many(jobs([b"x"] * 40, "g"))]
+    seen = []
+    for _ in range(3):
+        claim = list(queue.claim(limit=100))
+        assert not queue.claim(limit=100)
+        seen += [delivery.id for delivery in claim]
+        assert stored(store, STATE) == 0
+        assert store.check().clean
+        assert len(queue.ack_many(claim).done) == 12
+    assert seen == ids[:36]
+    assert len(queue.claim(limit=100)) == 4
+
+
+def test_a_group_whose_limit_is_below_a_segment_has_rows(store: Store) -> None:
+    queue = store.queue("work")
+    queue.configure(Policy(groups={"one": GroupPolicy(max_leased=1)}))
+    queue.enqueue_many(jobs([b"x"] * 20, "one"))
+    assert (stored(store, SEGMENTS), stored(store, GROUP_READY)) == (0, 20)
+
+
+def test_a_claim_of_one_job_of_each_of_many_groups_makes_few_of_them_rows(store: Store) -> None:
+    queue = store.queue("work")
+    for group in range(30):
+        queue.enqueue_many(jobs([b"x"] * 100, f"g{group:02}"))
+    claim = list(queue.claim(limit=30))
+    assert {delivery.group for delivery in claim} == {f"g{group:02}" for group in range(30)}
+    assert stored(store, GROUP_READY) == 10 * 99
+    assert stored(store, SEGMENTS) == 20
+    assert [len(rows(store, space)) for space in SPACES] == [3000, 3000, 2970, 2970]
+
+
+def test_jobs_without_a_group_take_part_from_their_segments(store: Store) -> None:
+    queue = store.queue("work")
+    queue.enqueue_many([b"none"] * 20)
+    queue.enqueue_many(jobs([b"g"] * 20, "g"))
+    claim = list(queue.claim(limit=40))
+    assert sorted(delivery.payload for delivery in claim[:20]) == [b"g"] * 10 + [b"none"] * 10
+    assert stored(store, STATE) == 0
+    assert len(queue.ack_many(claim).done) == 40
+
+
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -380,17 +484,28 @@ def test_a_damaged_payload_is_that_of_one_job(store: Store) -> None:
 
 
 @pytest.mark.parametrize("change", [_flip(30), lambda value: None, lambda value: b"", lambda value: value[:40]])
-@pytest.mark.parametrize("space", [SEGMENTS, SEGMENT_STATE, SEGMENT_READY])
-@pytest.mark.parametrize("leased", [False, True])
-def test_damage_is_found_and_mended_and_the_rest_goes_on(store: Store, space: int, change: Any, leased: bool) -> None:
+@pytest.mark.parametrize(
+    ("space", "leased", "group"),
+    [
+        *(
+            (space, leased, group)
+            for space in (SEGMENTS, SEGMENT_STATE)
+            for leased in (False, True)
+            for group in (None, "g")
+        ),
+        *((SEGMENT_READY, False, group) for group in (None, "g")),  # a leased segment has no marks
+        (SEGMENT_GROUPS, False, "g"),
+    ],
+)
+def test_damage_is_found_and_mended_and_the_rest_goes_on(
+    store: Store, space: int, change: Any, leased: bool, group: str | None
+) -> None:
     queue = store.queue("work")
-    lost = [added.id for added in queue.enqueue_many([b"x"] * 12)]
+    lost = [added.id for added in queue.enqueue_many(jobs([b"x"] * 12, group))]
     if leased:
-        if space == SEGMENT_READY:
-            pytest.skip("a leased segment has none")
         list(queue.claim(limit=12, lease=600))
-    ids = [added.id for added in queue.enqueue_many([b"y"] * 12)]
-    if space == SEGMENT_READY:
+    ids = [added.id for added in queue.enqueue_many(jobs([b"y"] * 12, group))]
+    if space in (SEGMENT_READY, SEGMENT_GROUPS):
         change = _flip(3) if change(b"x" * 50) not in (None, b"") else change
     _plant(store, space, change)
     assert not store.check().clean
@@ -405,19 +520,24 @@ def test_damage_is_found_and_mended_and_the_rest_goes_on(store: Store, space: in
         assert counts.removed == 0, "payloads that can be read are not lost"
 
 
-def test_records_refuse_what_is_not_theirs() -> None:
-    value = records.encode_segment(5, [b"a" * 16, b"b" * 16], [b"1", b"22"])
+@pytest.mark.parametrize("group", [b"", b"g", b"customer-17"])
+def test_records_refuse_what_is_not_theirs(group: bytes) -> None:
+    value = records.encode_segment(5, [b"a" * 16, b"b" * 16], [b"1", b"22"], group)
     segment = records.Segment(value)
     assert segment.whole
+    assert segment.group == group
     assert segment.jobs == [b"a" * 16, b"b" * 16]
     assert segment.payloads(0, 2) == [b"1", b"22"]
-    assert segment.job_rows(0, 2) == records.encode_plain_jobs(5, [b"1", b"22"])
-    for broken in (b"", b"\1", value[:20], value[:-1], value + b"\0", b"\2" + value[1:]):
+    assert segment.job_rows(0, 2) == records.encode_plain_jobs(5, [b"1", b"22"], group)
+    assert segment.job_rows(0, 2) == [records.encode_job(5, each, b"", b"", group)[0] for each in (b"1", b"22")]
+    for broken in (b"", b"\1", value[:20], value[:-1], value + b"\0", b"\3" + value[1:]):
         with pytest.raises(Corrupt):
             records.Segment(broken)
-    state = records.encode_segment_state(1, 0, 2, 5, 7, 1000, 2048, 0, b"a" * 16, keyspace.digest(b""), bytes(16))
-    assert records.decode_segment_state(state).token == 7
-    for broken in (b"", state[:-1], state + b"\0", b"\2" + state[1:]):
+    group_id = keyspace.digest(group) if group else b""
+    fields = (1, 0, 2, 5, 7, 1000, 2048, 0, b"a" * 16, keyspace.digest(b""), bytes(16))
+    state = records.encode_segment_state(*fields, group=group_id)
+    assert records.decode_segment_state(state)[1:] == (*fields, group_id)
+    for broken in (b"", state[:-1], state + b"\0", b"\3" + state[1:], bytes([3 - state[0]]) + state[1:]):
         with pytest.raises(Corrupt):
             records.decode_segment_state(broken)
         with pytest.raises(Corrupt):

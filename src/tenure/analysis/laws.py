@@ -12,6 +12,8 @@ counters     a counter is not a recount                 token          the token
 conservation enqueued − removed is not what is there    balance        entered − left is not what the journal has open
 journal      table and journal disagree on a job
 lost         the journal has a job the tables lack
+parents      a blocked job waits for none of its parents, or for other than it counts; one that is not counts some
+steps        the steps of a job are not those that it counts, or the job is not there
 
 Six of them are the invariants of the design: 1 `index`, 2 `stray lease lease_open`, 3 `lease_empty` (and its `index`),
 4 `counters`, 5 `conservation`, 6 `journal lost`. One fault breaks one law: what follows from it is not said again.
@@ -29,7 +31,7 @@ from tenure.model.lifecycle import TRANSITIONS
 from tenure.model.tokens import TOKEN_COUNT
 
 RULES = (
-    "index", "stray", "groups", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost",
+    "index", "stray", "groups", "parents", "steps", "lease", "lease_open", "lease_empty", "counters", "conservation", "journal", "lost",
     "gap", "chain", "transition", "overlap", "stale_settle", "late_settle", "attempts", "token", "balance",
 )  # fmt: skip
 #: What each table is asked for: payloads stay where they are.
@@ -42,6 +44,8 @@ NEEDED = {
     "leases": ("tenant", "queue", "queue_number", "id", "expires_at", "open"),
     "indexes": ("tenant", "queue", "queue_number", "index", "time", "priority", "id", "group_id"),
     "groups": ("tenant", "queue", "queue_number", "id", "group", "waiting", "leased"),
+    "parents": ("tenant", "queue", "queue_number", "job_id", "met", "unmet"),
+    "steps": ("tenant", "queue", "queue_number", "job_id", "number", "count"),
     "lease_jobs": ("queue_number", "lease_id", "job_id", "token", "cancelled"),
     "counters": ("tenant", "queue", "queue_number", "counter", "value"),
 }  # fmt: skip
@@ -234,6 +238,35 @@ group_recounts AS (
   FROM groups_compared WHERE waiting <> there_waiting OR leased <> there_leased
 )"""
 
+#: What a job owns, against what it counts: parents that a job waits for, and steps, which are numbered from 0.
+_OWNED = f"""
+owned AS (
+  SELECT 'parents' AS rule, tenant, queue, queue_number, job_id, unmet AS counted, CASE WHEN met THEN 0 ELSE 1 END AS found,
+    0 AS blocked, CAST(NULL AS BIGINT) AS number
+  FROM {{parents}}
+  UNION ALL
+  SELECT 'parents', tenant, queue, queue_number, id, CAST(NULL AS BIGINT), 0, 1, CAST(NULL AS BIGINT)
+  FROM {{jobs}} WHERE state = 'blocked'
+  UNION ALL
+  SELECT 'steps', tenant, queue, queue_number, job_id, `count`, 1, 0, number FROM {{steps}}
+), owned_sums AS (
+  SELECT rule, tenant, queue, queue_number, job_id, max(counted) AS counted, sum(found) AS found, max(blocked) = 1 AS blocked,
+    max(number) AS last, sum(number) AS numbers
+  FROM owned GROUP BY rule, tenant, queue, queue_number, job_id
+), owners AS (
+  SELECT queue_number, id AS job_id, TRUE AS there FROM {{jobs}}
+), owned_broken AS (
+  SELECT rule, tenant, queue, job_id, {_NOBODY} AS lease_id,
+    CASE WHEN there IS NULL THEN {_say("rows of its [rule] are there, and it is not")}
+      WHEN rule = 'steps' AND (counted IS NULL OR counted <> found OR last <> found - 1 OR 2 * numbers <> found * (found - 1))
+        THEN {_say("it counts [counted] steps, and [found] are there, the last numbered [last]")}
+      WHEN rule = 'parents' AND blocked AND (counted IS NULL OR counted <> found OR found = 0)
+        THEN {_say("it is blocked and counts [counted] parents that it waits for, and [found] are there")}
+      WHEN rule = 'parents' AND NOT blocked AND counted IS NOT NULL
+        THEN {_say("it is not blocked, and counts [counted] parents that it waits for")} END AS evidence
+  FROM owned_sums LEFT JOIN owners USING (queue_number, job_id)
+)"""
+
 #: Leased jobs whose lease is not there, or was not given them with their token; leases that count wrongly.
 _LEASES = f"""
 held AS (
@@ -346,11 +379,11 @@ chains_broken AS (
 )"""
 
 _BROKEN = (
-    "indexes_broken", "groups_broken", "leased_broken", "leases_broken", "counters_broken", "gaps_broken", "chains_broken",
+    "indexes_broken", "groups_broken", "owned_broken", "leased_broken", "leases_broken", "counters_broken", "gaps_broken", "chains_broken",
     "journal_broken", "balance_broken",
 )  # fmt: skip
 VIOLATIONS = (
-    f"WITH {','.join((_INDEXES, _GROUPS, _LEASES, _COUNTERS, _GAPS, _JOURNAL, _BALANCE))} "
+    f"WITH {','.join((_INDEXES, _GROUPS, _OWNED, _LEASES, _COUNTERS, _GAPS, _JOURNAL, _BALANCE))} "
     + " UNION ALL ".join(
         f"SELECT rule, tenant, queue, job_id, lease_id, evidence FROM {name} WHERE evidence IS NOT NULL"
         for name in _BROKEN

@@ -11,11 +11,13 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal
 
+import msgspec
+
 from tenure.api.claim import Claim
 from tenure.api.queue_list import QueueList
 from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
-from tenure.errors import InvalidArgument, TenureError
+from tenure.errors import Corrupt, InvalidArgument, TenureError
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.explanation import Explanation, utc
 from tenure.model.explanation import explain as explained
@@ -183,7 +185,10 @@ class Queue:
         )
 
     def ack_many(self, deliveries: Iterable[Settleable]) -> Settled:
-        """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`."""
+        """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`.
+
+        Those whose rows cannot be read are in `damaged`.
+        """
         return self._settle_many("ack", deliveries)
 
     def release_many(self, deliveries: Iterable[Settleable]) -> Settled:
@@ -266,13 +271,18 @@ class Queue:
             outcomes = self._backend.settle(self.name, items)
             span.jobs(len(items))
         done = list(map(bytes.hex, jobs))
-        lost: list[str] = []
+        settled = Settled(done, [])
         if any(outcomes):
-            lost = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is not None]
-            done = [job for job, outcome in zip(done, outcomes, strict=True) if outcome is None]
+            ended = list(zip(done, outcomes, strict=True))
+            settled = Settled(
+                [job for job, outcome in ended if outcome is None],
+                [job for job, outcome in ended if outcome is not None and not isinstance(outcome, Corrupt)],
+                [job for job, outcome in ended if isinstance(outcome, Corrupt)],
+            )
         if self._telemetry.debugging:
-            self._telemetry.debug("settled", verb=verb, queue=str(self.name), ids=done, lost=lost)
-        return Settled(done, lost)
+            facts = msgspec.structs.asdict(settled)
+            self._telemetry.debug("settled", verb=verb, queue=str(self.name), ids=facts.pop("done"), **facts)
+        return settled
 
     def _of_one_claim(self, given: list[Any]) -> bool:
         return (

@@ -73,7 +73,7 @@ class _Link:
         self.current = first
         self._own = own
         self._join = join
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._closed = False
         self._notify: Callable[[str], None] = lambda reason: None
         #: Called once this process owns the store.
@@ -81,7 +81,7 @@ class _Link:
         renewed_after_fork(self, Layer.BACKEND)
 
     def renew_after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
 
     @property
     def owns(self) -> bool:

@@ -4,7 +4,7 @@ store ── take_snapshot ──▶ a moment ── plan ──▶ parts (key r
 
 table_access.py  whole tables: read(), batches(), tables()    schemas.py    the tables, column by column
 query.py         what is asked                                plan.py       parts, and which module reads them
-jobs.py events.py index_tables.py    the tables               layouts.py    the records as numpy sees them
+jobs.py events.py index_tables.py flow_tables.py   the tables   layouts.py    the records as numpy sees them
 arrays.py        values checked and made columns at once      checksums.py  CRC-32 of many values at once
 snapshots.py     opening a moment, in this process or by its folder; snapshot_locations.py finds it by the store's address
 extents.py       cutting a space by what is known of it without reading it

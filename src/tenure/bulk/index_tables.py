@@ -23,7 +23,7 @@ _CHUNK = 8192
 
 def leases(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     for rows in iterate(moment.reader, keyspace.LEASES, begin, end, _CHUNK):
-        keys = _keys_of([key for key, _ in rows], layouts.OF_QUEUE, "leases")
+        keys = keys_of([key for key, _ in rows], layouts.OF_QUEUE, "leases")
         found = _fixed(rows, layouts.LEASE, lambda key, value: records.decode_lease(value, key[4:]))
         workers = [worker(raw) for raw in found["worker"]] if "worker" in query.columns else []
         columns: Columns = {
@@ -36,13 +36,7 @@ def leases(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterato
             "lost": lambda: arrays.longs(found["lost"]),  # noqa: B023
             "claim": lambda: arrays.hex_ids(found["claim"], arrays.no_id(found["claim"])),  # noqa: B023
         }
-        granted = found["granted_at_ms"].astype(np.int64)
-        keep = None
-        if query.since_ms is not None or query.until_ms is not None:
-            keep = (granted >= (query.since_ms or 0)) & (
-                granted < (2**62 if query.until_ms is None else query.until_ms)
-            )
-        yield _batch(moment, query, keys["queue"], columns, keep)
+        yield batch(moment, query, keys["queue"], columns, query.in_time(found["granted_at_ms"].astype(np.int64)))
 
 
 def counters(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
@@ -50,13 +44,13 @@ def counters(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Itera
     for counter in Counter:
         names[counter] = counter.name.lower()
     for rows in iterate(moment.reader, keyspace.COUNTERS, begin, end, _CHUNK):
-        keys = _keys_of([key for key, _ in rows], layouts.COUNTER, "counters")
+        keys = keys_of([key for key, _ in rows], layouts.COUNTER, "counters")
         values = np.array([_count(key, value) for key, value in rows], np.int64)
         columns: Columns = {
             "counter": lambda: arrays.texts(names, keys["counter"]),  # noqa: B023
             "value": lambda: arrays.longs(values),  # noqa: B023
         }
-        yield _batch(moment, query, keys["queue"], columns)
+        yield batch(moment, query, keys["queue"], columns)
 
 
 def queues(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
@@ -80,7 +74,7 @@ def queues(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterato
         "dedup_window": of_policy("dedup_window", pa.float64()),
         "max_waiting": of_policy("max_waiting", pa.int64()),
     }
-    yield _batch(moment, query, np.array([record.number for record in found], np.int64), columns)
+    yield batch(moment, query, np.array([record.number for record in found], np.int64), columns)
 
 
 def lease_jobs(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
@@ -94,7 +88,7 @@ def lease_jobs(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Ite
             ],
             _GIVEN,
         )
-        lost = _keys_of(
+        lost = keys_of(
             [key for key, _ in rows if len(key) != layouts.OF_QUEUE.itemsize], layouts.LOST_JOB, "lease_jobs"
         )
         cancelled = np.repeat([False, True], [len(given), len(lost)])
@@ -108,12 +102,12 @@ def lease_jobs(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Ite
             "cancelled": lambda: pa.array(cancelled),  # noqa: B023
         }
         numbers = np.concatenate([given["queue"].astype(np.int64), lost["queue"].astype(np.int64)])
-        yield _batch(moment, query, numbers, columns)
+        yield batch(moment, query, numbers, columns)
 
 
 def groups(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     for rows in iterate(moment.reader, keyspace.GROUPS, begin, end, _CHUNK):
-        keys = _keys_of([key for key, _ in rows], layouts.OF_QUEUE, "groups")
+        keys = keys_of([key for key, _ in rows], layouts.OF_QUEUE, "groups")
         found = [_group(key, value) for key, value in rows]
         full_at_ns = np.array([group.full_at_ns for group in found], np.uint64)
         columns: Columns = {
@@ -124,7 +118,7 @@ def groups(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterato
             "at_limit": lambda: pa.array([group.at_limit > 0 for group in found], pa.bool_()),  # noqa: B023
             "full_at": lambda: arrays.times(full_at_ns // _NS, full_at_ns == 0),  # noqa: B023
         }
-        yield _batch(moment, query, keys["queue"], columns)
+        yield batch(moment, query, keys["queue"], columns)
 
 
 _NS = np.uint64(1_000_000)
@@ -154,10 +148,10 @@ def index(moment: StoreView, query: Query, space: Space, begin: bytes, end: byte
     while True:
         found = moment.reader.keys(space, begin, end, _CHUNK)
         if found:
-            keys = _keys_of(found, INDEXES[space], keyspace.NAMES[space])
+            keys = keys_of(found, INDEXES[space], keyspace.NAMES[space])
             # `due` begins with its kind, so that its queues cannot be chosen by a range.
             keep = None if chosen is None else np.isin(keys["queue"].astype(np.int64), chosen)
-            yield _batch(moment, query, keys["queue"], _index_columns(space, keys), keep)
+            yield batch(moment, query, keys["queue"], _index_columns(space, keys), keep)
         if len(found) < _CHUNK:
             return
         begin = found[-1] + b"\0"
@@ -184,7 +178,7 @@ def _index_columns(space: Space, keys: Fields) -> Columns:
 # ── common ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _batch(
+def batch(
     moment: StoreView, query: Query, numbers: np.ndarray, columns: Columns, keep: Bools | None = None
 ) -> pa.RecordBatch:
     if query.wants(("tenant", "queue")):
@@ -195,7 +189,7 @@ def _batch(
     return arrays.filtered(pa.RecordBatch.from_arrays(made, schema=query.schema), keep)
 
 
-def _keys_of(keys: Sequence[bytes], layout: np.dtype[np.void], what: str) -> Fields:
+def keys_of(keys: Sequence[bytes], layout: np.dtype[np.void], what: str) -> Fields:
     return arrays.keys_as(blocks.joined_keys(keys, layout.itemsize, what), layout)
 
 

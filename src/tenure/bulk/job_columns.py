@@ -215,17 +215,21 @@ def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
 
 def _segment_jobs(runs: Sequence[SegmentRows]) -> JobColumns:
     together = _Together(runs)
-    sizes, payloads = [], []
-    for run, body in together.bodies():
+    sizes, rests = [], []
+    named = [records.key_and_group(b"", run.segment.body.group) for run in runs]
+    for (run, body), group in zip(together.bodies(), named, strict=True):
         first, end = run.places[0], run.places[-1] + 1
         sizes.append(body.packed_sizes(first, end))
-        payloads.append(body.packed_payloads(first, end))
-    lengths = np.frombuffer(b"".join(sizes), ">u4").astype(np.int64)
+        rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
+    payload_bytes = np.frombuffer(b"".join(sizes), ">u4").astype(np.int64)
+    group_bytes = together.each(list(map(len, named)))
+    lengths = payload_bytes + group_bytes
     heads = np.zeros(len(lengths), layouts.JOB)
-    heads["version"] = records.V1
+    heads["version"] = np.where(group_bytes, records.V2, records.V1)
     heads["created_at_ms"] = together.each([run.segment.body.created_at_ms for run in runs])
-    heads["payload_bytes"] = lengths
-    return JobColumns(together.keys, heads, b"".join(payloads), np.cumsum(lengths) - lengths, lengths)
+    heads["key_bytes"] = group_bytes
+    heads["payload_bytes"] = payload_bytes
+    return JobColumns(together.keys, heads, b"".join(rests), np.cumsum(lengths) - lengths, lengths)
 
 
 def _index_in_each(counts: Ints) -> Ints:

@@ -18,6 +18,9 @@ READY = _layout(("queue", ">u4"), ("tier", "u1"), ("time", ">u8"), ("id", _ID))
 DUE = _layout(("kind", "u1"), ("time", ">u8"), ("queue", ">u4"), ("id", _ID))
 ENDED = _layout(("queue", ">u4"), ("time", ">u8"), ("id", _ID))
 GROUP_READY = _layout(("queue", ">u4"), ("group", _ID), ("tier", "u1"), ("time", ">u8"), ("id", _ID))
+#: parents: a job, a place among its parents, and the parent. steps: a job, what the row is, and the digest of its name.
+PARENT = _layout(("queue", ">u4"), ("id", _ID), ("place", ">u4"), ("parent_queue", ">u4"), ("parent", _ID))
+STEP = _layout(("queue", ">u4"), ("id", _ID), ("kind", "u1"), ("name", _ID))
 COUNTER = _layout(("queue", ">u4"), ("counter", "u1"))
 COMMIT = np.dtype(">u8")
 

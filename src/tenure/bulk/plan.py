@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tenure.bulk import events, index_tables, jobs
+from tenure.bulk import events, flow_tables, index_tables, jobs
 from tenure.bulk.extents import even, spread, within_queues
 from tenure.bulk.query import Query, Range, StoreView, queue_ranges
 from tenure.errors import InvalidArgument
@@ -23,6 +23,8 @@ _SPACES: dict[str, Space] = {
     "counters": keyspace.COUNTERS,
     "lease_jobs": keyspace.LEASE_JOBS,
     "groups": keyspace.GROUPS,
+    "parents": keyspace.PARENTS,
+    "steps": keyspace.STEPS,
 }
 _READERS = {
     "jobs": jobs.read,
@@ -32,6 +34,8 @@ _READERS = {
     "counters": index_tables.counters,
     "lease_jobs": index_tables.lease_jobs,
     "groups": index_tables.groups,
+    "parents": flow_tables.parents,
+    "steps": flow_tables.steps,
 }
 
 #: Up to this many rows are counted, of more it is enough to know about how many lie where.

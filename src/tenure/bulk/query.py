@@ -19,7 +19,7 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Snapshot, iterate
 
 #: Tables whose rows have a time that `since` and `until` choose by.
-TIMED = {"jobs": "created_at", "events": "time", "leases": "granted_at"}
+TIMED = {"jobs": "created_at", "events": "time", "leases": "granted_at", "steps": "stored_at"}
 Range = tuple[bytes, bytes]
 
 
@@ -54,6 +54,12 @@ class Query:
     @cached_property
     def schema(self) -> pa.Schema:
         return schema(self.table, self.columns)
+
+    def in_time(self, times_ms: arrays.Ints) -> arrays.Bools | None:
+        """Which of these times `since` and `until` choose; None: all."""
+        if self.since_ms is None and self.until_ms is None:
+            return None
+        return (times_ms >= (self.since_ms or 0)) & (times_ms < (2**62 if self.until_ms is None else self.until_ms))
 
     def wants(self, names: Iterable[str]) -> bool:
         return any(name in self.columns for name in names)

@@ -3,6 +3,7 @@
     jobs        one row a job                     queues      one row a queue
     events      one row an event of the journal   counters    one row a queue and counter
     leases      one row a lease that is open      groups      one row a group that has jobs
+    parents     one row a job and its parent      steps       one row a step or signal of a job
     indexes     one row an index row              lease_jobs  one row a job that an open lease was given
 
 `groups`, `indexes` and `lease_jobs` are for audits: what the store keeps beside the jobs, and must agree with them.
@@ -145,6 +146,29 @@ TABLES: dict[str, list[Column]] = {
         Column("leased", LONG, False, "how many of its jobs are counted as leased"),
         Column("at_limit", BOOL, False, "whether it has lost turns because as many of its jobs are leased as may be"),
         Column("full_at", TIME, True, "when the bucket of its rate is full again; null: it is full"),
+    ],
+    "parents": [
+        *_of_queue(),
+        Column("job_id", TEXT, False, "a job that was enqueued to run after others"),
+        Column("place", LONG, False, "the parent's place among the job's parents, from 0"),
+        Column("parent_id", TEXT, False, "a job that it runs after: its parent"),
+        Column("parent_queue", TEXT, False, "the parent's queue, of the same tenant"),
+        Column("parent_queue_number", LONG, False, "that queue's number"),
+        Column("parent_state", TEXT, False, "`blocked`, `scheduled`, `ready`, `leased`, `done` or `dead`; `gone`: the parent was removed"),
+        Column("met", BOOL, False, "whether the job no longer waits for this parent"),
+        Column("unmet", LONG, True, "of a blocked job: how many of its parents it waits for, as the store counts them; the same in each of its rows"),
+        Column("on_parent_dead", TEXT, True, "of a blocked job: `cancel`, `run` or `wait`"),
+    ],
+    "steps": [
+        *_of_queue(),
+        Column("job_id", TEXT, False, "the job"),
+        Column("number", LONG, False, "counts the job's steps and signals from 0, in the order in which they were stored"),
+        Column("kind", TEXT, False, "`step`: stored by the holder of the job's lease; `signal`: given by anybody"),
+        Column("name", TEXT, False, "the name of the step or signal"),
+        Column("stored_at", TIME, False, "when it was stored"),
+        Column("size", LONG, False, "how many bytes its value has"),
+        Column("value", BYTES, False, "its value: the result of the step, or the signal's payload"),
+        Column("count", LONG, True, "how many steps and signals the job has, as the store counts them; the same in each of its rows"),
     ],
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from tenure.extras import needs
 if TYPE_CHECKING:
     from tenure.model.durations import Moment
 
-_TABLES = ("jobs", "events", "leases", "queues", "counters", "indexes", "lease_jobs", "groups")
+_TABLES = ("jobs", "events", "leases", "queues", "counters", "indexes", "lease_jobs", "groups", "parents", "steps")
 _FORMATS = ("parquet", "arrow", "csv", "jsonl")
 
 
@@ -48,8 +48,8 @@ def export(
     session: Session, table: str, columns: str | None, queue: str | None, states: Sequence[str], since: float | None,
     until: float | None, **paths: str | None,
 ) -> None:  # fmt: skip
-    """Write TABLE (jobs, events, leases, queues, counters, indexes, lease_jobs, groups) of the store to a file, all of
-    one moment.
+    """Write TABLE (jobs, events, leases, queues, counters, indexes, lease_jobs, groups, parents, steps) of the store to
+    a file, all of one moment.
 
     The store may be open in another process, or be a server's. Columns: docs/tables.md.
     """

@@ -32,7 +32,7 @@ class PolledWatch:
 
 class Poller:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._watches: dict[PolledWatch, None] = {}
         self._running = False
 

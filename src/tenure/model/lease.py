@@ -135,10 +135,12 @@ class Extended(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of a batch: the ids it settled, and those of jobs that were no longer the caller's."""
+    """What became of a batch: the ids it settled, those of jobs that were no longer the caller's, and of damaged ones."""
 
     done: list[str]
     lost: list[str]
+    #: Their rows cannot be read, and stay as they are: `check` says what can be repaired.
+    damaged: list[str] = []
 
 
 class DeliveryColumns(NamedTuple):

@@ -178,6 +178,14 @@ def all_plain(requests: Sequence[JobRequest]) -> bool:
     return type(requests) is PlainRequests or all(request[1:] == _PLAIN for request in requests)
 
 
+def alike_but_payloads(requests: Sequence[JobRequest]) -> bool:
+    """Whether there is nothing to them but their payloads and, perhaps, a group that all of them have."""
+    if type(requests) is PlainRequests:
+        return True
+    rest = requests[0][1:]
+    return rest[:-1] == _PLAIN[:-1] and all(request[1:] == rest for request in requests)
+
+
 def checked_bytes(what: str, data: object) -> bytes:
     if type(data) is not bytes:
         if not isinstance(data, (bytes, bytearray, memoryview)):

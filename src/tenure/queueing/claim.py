@@ -21,7 +21,7 @@ from tenure.model.lifecycle import Change
 from tenure.model.names import ANY_QUEUE, NamesInTurn, QueueName
 from tenure.queueing import group_selection, groups, limits, sweep
 from tenure.queueing.core import Core
-from tenure.queueing.grant import ClaimIdentity, Grant, headers_of, key_of
+from tenure.queueing.grant import ClaimIdentity, Grant, Together, headers_of, key_of
 from tenure.queueing.leases import held_jobs, whole_payload
 from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
@@ -290,6 +290,8 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     if queue.grouped:
         by_turns = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
         if by_turns is not None:
+            if by_turns.together is not None:
+                return grant.segments(by_turns.together)
             tx.delete_many(keyspace.GROUP_READY, by_turns.group_orphans)
             outcome = _granted(grant, by_turns, step)
             return step if by_turns.again else outcome
@@ -298,7 +300,7 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
         most = request.max_bytes
         fits = most is None or sum([share.payload_bytes for share in shares]) <= most
         if shares and fits and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
-            return grant.segments(shares)
+            return grant.segments(Together(shares))
     # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
     spread = 1 if step.ready else tx.spread
     found = select(unit, queue, tiers, until, request, step.ready, core.inspect_limit, spread)

@@ -13,9 +13,10 @@ from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import TERMINAL, Change, State
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest, PlainRequests, all_plain, payloads_of
+from tenure.model.request import JobRequest, alike_but_payloads, payloads_of
 from tenure.queueing import flow_links, groups, quota_usage, quotas
 from tenure.queueing.core import Core
+from tenure.queueing.edges import Run
 from tenure.queueing.flow_links import Link
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.outcomes import ENQUEUED
@@ -41,6 +42,8 @@ _FLOW = JobRequest._fields.index("flow")
 JOB_OVERHEAD = 512
 _LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 
+#: Of priority 0, which jobs have that are stored together.
+_TIER = 9
 _NO_EXTRAS = (None, None, None, None)
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
@@ -124,11 +127,15 @@ def _batch(
     core: Core, name: QueueName, requests: Sequence[JobRequest], now: int, *, in_flow: bool = False
 ) -> Batch | None:
     """The plan for one queue. None: one of the jobs is part of a flow, unless (`in_flow`) that is known."""
-    alike = len(requests) > 1 and all_plain(requests)
+    alike = len(requests) > 1 and alike_but_payloads(requests)
     keyed: list[Keyed] = []
     moments: dict[int, int] = {}
     grouped: list[tuple[str, int]] = []
-    if not alike:
+    if alike:
+        group = requests[0].group
+        if group is not None:
+            grouped.append((group, 0))
+    else:
         for index, request in enumerate(requests):
             if request.flow is not None and not in_flow:
                 return None
@@ -148,7 +155,7 @@ class Batch(msgspec.Struct):
     core: Core
     name: QueueName
     requests: Sequence[JobRequest]
-    #: They are nothing but their payloads.
+    #: They are nothing but their payloads and, perhaps, one group.
     alike: bool
     #: Ids that the jobs get, once their queue is marked in them.
     drawn: Sequence[bytes]
@@ -175,7 +182,7 @@ class Batch(msgspec.Struct):
             _admit(unit, queue, payloads_of(requests), duplicates)
         if self.grouped:
             queue = groups.expect(unit, queue, self.grouped)
-        if not (self.alike and not links and _put_together(unit, queue, payloads_of(requests), ids)):
+        if not (self.alike and not links and _put_together(unit, queue, requests, ids)):
             _put_rows(unit, queue, requests, ids, self.moments, duplicates, links)
         added = len(ids) - len(duplicates)
         if added:
@@ -220,28 +227,26 @@ def _flow_plan(
 
     def plan(unit: UnitOfWork) -> list[Enqueued]:
         found: list[Found] = []
-        jobs: list[flow_links.Place] = [(0, NO_ID)] * len(requests)
-        fresh: dict[bytes, int] = {}
+        jobs: list[bytes] = [b""] * len(requests)
         for places, batch in batches:
             try:
                 found.append(batch.find(unit))
             except KeyConflict as conflict:
                 raise conflict.at(places) from None
             queue, ids, duplicates = found[-1]
-            number = queue.number
-            for index, (place, job) in enumerate(zip(places, ids, strict=True)):
-                if index in duplicates:
-                    jobs[place] = (number, duplicates[index])
-                else:
-                    jobs[place] = (number, job)
-                    fresh[job] = place
-        there: set[int] = set()
+            prefix = queue.prefix
+            for place, job in zip(places, ids, strict=True):
+                jobs[place] = prefix + job
+            for index, job in duplicates.items():
+                jobs[places[index]] = prefix + job
+        runs = [Run(unit.tx, queue.prefix, ids) for queue, ids, _ in found]
+        there = {places[index] for (places, _), (_, _, known) in zip(batches, found, strict=True) for index in known}
         known = names
-        if len(fresh) < len(jobs):
-            there = {place for place, (_, job) in enumerate(jobs) if fresh.get(job) != place}
+        if there:
             # A job with the same key as another of the call stands for that one.
-            known = {named: fresh.get(jobs[place][1], place) for named, place in names.items()}
-        links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, settled)
+            fresh = {job: place for place, job in enumerate(jobs) if place not in there}
+            known = names._replace(places={name: fresh.get(jobs[at], at) for name, at in names.places.items()})
+        links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, runs, settled)
         answers: list[Enqueued] = [Enqueued("")] * len(requests)
         for (places, batch), of_queue in zip(batches, found, strict=True):
             own = {index: links[place] for index, place in enumerate(places) if place in links}
@@ -252,21 +257,31 @@ def _flow_plan(
     return plan
 
 
-def _put_together(unit: UnitOfWork, queue: RegisteredQueue, payloads: Sequence[bytes], ids: Sequence[bytes]) -> bool:
-    """Plain jobs, as few records as the engine can make of them. False: it makes none, and nothing was written."""
-    now, max_attempts = unit.now, queue.policy.max_attempts
+def _put_together(
+    unit: UnitOfWork, queue: RegisteredQueue, requests: Sequence[JobRequest], ids: Sequence[bytes]
+) -> bool:
+    """Jobs that are alike but for their payloads, as few records as the engine can make of them.
+
+    False: it makes none, and nothing was written.
+    """
+    now, max_attempts, payloads = unit.now, queue.policy.max_attempts, payloads_of(requests)
     if max(map(len, payloads)) > records.PART_BYTES:
         return False
+    group = requests[0].group
+    name = b"" if group is None else group.encode()
+    most_leased = None if group is None else queue.policy.of_group(group).max_leased
     middle = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0)[: -records.REF_BYTES]
     begin = 0
     while begin < len(ids):
         end = begin + unit.room_for_events()
         jobs, bodies = ids[begin:end], payloads[begin:end]
         ref = unit.begin_events(len(jobs))
-        if unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref):
+        if unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref, name, most_leased):
             unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
+            if name:
+                unit.groups.waits(queue, groups.group_id(name), name, _TIER, now, len(jobs))
         elif begin:
-            _put_rows(unit, queue, PlainRequests(list(bodies)), jobs, {}, {}, _NO_LINKS)
+            _put_rows(unit, queue, requests[begin:end], jobs, {}, {}, _NO_LINKS)
         else:
             return False
         begin = end

@@ -5,6 +5,7 @@ Names are resolved when the call is planned; stored parents are read in its tran
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,14 +13,15 @@ from tenure.errors import InvalidArgument
 from tenure.model.lifecycle import State
 from tenure.model.request import FlowPart, JobRequest, dead_parent, unknown_parent
 from tenure.queueing import locations
+from tenure.queueing.edges import Run
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.keyspace import CHILDREN, PARENTS, of_queue, parent_row
-from tenure.storage.records import HAS_CHILDREN, HAS_PARENTS, ON_PARENT_DEAD
+from tenure.storage.engine import Transaction
+from tenure.storage.keyspace import CHILDREN, PARENTS, parents_row
+from tenure.storage.records import HAS_CHILDREN, HAS_PARENTS, ON_PARENT_DEAD, PARENTS_A_ROW
 
-Place = tuple[int, bytes]
-"""Queue number, job."""
-_NO_FLOW = FlowPart()
+#: After every job of a queue.
+_AFTER = b"\xff" * 17
 
 
 class Link(NamedTuple):
@@ -33,14 +35,19 @@ class Link(NamedTuple):
 
 
 _IS_PARENT = Link(HAS_CHILDREN)
-_WAITING = int(State.WAITING)
 
 
-def named(requests: Sequence[JobRequest]) -> dict[str, int]:
-    """The places of the jobs that have a name.
+class Names(NamedTuple):
+    """How the jobs of a call name each other."""
 
-    Raises InvalidArgument: a name twice, a parent that no job of the call has for a name, a cycle.
-    """
+    #: The places of the jobs that have a name.
+    places: dict[str, int]
+    #: Of each job that waits for others, those that are named, by their places.
+    waits: dict[int, list[int]]
+
+
+def named(requests: Sequence[JobRequest]) -> Names:
+    """Raises InvalidArgument: a name twice, a parent that no job of the call has for a name, a cycle."""
     places: dict[str, int] = {}
     waiting: list[tuple[int, Sequence[bytes | str]]] = []
     for place, request in enumerate(requests):
@@ -54,21 +61,23 @@ def named(requests: Sequence[JobRequest]) -> dict[str, int]:
     waits: dict[int, list[int]] = {}
     for place, after in waiting:
         try:
-            here = [places[parent] for parent in after if type(parent) is str]
+            waits[place] = [places[parent] for parent in after if type(parent) is str]
         except KeyError as unknown:
             raise InvalidArgument(f"no job of the call is named {unknown.args[0]!r}, which is a parent") from None
-        if here:
-            waits[place] = here
     _refuse_cycles(waits)
-    return places
+    return Names(places, waits)
 
 
 def _refuse_cycles(waits: dict[int, list[int]]) -> None:
     """Take away the jobs that wait for none that is left, until none is left to take."""
-    open_parents = {place: len(parents) for place, parents in waits.items()}
+    open_parents: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for place, parents in waits.items():
-        for parent in parents:
+        # Those that wait for none of the call are in no circle, and are the most where a job has many parents.
+        waiting = waits.keys() & parents
+        if waiting:
+            open_parents[place] = len(waiting)
+        for parent in waiting:
             children.setdefault(parent, []).append(place)
     free = [place for place in children if place not in open_parents]
     while free:
@@ -87,62 +96,102 @@ def linked(
     unit: UnitOfWork,
     tenant: str,
     requests: Sequence[JobRequest],
-    places: dict[str, int],
-    jobs: Sequence[Place],
+    names: Names,
+    jobs: Sequence[bytes],
     duplicates: Collection[int],
+    runs: Sequence[Run],
     settled: Mapping[bytes, str],
 ) -> dict[int, Link]:
     """Write the rows that join these jobs with their parents; what each job gets, by its place in the call.
 
-    `jobs` are where they are stored, those of `duplicates` before this call; `settled` are jobs that the transaction
-    settles, by what verb: their states are written there. Raises InvalidArgument for a parent that is not there.
+    `jobs` are where they are stored (`of_queue`), those of `duplicates` before this call; `runs` are the others, by
+    queue. `settled` are jobs that the transaction settles, by what verb: their states are written there. Raises
+    InvalidArgument for a parent that is not there.
     """
-    found: dict[int, Link] = {}
+    waiting: dict[int, Link] = {}
     parents_here: set[int] = set()
     stored = _StoredParents(unit, tenant, settled)
-    for index, request in enumerate(requests):
-        flow = request.flow or _NO_FLOW
-        if index in duplicates or not flow.after:
+    writes = unit.tx.writes
+    for index, here in names.waits.items():
+        flow = requests[index].flow
+        if index in duplicates or flow is None:
             continue
-        known: dict[bytes, None] = {}
-        add, child, count = unit.tx.writes.append, of_queue(*jobs[index]), 0
-        for given in flow.after:
-            at = places[given] if type(given) is str else None
-            if at is not None and at not in duplicates:
-                parents_here.add(at)
-                parent, state = jobs[at], _WAITING
-            else:
-                parent, state = stored.adopt(given if isinstance(given, bytes) else jobs[places[given]][1])
-            row = of_queue(*parent)
-            if row in known:
-                continue  # two names may stand for one job: it is one parent
-            add((PARENTS, parent_row(child, len(known), row), b""))
-            known[row] = None
-            if state == _WAITING:
-                add((CHILDREN, row + child, b""))
-                count += 1
-            else:
-                count += _join(unit, row + child, parent[1], state, flow, settled)
+        child = jobs[index]
+        if len(here) == len(flow.after) and not duplicates:
+            parents_here.update(here)
+            parents = fresh = [jobs[at] for at in here]
+            count = 0
+        else:
+            parents, fresh, count = _mixed(
+                unit, flow, child, names.places, jobs, duplicates, parents_here, stored, settled
+            )
+        for place in range(0, len(parents), PARENTS_A_ROW):
+            row = records.encode_parents(parents[place : place + PARENTS_A_ROW])
+            writes.append((PARENTS, parents_row(child, place), row))
+        count += len(fresh)
+        _join_fresh(unit.tx, runs, sorted(fresh), child)
         policy = ON_PARENT_DEAD.index(flow.on_parent_dead)
-        found[index] = Link(HAS_PARENTS, count, records.encode_blocked(count, policy) if count else b"")
-    for index in parents_here:
-        before = found.get(index)
-        found[index] = _IS_PARENT if before is None else before._replace(flags=before.flags | HAS_CHILDREN)
+        waiting[index] = Link(HAS_PARENTS, count, records.encode_blocked(count, policy) if count else b"")
+    found = dict.fromkeys(parents_here, _IS_PARENT)
+    for index, link in waiting.items():
+        found[index] = link._replace(flags=link.flags | HAS_CHILDREN) if index in parents_here else link
     stored.write()
     return found
 
 
-def _join(
-    unit: UnitOfWork, link: bytes, parent: bytes, state: int, flow: FlowPart, settled: Mapping[bytes, str]
-) -> bool:
+def _mixed(
+    unit: UnitOfWork,
+    flow: FlowPart,
+    child: bytes,
+    places: Mapping[str, int],
+    jobs: Sequence[bytes],
+    duplicates: Collection[int],
+    parents_here: set[int],
+    stored: _StoredParents,
+    settled: Mapping[bytes, str],
+) -> tuple[list[bytes], list[bytes], int]:
+    """Of a child some of whose parents were there before: its parents, the new ones of them, and how many others are open.
+
+    The others are joined with it; the places of the new ones are added to `parents_here`.
+    """
+    known: dict[bytes, None] = {}
+    fresh: list[bytes] = []
+    count = 0
+    for given in flow.after:
+        at = places[given] if type(given) is str else None
+        if at is not None and at not in duplicates:
+            parents_here.add(at)
+            parent, state = jobs[at], None
+        else:
+            parent, state = stored.adopt(given if isinstance(given, bytes) else jobs[places[given]][4:])
+        if parent in known:
+            continue  # two names may stand for one job: it is one parent
+        known[parent] = None
+        if state is None:
+            fresh.append(parent)
+        else:
+            count += _join(unit, parent + child, state, flow, settled)
+    return list(known), fresh, count
+
+
+def _join_fresh(tx: Transaction, runs: Sequence[Run], parents: list[bytes], child: bytes) -> None:
+    """Write the rows that lead from new parents, sorted, to a child."""
+    for run in runs:
+        begin = bisect_left(parents, run.prefix)
+        end = bisect_left(parents, run.prefix + _AFTER, begin)
+        if end > begin:
+            tx.put_many(CHILDREN, [(parent + child, b"") for parent in run.join(tx, parents[begin:end], child)])
+
+
+def _join(unit: UnitOfWork, edge: bytes, state: int, flow: FlowPart, settled: Mapping[bytes, str]) -> bool:
     """Write the row that leads from a stored parent, in this state, to a child. Whether it is still to end for the child."""
-    dead = state == State.DEAD
+    dead, parent = state == State.DEAD, edge[4:20]
     if dead and flow.on_parent_dead == "cancel":
         raise dead_parent(parent)
     if parent in settled:
-        unit.flows().links.append(link)
+        unit.flows().links.append(edge)
     elif not (dead and flow.on_parent_dead == "run"):  # which counts now; done after a replay, it must not count again
-        unit.tx.put(CHILDREN, link, b"")
+        unit.tx.put(CHILDREN, edge, b"")
     return (not dead and state != State.DONE) or (dead and flow.on_parent_dead == "wait")
 
 
@@ -151,14 +200,14 @@ class _StoredParents:
 
     def __init__(self, unit: UnitOfWork, tenant: str, settled: Mapping[bytes, str]) -> None:
         self._unit, self._tenant, self._settled = unit, tenant, settled
-        self._known: dict[bytes, tuple[Place, int]] = {}
+        self._known: dict[bytes, tuple[bytes, int]] = {}
         self._writes: list[tuple[bytes, bytes]] = []
 
-    def adopt(self, job: bytes) -> tuple[Place, int]:
-        """Where it is, and its state once the transaction is over. Raises InvalidArgument."""
+    def adopt(self, job: bytes) -> tuple[bytes, int]:
+        """Where it is (`of_queue`), and its state once the transaction is over. Raises InvalidArgument."""
         return self._known.get(job) or self._read(job)
 
-    def _read(self, job: bytes) -> tuple[Place, int]:
+    def _read(self, job: bytes) -> tuple[bytes, int]:
         tx = self._unit.tx
         number = locations.locate(tx, job, self._unit.row)
         queue = None if number is None else self._unit.numbered(number)
@@ -173,7 +222,7 @@ class _StoredParents:
         if verb is None and not state.flags & HAS_CHILDREN:
             row = records.encode_state(state._replace(flags=state.flags | HAS_CHILDREN))
             self._writes.append((keyspace.of_queue(number, job), row))
-        self._known[job] = ((number, job), after)
+        self._known[job] = (keyspace.of_queue(number, job), after)
         return self._known[job]
 
     def write(self) -> None:

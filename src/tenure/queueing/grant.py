@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from tenure.storage.keyspace import LEASE_JOBS, LEASES, Counter, Due
 from tenure.storage.records import EVENTS_A_ROW, HAS_GROUP, NO_TEXT, REF_BITS, V1, pack_event, seal_state
 from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
+T = TypeVar("T")
 _LEASED = int(State.LEASED)
 _job_of, _token_of = attrgetter("job"), attrgetter("token")
 _LEASE_DUE = int(Due.LEASE)
@@ -37,6 +38,17 @@ class ClaimIdentity(NamedTuple):
 
     key: bytes
     asked: bytes
+
+
+class Together(NamedTuple):
+    """Jobs that a claim takes, as they are stored together."""
+
+    shares: Sequence[SegmentShare]
+    #: How they are handed out: positions among the jobs of all shares, one share after another. None: in that order.
+    order: Sequence[int] | None = None
+
+    def in_turn(self, column: Sequence[T]) -> Sequence[T]:
+        return column if self.order is None else [column[at] for at in self.order]
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
@@ -93,9 +105,10 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         self.unit.begin_events(min(left, EVENTS_A_ROW))
         return self.unit.text(self.request.worker)
 
-    def segments(self, shares: Sequence[SegmentShare]) -> Leased:
+    def segments(self, together: Together) -> Leased:
         """Lease jobs that are stored together. Requires: their events fit one row of the journal."""
         unit, queue, lease, expires = self.unit, self.queue, self.lease, self._expires()
+        shares, in_turn = together.shares, together.in_turn
         ref = unit.begin_events(sum([share.taken for share in shares]))
         text = unit.text(self.request.worker) if self.request.worker else records.NO_TEXT
         jobs: list[bytes] = []
@@ -110,23 +123,28 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             alike = lease + middle[: -records.REF_BYTES]
             unit.add_events_alike(queue.claimed[state.priority], taken, alike, before, text)
             unit.tx.lease_together(share, lease, token, ref + len(jobs))
+            if state.group:
+                groups.take_together(unit, queue.number, state.group, segment.body.group, len(taken))
             newest = max(newest, before[-1] or _NOT_TOLD)
             jobs += taken
             tokens += repeat(token, len(taken))
             payloads += segment.payloads_at(places)
-        self._put_lease(jobs, tokens, expires, newest)
+        given = in_turn(jobs)
+        self._put_lease(given, in_turn(tokens), expires, newest)
+        named = any(share.segment.state.group for share in shares)
         return Leased(
             self.name,
             lease,
             expires,
             columns=DeliveryColumns(
-                jobs,
-                tokens,
-                payloads,
-                _each(shares, lambda segment: segment.state.attempt + 1),
-                _each(shares, lambda segment: segment.state.max_attempts),
-                _each(shares, lambda segment: segment.state.priority),
-                _each(shares, lambda segment: segment.body.created_at_ms),
+                given,
+                in_turn(tokens),
+                in_turn(payloads),
+                in_turn(_each(shares, lambda segment: segment.state.attempt + 1)),
+                in_turn(_each(shares, lambda segment: segment.state.max_attempts)),
+                in_turn(_each(shares, lambda segment: segment.state.priority)),
+                in_turn(_each(shares, lambda segment: segment.body.created_at_ms)),
+                groups=in_turn(_each(shares, lambda segment: segment.body.group.decode() or None)) if named else None,
             ),
         )
 
@@ -157,7 +175,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         unit.woken.setdefault(self.name, 1)
 
 
-def _each(shares: Sequence[SegmentShare], field: Callable[[StoredSegment], int]) -> tuple[int, ...]:
+def _each(shares: Sequence[SegmentShare], field: Callable[[StoredSegment], T]) -> tuple[T, ...]:
     return tuple(chain.from_iterable([repeat(field(share.segment), share.taken) for share in shares]))
 
 

@@ -7,12 +7,16 @@
 A claim reads the places from the front, and of each group as many jobs as its turns come to. On the way it settles the
 places for good: a group that has nothing more loses its place, one whose next job comes later waits for that moment, one
 at its limit waits for room. None of them is looked at again before.
+
+Jobs that are stored together (`storage.segments`) are taken so, if all that the claim takes are: a claim that meets rows
+as well takes rows only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -21,13 +25,15 @@ from tenure.model.group import UNLIMITED, GroupPolicy
 from tenure.model.lease import ClaimRequest
 from tenure.model.rate import Rate
 from tenure.queueing import groups, turns
+from tenure.queueing.grant import Together
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selected, Selection, read_rows
 from tenure.queueing.turns import InTurn, Sub
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import GROUP_READY, GROUPS, READY
-from tenure.storage.records import GroupRecord, TurnRecord
+from tenure.storage.records import EVENTS_A_ROW, GroupRecord, TurnRecord
+from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
 #: Places that one transaction may move in vain.
 _IN_VAIN = 500
@@ -47,6 +53,8 @@ class GroupSelection(Selection):
     again: bool = False
     #: Rows of `group_ready` without a job.
     group_orphans: list[bytes] = msgspec.field(default_factory=list)
+    #: What the claim takes if that is stored together; then `jobs` is empty.
+    together: Together | None = None
 
 
 def select(
@@ -60,14 +68,12 @@ def select(
         found = GroupSelection()
         found.again = True
         return found
-    number = queue.number
-    orders = [(tier, InTurn(unit.tx, keyspace.group_turns(number, tier[_TIER]), snapshot=True)) for tier in tiers]
-    if not any(order.named for _, order in orders):
+    selecting = _Selecting(unit, queue, until, request, inspect, together=request.limit > 1 and not queue.meter)
+    if not selecting.serve_all(tiers):
         return None
-    selecting = _Selecting(unit, queue, until, request, inspect)
-    for tier, order in orders:
-        if not selecting.serve(tier, order):
-            break
+    if not selecting.taken_together():
+        selecting = _Selecting(unit, queue, until, request, inspect, together=False)
+        selecting.serve_all(tiers)
     selecting.settle()
     return selecting.found
 
@@ -94,6 +100,14 @@ class _Limits:
     def room(self) -> bool:
         return not self.full and (self._rate is None or self.taken < self._rate.free(self._full_at, self._now))
 
+    def at_most(self, count: int) -> int:
+        """How many of so many jobs it may still take."""
+        if self._slots is not None:
+            count = min(count, self._slots - self.taken)
+        if self._rate is not None:
+            count = min(count, self._rate.free(self._full_at, self._now) - self.taken)
+        return max(0, count)
+
     def full_at_ns(self) -> int | None:
         """When its bucket is full again, after what was taken; None: nothing was taken by a rate."""
         if self._rate is None or not self.taken:
@@ -110,8 +124,8 @@ class _Member:
     """A group, or the jobs that have none, in the order of one priority."""
 
     __slots__ = (
-        "_begin", "_claim", "_end", "_start", "_step", "before", "jobs", "limits", "name", "next_at", "policy", "sub",
-        "taken", "tier",
+        "_begin", "_claim", "_end", "_given", "_segment", "_start", "_step", "before", "jobs", "limits", "name", "next_at",
+        "policy", "sub", "taken", "tier",
     )  # fmt: skip
 
     def __init__(self, claim: _Selecting, tier: bytes, sub: Sub, before: TurnRecord | None, start: TurnRecord) -> None:
@@ -131,6 +145,9 @@ class _Member:
         self.jobs: list[Selected] = []
         self.next_at: int | None = 0
         self.taken = 0
+        #: The segment that its next jobs are in, and how many of them were given; None: it reads rows.
+        self._segment: StoredSegment | None = None
+        self._given = 0
 
     def next(self) -> Selected | None:
         """Its next ready job."""
@@ -139,6 +156,33 @@ class _Member:
                 return None
             self._read_on()
         return self.jobs.pop() if self.jobs else None
+
+    def next_part(self, most: int) -> SegmentShare | None:
+        """The segment of its next ready jobs, and how many of them it gives now. None: they are stored as rows."""
+        segment, claim = self._segment, self._claim
+        if segment is None or self._given == segment.count:
+            if self._step > 1:
+                return None  # it has read rows
+            space = GROUP_READY if self.name else READY
+            segment = claim.unit.tx.next_together(space, self._begin, self._end, claim.limit)
+            if segment is None or segment.state.visible_at_ms > claim.now:
+                return None
+            self._segment, self._given = segment, 0
+            self._begin = segment.before(space) + segment.job + b"\0"
+        count = min(most, segment.count - self._given)
+        self._given += count
+        return SegmentShare(segment, count)
+
+    def next_ready(self) -> int | None:
+        """When the next of the jobs that it did not give is ready; None: there is none."""
+        if self.jobs:
+            return self._claim.now
+        if self._segment is not None and self._step == 1:
+            if self._given < self._segment.count:
+                return self._claim.now
+            keys = self._claim.unit.tx.keys(GROUP_READY if self.name else READY, self._begin, self._end, 1)
+            self.next_at = self._time(keys[0]) if keys else None
+        return self.next_at
 
     def _read_on(self) -> None:
         """Read as many jobs as it was given so far, and one key more, which tells what is left."""
@@ -162,7 +206,7 @@ class _Member:
 
     def place(self) -> TurnRecord | None:
         """Its place once the claim is done."""
-        left = self._claim.now if self.jobs else self.next_at
+        left = self.next_ready()
         if left is None:
             return None
         if self.limits is not None and not self.limits.room:
@@ -180,16 +224,39 @@ class _Found(NamedTuple):
     member: _Member
 
 
+def _in_a_row(member: _Member, at: int, heap: list[_Found], coming: tuple[int, bytes] | None, left: int) -> int:
+    """How many jobs the member gets, from its virtual time on, before the next of the others has its turn."""
+    if heap or coming is not None:
+        then = min([found.virtual_time for found in heap[:1]] + ([] if coming is None else [coming[0]]))
+        left = min(left, max(1, -((at - then) // round(turns.ONE_JOB / member.policy.weight))))
+    return left
+
+
 class _Selecting:
     """One claim."""
 
     def __init__(
-        self, unit: UnitOfWork, queue: RegisteredQueue, until: bytes, request: ClaimRequest, inspect: int
+        self,
+        unit: UnitOfWork,
+        queue: RegisteredQueue,
+        until: bytes,
+        request: ClaimRequest,
+        inspect: int,
+        *,
+        together: bool,
     ) -> None:
+        """`together`: take segments, as far as they come before rows."""
         self.unit, self.queue, self.now, self.until, self.inspect = unit, queue, unit.now, until, inspect
+        self.limit = request.limit
         self.found = GroupSelection()
         self._request = request
         self._members: list[_Member] = []
+        self._together = together
+        #: What was taken of segments, turn by turn; and how many jobs that is.
+        self._parts: list[SegmentShare] = []
+        self._in_parts = 0
+        #: Rows come next, which cannot be leased with segments.
+        self._left_rows = False
         self._limits: dict[bytes, _Limits] = {}
         self._in_vain = 0
 
@@ -214,12 +281,25 @@ class _Selecting:
         self.found.group_orphans += [named[key] for key in found.orphans if key in named]
         return found.jobs
 
+    def serve_all(self, tiers: Sequence[bytes]) -> bool:
+        """Take the jobs of all priorities. False: no group has a turn."""
+        number = self.queue.number
+        orders = [
+            (tier, InTurn(self.unit.tx, keyspace.group_turns(number, tier[_TIER]), snapshot=True)) for tier in tiers
+        ]
+        if not any(order.named for _, order in orders):
+            return False
+        for tier, order in orders:
+            if not self.serve(tier, order):
+                break
+        return True
+
     def serve(self, tier: bytes, order: InTurn) -> bool:
         """Take the jobs of one priority. False: the claim has what it may have, or has looked at as much as it may."""
         first = order.peek()
         heap = self._newcomer(tier, 0 if first is None else first[0])
-        jobs, limit = self.found.jobs, self._request.limit
-        while len(jobs) < limit:
+        jobs, limit = self.found.jobs, self.limit
+        while (left := limit - len(jobs) - self._in_parts) > 0:
             # At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
             while (coming := order.peek()) is not None and (not heap or (coming[0], _SERVED) <= heap[0][:2]):
                 place = order.step()
@@ -230,6 +310,10 @@ class _Selecting:
             if not heap:
                 return True
             at, _, member = heappop(heap)
+            if self._together and (count := self._take_part(member, _in_a_row(member, at, heap, coming, left))):
+                at += count * round(turns.ONE_JOB / member.policy.weight)
+                heappush(heap, _Found(at, _SERVED + self._in_parts, member))
+                continue
             taken = member.next() if member.limits is None or member.limits.room else None
             if taken is None:
                 self._in_vain += 1
@@ -240,6 +324,10 @@ class _Selecting:
             if self._too_large(taken):
                 member.jobs.append(taken)
                 return False
+            if self._parts:
+                self._left_rows = True
+                return False
+            self._together = False
             jobs.append(taken)
             self.found.payload_bytes += taken.record.payload_bytes
             member.taken += 1
@@ -248,6 +336,53 @@ class _Selecting:
             # At the same virtual time, those that this claim has not served yet come first.
             heappush(heap, _Found(at + round(turns.ONE_JOB / member.policy.weight), _SERVED + len(jobs), member))
         return False
+
+    def _take_part(self, member: _Member, most: int) -> int:
+        """Take the member's next jobs of a segment. Returns how many; 0: it has none that are stored together, or no room."""
+        limits = member.limits
+        most = most if limits is None else limits.at_most(most)
+        part = member.next_part(most) if most else None
+        if part is None:
+            return 0
+        self._parts.append(part)
+        self._in_parts += part.taken
+        member.taken += part.taken
+        if limits is not None:
+            limits.taken += part.taken
+        return part.taken
+
+    def taken_together(self) -> bool:
+        """Give out what was taken of segments. False: it cannot be leased so, and rows have to be read instead."""
+        parts, found = self._parts, self.found
+        if not parts:
+            return True
+        shares: dict[bytes, SegmentShare] = {}
+        #: Of each part: its segment, and which of the segment's jobs it begins with.
+        begins: list[tuple[bytes, int]] = []
+        for segment, count in parts:
+            before = shares[segment.key].taken if segment.key in shares else 0
+            begins.append((segment.key, before))
+            shares[segment.key] = SegmentShare(segment, before + count)
+        tx, most = self.unit.tx, self._request.max_bytes
+        fits = (
+            not found.jobs
+            and not found.passed_over
+            and not self._left_rows
+            and self._in_parts <= EVENTS_A_ROW
+            and all(tx.shares_out(*share) for share in shares.values())
+            and (most is None or sum([share.payload_bytes for share in shares.values()]) <= most)
+        )
+        if fits:
+            order = None
+            if len(parts) > len(shares):
+                offsets = dict(zip(shares, accumulate([s.taken for s in shares.values()], initial=0), strict=False))
+                order = [
+                    at
+                    for (key, begin), (_, count) in zip(begins, parts, strict=True)
+                    for at in range(offsets[key] + begin, offsets[key] + begin + count)
+                ]
+            found.together = Together(list(shares.values()), order)
+        return fits
 
     def _too_large(self, job: Selected) -> bool:
         most = self._request.max_bytes
@@ -273,7 +408,7 @@ class _Selecting:
             after = member.place()
             turns.move(unit.tx, member.sub, member.before, after)
             limits = member.limits
-            if limits is not None and limits.full and after is None and (member.jobs or member.next_at is not None):
+            if limits is not None and limits.full and after is None and member.next_ready() is not None:
                 change = unit.groups.of(number, member.sub.name, member.name)
                 change.lost_turns |= 1 << member.tier[_TIER]
         for group, limits in self._limits.items():
@@ -282,6 +417,6 @@ class _Selecting:
                 unit.groups.of(number, group, limits.record.name).full_at_ns = full_at
         found = self.found
         cleared = found.expired or found.orphans or self._in_vain > _IN_VAIN
-        found.again = found.again and not found.jobs and bool(cleared)
+        found.again = found.again and not found.jobs and found.together is None and bool(cleared)
         if found.again:
             found.damaged.clear()  # met again by the step that follows

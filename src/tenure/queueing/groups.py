@@ -78,6 +78,13 @@ def take(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, name: byt
     change.leased += 1
 
 
+def take_together(unit: UnitOfWork, queue: int, group: bytes, name: bytes, count: int) -> None:
+    """Jobs of the group that are stored together, and waited, are leased."""
+    change = unit.groups.of(queue, group, name)
+    change.waiting -= count
+    change.leased += count
+
+
 def let_go_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> None:
     """A job that has a group is no longer leased."""
     name = name_of(unit, queue, job, state)

@@ -11,6 +11,7 @@ from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import flows, journal
 from tenure.queueing.core import Core
+from tenure.queueing.edges import children_of
 from tenure.queueing.enqueue import holders_at
 from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
@@ -184,8 +185,8 @@ def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJ
         queue = core.registry.find(reader, name)
         if queue is None:
             return []
-        keys = reader.keys(keyspace.CHILDREN, *keyspace.job_range(queue.number, job), limit)
-        return [_child_job(core, reader, *keyspace.split_child(key)[2:]) for key in keys]
+        found = children_of(reader, keyspace.of_queue(queue.number, job), limit)
+        return [_child_job(core, reader, *keyspace.split_of_queue(child)) for child in found]
 
 
 def _child_job(core: Core, reader: Reader, number: int, job: bytes) -> ChildJob:

@@ -62,7 +62,7 @@ class QueueTurns:
         #: When the first of them may have something.
         self._first_due = NEVER
         #: Claims look at the quiet queues without the writer's lock.
-        self._quiet_lock = threading.Lock()
+        self._quiet_lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
 
     def is_quiet(self, name: QueueName, until_ms: int) -> None:
         """The queue has nothing to claim until then."""

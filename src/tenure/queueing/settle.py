@@ -127,6 +127,8 @@ def _remove_together(unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[S
             queue.done[state.priority], segment.jobs, middle[: -records.REF_BYTES], previous, records.NO_TEXT
         )
         tx.drop_together(segment)
+        if state.group:
+            unit.groups.of(queue.number, state.group, segment.body.group).leased -= segment.count
         if segment.jobs[0][MARK] != queue.mark:
             forget_foreign(tx, queue.number, segment.jobs)
     unit.ended.extend(same.jobs)

@@ -16,11 +16,12 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
+from tenure.queueing.edges import Edges
 from tenure.queueing.groups import GroupChanges
 from tenure.queueing.queue_turns import NEVER, Offer
 from tenure.queueing.registry import NEXT_QUEUE, RegisteredQueue, registered
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Transaction
+from tenure.storage.engine import Reader, Transaction
 from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, REF_BITS, StateRecord
 
 if TYPE_CHECKING:
@@ -51,9 +52,10 @@ class ParentEnd(NamedTuple):
 class FlowWork:
     """What a transaction has to do for jobs that wait for jobs, once its plan has run (`flows.end_parents`)."""
 
-    __slots__ = ("done", "ends", "links")
+    __slots__ = ("done", "edges", "ends", "links")
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
+        self.edges = Edges(reader)
         #: Jobs with children that are done and not kept, as `keyspace.of_queue` writes them.
         self.done: list[bytes] = []
         #: Others with children that ended.
@@ -243,7 +245,7 @@ class UnitOfWork:
 
     def flows(self) -> FlowWork:
         if self.flow_work is None:
-            self.flow_work = FlowWork()
+            self.flow_work = FlowWork(self.tx)
         return self.flow_work
 
     def numbered(self, queue: int) -> RegisteredQueue | None:

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import get_ident
 from time import perf_counter, sleep
 from typing import TypeVar
 
 from tenure.errors import TenureError, Unavailable
+from tenure.storage.writer_lock import OwnedLock
 
 T = TypeVar("T")
 
@@ -37,15 +37,10 @@ class _Deferred(threading.local):
     newest: int | None = None
 
 
-class _Sync:
-    """One sync. Its gate is locked while it runs: those who come meanwhile sleep there, and pass one after another."""
+class _Sync(OwnedLock):
+    """One sync, and its gate, locked while it runs: those who come meanwhile sleep there, and pass one after another."""
 
-    __slots__ = ("gate", "holder")
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        #: The thread that passed the gate last.
-        self.holder = 0
+    __slots__ = ()
 
 
 class GroupCommit:
@@ -61,7 +56,7 @@ class GroupCommit:
         self._took = 0.0
         self._failed: TenureError | None = None
         self._current = _Sync()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._deferred = _Deferred()
         self._callbacks: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._caller: threading.Thread | None = None
@@ -137,13 +132,17 @@ class GroupCommit:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")
             current = self._current
-            if current.gate.locked() and current.holder == get_ident():
-                current.gate.release()  # this thread left it locked: a tracing function raised as it was to be released
-            with current.gate:
-                current.holder = get_ident()
-                # Of those who slept here while another led, each finds that this sync is over, and looks again.
-                if current is self._current and self._durable < version and self._failed is None:
-                    self._lead(current)
+            inside = current.held_here() and current.inside  # a signal handler waits too: it may sync for itself
+            if not inside and current.held_here():
+                current.take_back()
+            with current.lock:
+                current.inside = True
+                try:
+                    # Of those who slept here while another led, each finds that this sync is over, and looks again.
+                    if current is self._current and self._durable < version and self._failed is None:
+                        self._lead(current)
+                finally:
+                    current.inside = inside
 
     def _lead(self, current: _Sync) -> None:
         """Sync, and let the next one begin. Requires: the gate of `current` is held."""

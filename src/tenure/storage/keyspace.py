@@ -33,7 +33,10 @@
     groups       queue u32, group 16                             counts, what its limits need, its name
     blocked      queue u32, job 16                               how many of its parents have not ended
     children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
-    parents      queue u32, job 16, place u32, queue u32, parent 16   – : a job, and one that it waits for
+                 0 u32, queue u32, last job 16, queue u32, child 16   which of up to 100 jobs, evenly spaced, one waits for
+    parents      queue u32, job 16, place u32                    up to 500 jobs that it waits for, from that place on
+                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of restored jobs and of before
+    segment_groups  as group_ready, of its first job             its last job, while it waits and its jobs have a group
     steps        queue u32, job 16                               how many steps and signals it has, what it waits for
                  queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
 
@@ -79,23 +82,24 @@ BLOCKED: Space = 25
 CHILDREN: Space = 26
 PARENTS: Space = 27
 STEPS: Space = 28
+SEGMENT_GROUPS: Space = 29
 
 #: Names by number. Stored (as column families and named databases): do not rename, only append.
 NAMES = (
     "meta", "queues", "jobs", "payload", "state", "notes", "ready", "leases", "lease_jobs", "claims", "due",
     "done", "dead", "dedup", "counters", "journal", "requests", "limits",
     "segments", "segment_state", "segment_ready", "job_queues", "turns", "group_ready", "groups",
-    "blocked", "children", "parents", "steps",
+    "blocked", "children", "parents", "steps", "segment_groups",
 )  # fmt: skip
 
 #: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
-SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
+SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, SEGMENT_GROUPS)
 #: Those that every engine keeps.
 EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_SPACES)
 
 #: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
 #: remember where each such prefix starts (`heads`).
-FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9, GROUP_READY: 21}
+FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9, GROUP_READY: 21, SEGMENT_GROUPS: 21}
 
 FORMAT = 2
 LAST = b"\xff" * 48  # after every key of every space: the longest that may begin so has 45 bytes
@@ -381,11 +385,29 @@ def schedule_range(tenant: str | None) -> tuple[bytes, bytes]:
 # ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
 
 _CHILD = Struct(">I16sI16s")
+_CHILD_BLOCK = Struct(">II16sI16s")
+_PARENTS = Struct(">I16sI")
 _PARENT = Struct(">I16sII16s")
 
 #: Queue number, job, and the child's.
 child = _CHILD.pack
-split_child = _CHILD.unpack
+
+
+def child_block(last: bytes) -> bytes:
+    """Where a block begins whose last job is this one, as `of_queue` writes it: the child follows, written likewise."""
+    return b"\0\0\0\0" + last
+
+
+def is_child_block(key: bytes) -> bool:
+    """Whether a row of `children` is a block."""
+    return len(key) == _CHILD_BLOCK.size
+
+
+def split_child_block(key: bytes) -> tuple[bytes, bytes]:
+    """Its last job, and the child, as `of_queue` writes them."""
+    return key[4:24], key[24:]
+
+
 #: Queue number, job, the parent's place among its parents, and the parent's queue number and id.
 parent = _PARENT.pack
 
@@ -395,7 +417,14 @@ def parent_row(child: bytes, place: int, parent: bytes) -> bytes:
     return child + place.to_bytes(4, "big") + parent
 
 
-split_parent = _PARENT.unpack
+def parents_row(child: bytes, place: int) -> bytes:
+    """The row of a job's parents from a place on; the job as `of_queue` writes it."""
+    return child + place.to_bytes(4, "big")
+
+
+def is_parents_row(key: bytes) -> bool:
+    """Whether a row of `parents` has them in its value, rather than one of them in its key."""
+    return len(key) == _PARENTS.size
 
 
 def job_range(queue: int, job: bytes) -> tuple[bytes, bytes]:
@@ -469,11 +498,14 @@ def turn_places(scope: bytes) -> tuple[bytes, bytes]:
 
 _GROUP_TIER = Struct(">I16sB")
 _GROUP_READY = Struct(">I16sBQ16s")
+_GROUP_READY_TIME = Struct(">I16sBQ")
 _GROUP_SCOPE = Struct(">BIBH")
 _GROUP_TURNS, _PARKED_GROUPS = 2, 3
 
 #: Queue number, digest of the group's name, 9 − priority, visible_at, job.
 group_ready = _GROUP_READY.pack
+#: How the rows of one group, priority and moment begin: the job follows.
+group_ready_from = _GROUP_READY_TIME.pack
 #: Where the rows of a group that have one priority begin: queue number, digest of the group's name, 9 − priority.
 group_tier = _GROUP_TIER.pack
 

@@ -152,13 +152,26 @@ class Transaction(Changes):
         now_ms: int,
         max_attempts: int,
         last_event: int,
+        group: bytes = b"",
+        most_leased: int | None = None,
     ) -> bool:
-        """Write plain jobs that wait from now on; `last_event` is the first's, the others' follow. False: write rows."""
+        """Write plain jobs that wait from now on; `last_event` is the first's, the others' follow. False: write rows.
+
+        `group`: the name of the group that all of them have, of whose jobs at most `most_leased` may be leased at once.
+        """
         return False
 
     def first_together(self, tiers: Sequence[bytes], until: bytes, limit: int) -> Sequence[SegmentShare]:
         """The next `limit` ready jobs, if they are whole segments and the beginning of one more. Empty: read rows."""
         return ()
+
+    def next_together(self, space: Space, begin: bytes, end: bytes, limit: int) -> StoredSegment | None:
+        """The segment whose jobs come first in this range of an index, for a claim of `limit`. None: read rows."""
+        return None
+
+    def shares_out(self, segment: StoredSegment, count: int) -> bool:
+        """Whether so many of the first jobs of a segment can be leased together."""
+        return False
 
     def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
         """The share's jobs are held by `lease`, each with this token, from now on."""

@@ -1,9 +1,12 @@
-"""The writer's lock, which an exception cannot leave locked for good.
+"""Locks that an exception cannot leave locked for good.
 
 `with lock` is safe against an exception raised by a signal handler: the interpreter runs handlers only where the
 `with` statement already covers the lock. A tracing function may raise later than that, at the line that would release
-the lock; then the thread that holds it is no longer inside. `take_back` is called before each `with`: a thread never
-enters twice, so a lock that this thread holds on entering was left behind.
+the lock; then the thread that holds it is no longer inside. So before each `with` it is asked whether this thread holds
+the lock already: then it was left behind and is taken back, or a signal handler has interrupted this thread inside.
+
+Whether this thread holds the lock is for the lock itself to say. A note that the holder makes would be made a moment
+after it took the lock, and until then name the holder before it, who could take the lock from under it.
 
 In a debug run (the environment has `DEBUG_WRITER_LOCK`, as in the tests) every function that says "Requires: the
 writer's lock is held" asserts it.
@@ -13,25 +16,58 @@ from __future__ import annotations
 
 import os
 import threading
-from threading import get_ident
+from collections.abc import Callable
+
+from tenure.errors import Unavailable
 
 
-class WriterLock:
-    __slots__ = ("checked", "holder", "lock")
+def called_inside() -> Unavailable:
+    """For a verb that a signal handler calls inside another one."""
+    return Unavailable(
+        "a signal handler called a verb while its thread was inside another one: let the handler set a flag, or raise, "
+        "and call the verb once the interrupted one has returned"
+    )
+
+
+class OwnedLock:
+    """A lock that knows whether this thread holds it.
+
+    if owned.held_here():
+        owned.take_back()
+    with owned.lock:
+        owned.inside = True
+        try:
+            ...
+        finally:
+            owned.inside = False
+    """
+
+    __slots__ = ("held_here", "inside", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        #: Whether this is a debug run.
-        self.checked = "DEBUG_WRITER_LOCK" in os.environ
-        #: The thread that took the lock last; set inside the `with`.
-        self.holder = 0
+        self.lock = threading.RLock()
+        self.held_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # as Condition uses it
+        #: Whether its holder is at work inside.
+        self.inside = False
 
     def take_back(self) -> None:
-        """Release the lock if this thread left it locked. Called when the lock is found locked on entering."""
-        if self.holder == get_ident() and self.lock.locked():
-            self.lock.release()
+        """Release the lock that this thread left locked. Requires: this thread holds it.
+
+        Raises Unavailable if the thread is still inside: what it is doing must not be mixed with anything else.
+        """
+        if self.inside:
+            raise called_inside()
+        self.lock.release()
+
+
+class WriterLock(OwnedLock):
+    __slots__ = ("checked",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Whether this is a debug run.
+        self.checked = "DEBUG_WRITER_LOCK" in os.environ
 
     def assert_held(self) -> None:
         """Raises AssertionError unless this thread holds the lock."""
-        assert self.lock.locked(), "the writer's lock is not held"
-        assert self.holder == get_ident(), "the writer's lock is held by another thread"
+        assert self.held_here(), "the writer's lock is not held by this thread"

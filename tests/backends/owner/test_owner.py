@@ -292,3 +292,25 @@ def test_another_user_is_not_let_in_whatever_the_modes(url: str, tmp_path: Path)
             pytest.skip(f"another user cannot get as far as the socket here: {done.stderr[-300:]}")
         assert done.stdout == "b''\n", done.stdout + done.stderr
         assert [info.queue for info in store.queues()] == ["secret"]
+
+
+def test_a_signal_handler_may_run_a_verb_inside_another_one_of_a_joined_store(tmp_path: Path) -> None:
+    """In a process of its own: it used to wait for itself for ever."""
+    script = (
+        "import random, signal, sys, tenure\n"
+        "store = tenure.open(sys.argv[1], sweep=False)\n"
+        "queue, ran = store.queue('q'), []\n"
+        "signal.signal(signal.SIGALRM, lambda *_: ran.append(queue.enqueue(b'from the handler')))\n"
+        "done = 0\n"
+        "while done < 400 or not ran:\n"
+        "    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00001, 0.002))\n"
+        "    queue.enqueue(b'x')\n"
+        "    done += 1\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "assert queue.counts().waiting == done + len(ran), (queue.counts(), done, len(ran))\n"
+    )
+    url = f"rocksdb:{tmp_path}/data"
+    with tenure.open(url, durability="os", sweep=False) as owner:
+        run = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=100)
+        assert run.returncode == 0, run.stderr[-4000:]
+        assert owner.check().clean

@@ -59,7 +59,7 @@ class Commands:
         self._lanes = RequestLanes()
         self._owner = os.getpid()
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self.on_retry: Callable[[str], None] = lambda reason: None
         #: A test's clock, in milliseconds; None: the server's own.
         self.time: Callable[[], int] | None = None

@@ -20,7 +20,7 @@ class RotatingFilter:
     def __init__(self, clock: Clock, capacity: int, rate: float, rotation_s: float) -> None:
         self._clock = clock
         self._capacity, self._rate, self._rotation_ms = capacity, rate, rotation_s * 1000
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._current = Bloom(capacity, rate)
         self._previous = Bloom(capacity, rate)
         self._since = clock.steady_ms()

@@ -26,7 +26,7 @@ def packed(name: QueueName, queue: RegisteredQueue, requests: Sequence[JobReques
 
     Raises InvalidArgument for a job of another queue, parents in several partitions, unknown names and cycles.
     """
-    places = named(requests)
+    places = named(requests).places
     found: list[bytes] = []
     stored: set[bytes] = set()
     for index, request in enumerate(requests):

@@ -32,7 +32,7 @@ class Notifications:
         self._commands = commands
         self._clock = clock
         self.waiters = Waiters()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._channels: dict[bytes, tuple[Hashable, threading.Event]] = {}
         #: For each queue, when its first waiter will look again, in the server's time.
         self.plans: dict[Hashable, int] = {}

@@ -27,7 +27,7 @@ class RequestLanes:
     def __init__(self) -> None:
         self._client = os.urandom(9)
         self._made = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._free: list[LaneRequest] = []
 
     @contextmanager

@@ -109,7 +109,7 @@ class _Sentinel(_One):
         self._sentinel: Any = made(address.hosts, sentinel_kwargs=plain)
         for client in self._sentinel.sentinels:
             packing_in_python(client)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._place: Place | None = None
         super().__init__(self._primary())
 
@@ -132,7 +132,7 @@ class _Sentinel(_One):
 class _Cluster:
     def __init__(self, hosts: tuple[Place, ...], options: Options) -> None:
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._known: dict[Place, redis.Redis] = {}
         self._seeds = list(hosts)
         #: (first slot, last slot, primary), in order.

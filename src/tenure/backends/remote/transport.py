@@ -150,7 +150,7 @@ class Transport:
         self.retried: Callable[[str], None] = lambda reason: None
         self._context = ssl.create_default_context(cafile=ca_file) if address.tls else None
         self._idle: deque[Connection] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._waiting: set[Connection] = set()
         self._closed: TenureError | None = None
 
@@ -290,7 +290,7 @@ class Transport:
 
     def disown(self) -> None:
         """In a forked child: the connections are the parent's, and closing our copies of them ends nothing there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._closed = StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
         for connection in [*self._idle, *self._waiting]:
             connection.sock.close()

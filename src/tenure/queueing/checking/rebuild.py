@@ -7,6 +7,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
+from tenure.queueing.edges import has_children
 from tenure.queueing.groups import group_id
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
@@ -49,7 +50,6 @@ def read_state(reader: Reader, queue: int, job: bytes) -> StateRecord | None:
 
 #: Spaces in which a job may have rows, and the flag of its state that says so.
 _LINKS = (
-    (keyspace.CHILDREN, records.HAS_CHILDREN),
     (keyspace.PARENTS, records.HAS_PARENTS),
     (keyspace.STEPS, records.HAS_STEPS),
 )
@@ -58,7 +58,8 @@ _LINKS = (
 def link_flags(reader: Reader, queue: int, job: bytes) -> int:
     """The flags of a state that its rows in `children`, `parents` and `steps` ask for."""
     begin, end = keyspace.job_range(queue, job)
-    return sum(flag for space, flag in _LINKS if reader.keys(space, begin, end, 1))
+    flags = sum(flag for space, flag in _LINKS if reader.keys(space, begin, end, 1))
+    return flags | records.HAS_CHILDREN if has_children(reader, begin) else flags
 
 
 def rebuild_state(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:

@@ -109,6 +109,13 @@ class Survey:
             if not self.excused(queue, job):  # or else it is noted already, with the job
                 self.add(Fault("damaged", detail, "delete_row", queue, job, space, key))
             return
+        if space == keyspace.CHILDREN and keyspace.is_child_block(key):
+            self.add(Fault("damaged", detail, "replace_block", space=space, key=key))
+            return
+        if space == keyspace.PARENTS and keyspace.is_parents_row(key):
+            queue, job = keyspace.split_of_queue(key[:20])
+            self.add(Fault("damaged", detail, "rebuild_parents", queue, job, space, key))
+            return
         self.unreadable.add(space)
         self.add(Fault("damaged", detail, "delete_row" if key and space in _EXPENDABLE else "", space=space, key=key))
 

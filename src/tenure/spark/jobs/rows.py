@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tenure.analysis.root import open_root
 from tenure.api.migration import BATCH, BATCH_BYTES, batches
 from tenure.api.store import Store
 from tenure.model.job import Job
 from tenure.spark.connections import opened
+from tenure.spark.jobs.root_tables import bounded_batches
 
 #: What `Restoring` and `RestoringFiles` answer with, a row a batch.
 OUTCOME = "jobs BIGINT, added BIGINT, there BIGINT, refused STRING"
@@ -123,20 +124,16 @@ class RestoringFiles:
         self._root, self._url = root, url
 
     def __call__(self, chosen: pa.Table) -> pa.Table:
-        path = Path(self._root) / chosen.column("file")[0].as_py()
+        path = chosen.column("file")[0].as_py()
         ids = chosen.column("id").combine_chunks()
         rows: list[dict[str, object]] = []
-        with opened(self._url) as store, pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-            for batch in _bounded(file):
+        with (
+            opened(self._url) as store,
+            open_root(self._root).open(path) as archived,
+            pq.ParquetFile(archived, coerce_int96_timestamp_unit="us") as file,
+        ):
+            for batch in bounded_batches(file, BATCH, BATCH_BYTES):
                 wanted = batch.filter(pc.is_in(batch.column("id"), ids))
                 if wanted.num_rows:
                     rows.append(_put_back(store, jobs_in(wanted)).row())
         return pa.Table.from_pylist(rows, schema=_OUTCOME)
-
-
-def _bounded(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in batches of about `BATCH_BYTES` at most, by what each row group says of its size."""
-    for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
-        rows = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-        yield from file.iter_batches(batch_size=max(1, min(BATCH, rows)), row_groups=[number])

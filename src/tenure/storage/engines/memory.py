@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from threading import get_ident
 from typing import TypeVar
 
 from sortedcontainers import SortedDict
@@ -164,15 +163,19 @@ class MemoryEngine:
     @contextmanager
     def _held(self) -> Iterator[None]:
         """The writer's lock. Raises StoreClosed."""
-        if self._writer.lock.locked():
-            self._writer.take_back()
-        with self._writer.lock:
-            self._writer.holder = get_ident()
-            if self._closed or os.getpid() != self._owner:
-                self._refuse()
-            if self._applying is not None:
-                self._mend(self._applying)
-            yield
+        writer = self._writer
+        if writer.held_here():
+            writer.take_back()
+        with writer.lock:
+            writer.inside = True
+            try:
+                if self._closed or os.getpid() != self._owner:
+                    self._refuse()
+                if self._applying is not None:
+                    self._mend(self._applying)
+                yield
+            finally:
+                writer.inside = False
 
     def _mend(self, changes: Changes) -> None:
         """A commit was interrupted while it was applied: apply it again, to sorted tables made anew."""

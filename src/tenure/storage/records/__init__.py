@@ -31,7 +31,18 @@ from tenure.storage.records.bulk_loads import (
     encode_load_groups,
     encode_load_runs,
 )
-from tenure.storage.records.flows import ON_PARENT_DEAD, BlockedRecord, decode_blocked, encode_blocked
+from tenure.storage.records.flows import (
+    ON_PARENT_DEAD,
+    PARENTS_A_ROW,
+    BlockedRecord,
+    BlockRecord,
+    decode_block,
+    decode_blocked,
+    decode_parents,
+    encode_block,
+    encode_blocked,
+    encode_parents,
+)
 from tenure.storage.records.framing import (
     PART_BYTES,
     V1,
@@ -62,6 +73,7 @@ from tenure.storage.records.jobs import (
     job_or_damage,
     job_rows,
     join_parts,
+    key_and_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -174,6 +186,7 @@ __all__ = [
     "LOAD_RUN_BYTES",
     "NO_TEXT",
     "ON_PARENT_DEAD",
+    "PARENTS_A_ROW",
     "PART_BYTES",
     "REF_BITS",
     "REF_BYTES",
@@ -183,6 +196,7 @@ __all__ = [
     "V1",
     "V1_BYTE",
     "V2",
+    "BlockRecord",
     "BlockedRecord",
     "ClaimRecord",
     "ClockRecord",
@@ -218,6 +232,7 @@ __all__ = [
     "WriteRecord",
     "alike_states",
     "damaged",
+    "decode_block",
     "decode_blocked",
     "decode_bucket",
     "decode_claim",
@@ -234,6 +249,7 @@ __all__ = [
     "decode_load_groups",
     "decode_load_runs",
     "decode_number",
+    "decode_parents",
     "decode_request",
     "decode_segment_mark",
     "decode_segment_state",
@@ -241,6 +257,7 @@ __all__ = [
     "decode_states",
     "decode_struct",
     "decode_turn",
+    "encode_block",
     "encode_blocked",
     "encode_bucket",
     "encode_claim",
@@ -258,6 +275,7 @@ __all__ = [
     "encode_msgpack",
     "encode_new_lease",
     "encode_number",
+    "encode_parents",
     "encode_plain_job",
     "encode_plain_jobs",
     "encode_request",
@@ -274,6 +292,7 @@ __all__ = [
     "job_or_damage",
     "job_rows",
     "join_parts",
+    "key_and_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",

@@ -1,15 +1,25 @@
-"""A job that waits for others: how many of its parents have not ended, and what a dead one means."""
+"""Jobs that wait for jobs.
+
+blocked    how many of a job's parents have not ended, and what a dead one means
+parents    which jobs a job waits for
+children   which of the jobs that were enqueued together one job waits for
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
 from tenure.errors import Corrupt
-from tenure.storage.records.framing import V1, seal, unseal
+from tenure.storage.records.framing import V1, V1_BYTE, seal, unseal
 
 _BLOCKED = Struct(">BIB")
+_BLOCK = Struct(">BQB16s")
+#: Parents in a row of `parents`. Stored on disk: do not change.
+PARENTS_A_ROW = 500
+_REFERENCE = 20
 #: Stored on disk: do not renumber.
 ON_PARENT_DEAD = ("cancel", "run", "wait")
 
@@ -32,3 +42,39 @@ def decode_blocked(value: bytes, job: bytes) -> BlockedRecord:
         return BlockedRecord(*_BLOCKED.unpack(body))
     except (Corrupt, StructError) as exc:
         raise Corrupt(f"what it waits for cannot be read: {exc}", job.hex()) from exc
+
+
+def encode_parents(parents: Sequence[bytes]) -> bytes:
+    """`parents` as `keyspace.of_queue` writes them, at most `PARENTS_A_ROW`."""
+    return seal(V1_BYTE + b"".join(parents))
+
+
+def decode_parents(value: bytes, job: bytes) -> list[bytes]:
+    try:
+        body = unseal("what it waits for", value)
+    except Corrupt as exc:
+        raise Corrupt(f"its parents cannot be read: {exc}", job.hex()) from exc
+    return [body[at : at + _REFERENCE] for at in range(1, len(body), _REFERENCE)]
+
+
+class BlockRecord(NamedTuple):
+    """Jobs whose ids are evenly spaced, and which of them one job waits for. The row's key has the last of them."""
+
+    version: int
+    #: How far apart their ids are, and how many they are.
+    stride: int
+    jobs: int
+    #: A bit for each that the child hears of: the lowest is the last job's.
+    members: int
+
+
+def encode_block(record: BlockRecord) -> bytes:
+    return seal(_BLOCK.pack(V1, record.stride, record.jobs, record.members.to_bytes(16, "big")))
+
+
+def decode_block(value: bytes, child: bytes) -> BlockRecord:
+    try:
+        version, stride, jobs, members = _BLOCK.unpack(unseal("what waits for its parents", value))
+    except (Corrupt, StructError) as exc:
+        raise Corrupt(f"which of its parents it waits for cannot be read: {exc}", child.hex()) from exc
+    return BlockRecord(version, stride, jobs, int.from_bytes(members, "big"))

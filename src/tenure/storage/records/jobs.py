@@ -49,11 +49,24 @@ def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
     return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
-def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes]) -> list[bytes]:
-    """As `encode_plain_job`, of many: those of one length begin alike, and so do their checksums."""
+def plain_job_head(created_at_ms: int, size: int, group: bytes = b"") -> bytes:
+    """What the row of a job begins with that has a payload of so many bytes, in one part, and at most a group."""
+    if not group:
+        return pack_job(V1, created_at_ms, 0, 0, 0, size)
+    named = key_and_group(b"", group)
+    return pack_job(V2, created_at_ms, 0, len(named), 0, size) + named
+
+
+def key_and_group(key: bytes, group: bytes) -> bytes:
+    """How a job's row holds them: the group behind the key, parted from it by a zero byte."""
+    return key + _BEFORE_GROUP + group if group else key
+
+
+def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes], group: bytes = b"") -> list[bytes]:
+    """As `encode_plain_job`, of many, with one group or none: those of one length begin alike, and so do their checksums."""
     shared = {}
     for size in set(map(len, payloads)):
-        head = pack_job(V1, created_at_ms, 0, 0, 0, size)
+        head = plain_job_head(created_at_ms, size, group)
         shared[size] = (Struct(f">{len(head)}s{size}sI").pack, head, crc32(head))
     summed = crc32 if max(shared, default=0) <= LONG else crc32_held
     if len(shared) == 1:
@@ -69,7 +82,7 @@ def encode_job(
 ) -> tuple[bytes, list[bytes]]:
     """The job's row, and the sealed further parts of a large payload.
 
-    Version 2 has a group: it stands behind the key, parted from it by a zero byte, and counts among the key's bytes.
+    Version 2 has a group, which counts among the key's bytes (`key_and_group`).
     """
     size = len(payload)
     parts: list[bytes] = []
@@ -77,7 +90,7 @@ def encode_job(
     if size > PART_BYTES:
         first = payload[:PART_BYTES]
         parts = split_parts(payload, PART_BYTES)
-    named = key + _BEFORE_GROUP + group if group else key
+    named = key_and_group(key, group)
     version = V2 if group else V1
     body = _JOB.pack(version, created_at_ms, len(parts), len(named), len(headers), size) + named + headers + first
     return body + crc32_held(body).to_bytes(4, "big"), parts

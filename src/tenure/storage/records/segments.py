@@ -14,14 +14,17 @@ from struct import Struct
 from typing import NamedTuple
 
 from tenure.storage.checksum import LONG, crc32, crc32_held
-from tenure.storage.records.framing import V1, V1_BYTE, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
-from tenure.storage.records.jobs import JOB_BYTES, encode_plain_jobs, pack_job
-from tenure.storage.records.states import STATE_ALIKE, alike_states, pack_state
+from tenure.storage.records.framing import V1, V1_BYTE, V2, damaged, new_tuple, pack_crc, seal, unpack_crc, unseal
+from tenure.storage.records.jobs import encode_plain_jobs, plain_job_head
+from tenure.storage.records.states import HAS_GROUP, STATE_ALIKE, alike_states, pack_state
 
 _SEGMENT = Struct(">BHQ")  # version, jobs, created
 _HEAD = _SEGMENT.size
 _JOB = 16 + 4 + 4  # id, payload bytes, CRC of its row in `jobs`
+_GROUP_LENGTH = Struct(">H")
 _SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
+_GROUP_SEGMENT_STATE = Struct(_SEGMENT_STATE.format + "16s")
+_SEGMENT_STATES = {V1: _SEGMENT_STATE, V2: _GROUP_SEGMENT_STATE}
 
 
 @lru_cache(256)
@@ -36,8 +39,8 @@ def _pieces(count: int, size: int) -> Struct:
 
 
 @lru_cache(256)
-def _job_row(size: int) -> Callable[..., bytes]:
-    return Struct(f">{JOB_BYTES}s{size}sI").pack
+def _job_row(head: int, size: int) -> Callable[..., bytes]:
+    return Struct(f">{head}s{size}sI").pack
 
 
 class SegmentStateRecord(NamedTuple):
@@ -59,18 +62,24 @@ class SegmentStateRecord(NamedTuple):
     lease: bytes
     #: A bit for each place from which the job is gone, the lowest for place 0; those before `first` are not told of.
     gone: bytes
+    #: Of version 2: the digest of the group that all of its jobs have. Empty: they have none.
+    group: bytes = b""
 
 
-def encode_segment_state(*fields: object) -> bytes:
+def encode_segment_state(*fields: object, group: bytes = b"") -> bytes:
     """In the order of `SegmentStateRecord`, without the version."""
+    if group:
+        return seal(_GROUP_SEGMENT_STATE.pack(V2, *fields, group))
     return seal(_SEGMENT_STATE.pack(V1, *fields))
 
 
 def decode_segment_state(value: bytes) -> SegmentStateRecord:
     body = value[:-4]
-    if len(body) != _SEGMENT_STATE.size or crc32(body) != unpack_crc(value, len(body))[0] or value[0] != V1:
+    struct = _SEGMENT_STATES.get(value[0]) if value else None
+    if struct is None or len(body) != struct.size or crc32(body) != unpack_crc(value, len(body))[0]:
         raise damaged("the state of a segment", value)
-    return new_tuple(SegmentStateRecord, _SEGMENT_STATE.unpack(body))
+    fields = struct.unpack(body)
+    return new_tuple(SegmentStateRecord, fields if struct is not _SEGMENT_STATE else (*fields, b""))
 
 
 def encode_segment_mark(last_job: bytes) -> bytes:
@@ -85,17 +94,19 @@ def decode_segment_mark(value: bytes) -> bytes:
     return body[1:]
 
 
-def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
+def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes], group: bytes = b"") -> bytes:
     """Ids in ascending order; each payload goes with the checksum that its row in `jobs` would have."""
     sizes = list(map(len, payloads))
-    begins = {size: crc32(pack_job(V1, created_at_ms, 0, 0, 0, size)) for size in set(sizes)}
+    begins = {size: crc32(plain_job_head(created_at_ms, size, group)) for size in set(sizes)}
     summed = crc32 if max(sizes) <= LONG else crc32_held
     if len(begins) == 1:
         sums = map(summed, payloads, repeat(begins[sizes[0]]))
     else:
         sums = map(summed, payloads, map(begins.__getitem__, sizes))
     pack = _numbers(len(jobs)).pack
-    head = b"".join((_SEGMENT.pack(V1, len(jobs), created_at_ms), *jobs, pack(*sizes), pack(*sums)))
+    named = _GROUP_LENGTH.pack(len(group)) + group if group else b""
+    first = _SEGMENT.pack(V2 if group else V1, len(jobs), created_at_ms)
+    head = b"".join((first, *jobs, pack(*sizes), pack(*sums), named))
     body = b"".join((head, pack_crc(crc32(head)), *payloads))
     return body + pack_crc(crc32_held(body))
 
@@ -103,18 +114,21 @@ def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence
 class NewSegment:
     """What never changes about the jobs of a segment, as its maker has it in memory."""
 
-    __slots__ = ("_jobs", "_payloads", "count", "created_at_ms")
+    __slots__ = ("_jobs", "_payloads", "count", "created_at_ms", "group")
 
     #: Whether every payload is as it was written.
     whole = True
 
-    def __init__(self, created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        self.count, self.created_at_ms = len(jobs), created_at_ms
+    def __init__(
+        self, created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes], group: bytes = b""
+    ) -> None:
+        """`group`: the name of the group that all of them have; empty: none."""
+        self.count, self.created_at_ms, self.group = len(jobs), created_at_ms, group
         self._jobs: list[bytes] | None = list(jobs)
         self._payloads = list(payloads)
 
     def encode(self) -> bytes:
-        return encode_segment(self.created_at_ms, self.jobs, self._payloads)
+        return encode_segment(self.created_at_ms, self.jobs, self._payloads, self.group)
 
     @property
     def jobs(self) -> list[bytes]:
@@ -128,7 +142,7 @@ class NewSegment:
 
     def job_rows(self, first: int, end: int) -> list[bytes]:
         """Their rows in `jobs`."""
-        return encode_plain_jobs(self.created_at_ms, self._payloads[first:end])
+        return encode_plain_jobs(self.created_at_ms, self._payloads[first:end], self.group)
 
     def place(self, job: bytes) -> int:
         """Where a job is; -1 if it is not here."""
@@ -151,9 +165,14 @@ class Segment(NewSegment):
         self.whole = end > _HEAD + 4 and crc32_held(memoryview(value)[:end]) == unpack_crc(value, end)[0]
         version, count, created = _SEGMENT.unpack_from(value) if end > _HEAD else (0, 0, 0)
         at = _HEAD + count * _JOB
+        self.group = b""
+        if version == V2 and end >= at + _GROUP_LENGTH.size:
+            named = at + _GROUP_LENGTH.size
+            at = named + _GROUP_LENGTH.unpack_from(value, at)[0]
+            self.group = value[named:at]
         if not self.whole and (end < at + 4 or crc32(value[:at]) != unpack_crc(value, at)[0]):
             raise damaged("a segment", value)
-        if version != V1 or not count:
+        if version != (V2 if self.group else V1) or not count:
             raise damaged("a segment", value)
         self.count: int = count
         self.created_at_ms: int = created
@@ -197,15 +216,16 @@ class Segment(NewSegment):
         payloads, size = self.payloads(first, end), self.size
         sums = _numbers(end - first).unpack_from(self.value, self.sums_at + first * 4)
         if size is not None:
-            return list(map(_job_row(size), repeat(self._head(size)), payloads, sums))
-        heads = {size: (_job_row(size), self._head(size)) for size in set(self.sizes)}
+            head = self._head(size)
+            return list(map(_job_row(len(head), size), repeat(head), payloads, sums))
+        heads = {size: (_job_row(len(head := self._head(size)), size), head) for size in set(self.sizes)}
         return [
             (of_size := heads[len(payload)])[0](of_size[1], payload, said)
             for payload, said in zip(payloads, sums, strict=True)
         ]
 
     def _head(self, size: int) -> bytes:
-        return pack_job(V1, self.created_at_ms, 0, 0, 0, size)
+        return plain_job_head(self.created_at_ms, size, self.group)
 
     # Of the jobs at some places, as they lie in the value: for readers that want columns.
 
@@ -228,8 +248,8 @@ class Segment(NewSegment):
 def segment_state_row(state: SegmentStateRecord) -> bytes:
     """A row in `state` of its jobs, without their last event, which is 0, and without the checksum."""
     return pack_state(
-        V1, state.state, state.priority, 0, 0, state.attempt, state.max_attempts, 0, state.token,
-        state.visible_at_ms, 0, 0, 0, state.lease,
+        V1, state.state, state.priority, 0, HAS_GROUP if state.group else 0, state.attempt, state.max_attempts, 0,
+        state.token, state.visible_at_ms, 0, 0, 0, state.lease,
     )  # fmt: skip
 
 

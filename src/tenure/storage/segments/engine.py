@@ -8,13 +8,12 @@ from typing import TypeVar
 
 from tenure.storage.engine import Engine, Loader, Reader, Snapshot, Space, Traits, Transaction
 from tenure.storage.group_commit import GroupCommit
-from tenure.storage.keyspace import LAST, SEGMENT_READY, SEGMENT_STATE, SEGMENTS
+from tenure.storage.keyspace import LAST, SEGMENT_SPACES, SEGMENT_STATE
 from tenure.storage.segments.reader import MADE, SegmentedReader
 from tenure.storage.segments.snapshot import SegmentedSnapshot
 from tenure.storage.segments.transaction import SegmentedTransaction, SegmentMemory
 
 T = TypeVar("T")
-_OWN = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
 
 
 class SegmentedEngine:
@@ -93,7 +92,7 @@ class SegmentedEngine:
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
         if spaces is not None and not MADE.isdisjoint(spaces):
-            spaces = tuple({*spaces, *_OWN})
+            spaces = tuple({*spaces, *SEGMENT_SPACES})
         inner = self.inner.snapshot(spaces)
         return SegmentedSnapshot(
             inner, self._segments.there

@@ -1,4 +1,4 @@
-"""Rows of `jobs`, `state` and `ready`, whether they are stored or stand for a job of a segment."""
+"""Rows of `jobs`, `state`, `ready` and `group_ready`, whether they are stored or stand for a job of a segment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.storage.engine import Reader, Row, Space
-from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
+from tenure.storage.keyspace import FRONTS, JOBS, LAST, SEGMENT_STATE, SEGMENTS, STATE, digest
 from tenure.storage.records import (
     NewSegment,
     Segment,
@@ -17,10 +17,10 @@ from tenure.storage.records import (
     decode_segment_state,
     encode_segment_mark,
 )
-from tenure.storage.segments.stored import StoredSegment
+from tenure.storage.segments.stored import MARKS, StoredSegment
 
 #: Spaces whose rows may stand for a job of a segment.
-MADE = frozenset({JOBS, STATE, READY})
+MADE = frozenset({JOBS, STATE, *MARKS})
 WAITING = int(State.WAITING)
 #: Segments read ahead by a scan.
 _AHEAD = 16
@@ -120,8 +120,8 @@ class SegmentedReader:
     ) -> list[int]:
         """Take the values of those keys that are in one segment with the first of them; returns the others' places."""
         first = keys[wanted[0]]
-        found = self.holding(first if space != READY else first[:4] + first[-16:])
-        if found is None or (space == READY and not self._waits_at(found[0], first)):
+        found = self.holding(first if space not in MARKS else first[:4] + first[-16:])
+        if found is None or (space in MARKS and not self._waits_at(found[0], space, first)):
             return list(wanted)
         kept, place = found
         made = {first: kept.value(space, place)} if len(wanted) == 1 else dict(kept.rows(space, b"", LAST))
@@ -147,9 +147,9 @@ class SegmentedReader:
         keys = self.inner.keys(space, begin, end, limit, reverse=reverse, snapshot=snapshot)
         if not self.there or space not in MADE or limit <= 0 or begin >= end:
             return keys
-        if space == READY and limit == 1 and not reverse and len(begin) <= 5:
-            # A claim asks for the first key only, and often; the segment's row in `segment_ready` has it.
-            made = self.inner.keys(SEGMENT_READY, begin, end, 1)
+        if space in MARKS and limit == 1 and not reverse and not self._in_the_midst(space, begin):
+            # A claim asks for the first key only, and often; the segment's mark has it.
+            made = self.inner.keys(MARKS[space], begin, end, 1)
         else:
             made = [key for key, _ in self._made_rows(space, begin, end, limit, reverse)]
         return sorted(keys + made, reverse=reverse)[:limit] if made else keys
@@ -182,6 +182,8 @@ class SegmentedReader:
         kept = StoredSegment(key, state, body)
         if body.job(body.count - 1) != key[4:] or not kept.places or body.job(kept.places[0]) != state.first_job:
             raise Corrupt("a segment's jobs and its state do not fit", key=key)
+        if state.group != (digest(body.group) if body.group else b""):
+            raise Corrupt("the group of a segment's jobs and that of its state do not fit", key=key)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[key] = kept
@@ -203,23 +205,37 @@ class SegmentedReader:
             raise Corrupt(exc.detail, key=key) from None
 
     def _made(self, space: Space, key: bytes) -> bytes | None:
-        found = self.holding(key if space != READY else key[:4] + key[-16:])
+        found = self.holding(key if space not in MARKS else key[:4] + key[-16:])
         if found is None:
             return None
         kept, place = found
-        if space == READY and not self._waits_at(kept, key):
+        if space in MARKS and not self._waits_at(kept, space, key):
             return None
         return kept.value(space, place)
 
-    def _waits_at(self, kept: StoredSegment, key: bytes) -> bool:
-        if kept.state.state != WAITING or key[:-16] != kept.ready_place:
+    def _waits_at(self, kept: StoredSegment, space: Space, key: bytes) -> bool:
+        if kept.state.state != WAITING or space not in kept.indexes or key[:-16] != kept.before(space):
             return False
-        return self.inner.get(SEGMENT_READY, kept.mark) == encode_segment_mark(kept.key[4:])
+        return self.inner.get(MARKS[space], kept.mark(space)) == encode_segment_mark(kept.key[4:])
+
+    def _in_the_midst(self, space: Space, key: bytes) -> bool:
+        """Whether a segment that waits may begin before this key of an index and go on behind it."""
+        width = FRONTS[space]
+        if len(key) <= width:
+            return False
+        for mark, value in self.inner.scan(MARKS[space], key[:width], key, 1, reverse=True):
+            try:
+                return mark[:-16] + decode_segment_mark(value) >= key
+            except Corrupt:
+                return True
+        return False
 
     def _made_rows(self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
         rows: list[Row] = []
-        segments = self.marked(begin, end, limit, reverse) if space == READY else self.lying(begin, end, limit, reverse)
-        for kept in segments:
+        marked = space in MARKS
+        for kept in (
+            self.marked(space, begin, end, limit, reverse) if marked else self.lying(begin, end, limit, reverse)
+        ):
             if isinstance(kept, Corrupt):
                 raise kept
             if isinstance(kept, bytes):
@@ -258,30 +274,37 @@ class SegmentedReader:
         except Corrupt as exc:
             return exc
 
-    def marked(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> Iterator[StoredSegment | bytes]:
-        """Segments with a job between two keys of `ready`, in order. A mark that leads nowhere is given as it is."""
+    def marked(
+        self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool = False
+    ) -> Iterator[StoredSegment | bytes]:
+        """Segments with a job between two keys of an index, in order. A mark that leads nowhere is given as it is."""
+        marks, width = MARKS[space], FRONTS[space]
         if reverse:
-            yield from map(self._of_mark, self.inner.scan(SEGMENT_READY, b"", end, limit + 1, reverse=True))
+            for row in self.inner.scan(marks, b"", end, limit + 1, reverse=True):
+                yield self._of_mark(space, row)
             return
-        if len(begin) > 5:  # in the midst of a range: a segment may have begun before
-            for row in self.inner.scan(SEGMENT_READY, begin[:5], begin, 1, reverse=True):
-                kept = self._of_mark(row)
+        if len(begin) > width:  # in the midst of a range: a segment may have begun before
+            for row in self.inner.scan(marks, begin[:width], begin, 1, reverse=True):
+                kept = self._of_mark(space, row)
                 if isinstance(kept, StoredSegment):
                     yield kept
         while True:
-            found = self.inner.scan(SEGMENT_READY, begin, end, min(limit, _AHEAD))
-            yield from map(self._of_mark, found)
+            found = self.inner.scan(marks, begin, end, min(limit, _AHEAD))
+            for row in found:
+                yield self._of_mark(space, row)
             if len(found) < min(limit, _AHEAD):
                 return
             begin = found[-1][0] + b"\0"
 
-    def _of_mark(self, row: Row) -> StoredSegment | bytes:
+    def _of_mark(self, space: Space, row: Row) -> StoredSegment | bytes:
         mark, value = row
         try:
             kept = self.segment(mark[:4] + decode_segment_mark(value))
         except Corrupt:
             return mark
-        return mark if kept is None or kept.state.state != WAITING or kept.mark != mark else kept
+        if kept is None or kept.state.state != WAITING or space not in kept.indexes or kept.mark(space) != mark:
+            return mark
+        return kept
 
 
 def _begins_behind(key: bytes, raw: bytes, end: bytes) -> bool:

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 from tenure.errors import Corrupt
 from tenure.storage.engine import Extent, Row, Run, Snapshot, Space, Steps, Walk
-from tenure.storage.keyspace import JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE
+from tenure.storage.keyspace import JOBS, LAST, SEGMENT_SPACES, SEGMENT_STATE, SEGMENTS, STATE
 from tenure.storage.segments.reader import MADE, SegmentedReader
-from tenure.storage.segments.stored import SegmentRows, StoredSegment
+from tenure.storage.segments.stored import MARKS, SegmentRows, StoredSegment
 
 
 class SegmentedSnapshot(SegmentedReader, Snapshot):
     """`storage.engine.Snapshot` on another one."""
 
     inner: Snapshot
-    segment_spaces = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY)
+    segment_spaces = SEGMENT_SPACES
 
     def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
         if not self.there or space not in MADE or begin >= end:
             return self.inner.walk(space, begin, end)
-        if space == READY:
+        if space in MARKS:
             return Steps(self, space, begin, end)
         return SegmentedWalk(self, self.inner.walk(space, begin, end), space, begin, end)
 
@@ -33,7 +33,8 @@ class SegmentedSnapshot(SegmentedReader, Snapshot):
         if not self.there or space not in MADE:
             return rows, damage
         made: list[Row] = []
-        for kept in self.marked(begin, LAST, limit) if space == READY else self.lying(begin, LAST, limit, False):
+        marked = space in MARKS
+        for kept in self.marked(space, begin, LAST, limit) if marked else self.lying(begin, LAST, limit, False):
             if isinstance(kept, bytes):
                 made.append((kept, b""))
             elif isinstance(kept, StoredSegment):

@@ -8,8 +8,21 @@ from typing import NamedTuple
 
 from tenure.model.ids import NO_ID
 from tenure.storage.engine import Row, Space
-from tenure.storage.keyspace import READY, STATE, ready_from
+from tenure.storage.keyspace import (
+    GROUP_READY,
+    GROUPED,
+    READY,
+    SEGMENT_GROUPS,
+    SEGMENT_READY,
+    STATE,
+    group_ready_from,
+    queue_of,
+    ready_from,
+)
 from tenure.storage.records import NewSegment, SegmentStateRecord, segment_state_rows
+
+#: The indexes of waiting jobs that a segment may stand in, and where it is marked in their stead.
+MARKS: dict[Space, Space] = {READY: SEGMENT_READY, GROUP_READY: SEGMENT_GROUPS}
 
 
 class StoredSegment:
@@ -59,24 +72,33 @@ class StoredSegment:
         return place if place in self.places else -1
 
     @property
-    def ready_place(self) -> bytes:
-        """How the keys of its jobs in `ready` begin: the job follows."""
-        return ready_from(int.from_bytes(self.prefix, "big"), self.state.priority, self.state.visible_at_ms)
+    def indexes(self) -> tuple[Space, ...]:
+        """The indexes that its jobs stand in while they wait."""
+        return (READY, GROUP_READY) if self.state.group else (READY,)
 
-    @property
-    def mark(self) -> bytes:
-        """Its key in `segment_ready`: that of its first job in `ready`."""
-        return self.ready_place + self.state.first_job
+    def before(self, space: Space) -> bytes:
+        """How the keys of its jobs in a space begin: the job follows. Requires, of `group_ready`: they have a group."""
+        state = self.state
+        if space == READY:
+            grouped = GROUPED if state.group else 0
+            return ready_from(queue_of(self.prefix), state.priority, state.visible_at_ms, grouped)
+        if space == GROUP_READY:
+            return group_ready_from(queue_of(self.prefix), state.group, 9 - state.priority, state.visible_at_ms)
+        return self.prefix
+
+    def mark(self, space: Space) -> bytes:
+        """The key of its mark for one of its `indexes`: that of its first job there."""
+        return self.before(space) + self.state.first_job
 
     def keys(self, space: Space, places: Sequence[int]) -> list[bytes]:
-        before = self.ready_place if space == READY else self.prefix
+        before = self.before(space)
         return [before + job for job in self.jobs_at(places)]
 
     def value(self, space: Space, place: int) -> bytes:
         return self.values(space, range(place, place + 1))[0]
 
     def values(self, space: Space, places: Sequence[int]) -> list[bytes]:
-        if not places or space == READY:
+        if not places or space in MARKS:
             return [b""] * len(places)
         first, end = places[0], places[-1] + 1
         made = segment_state_rows(self.state, first, end) if space == STATE else self.body.job_rows(first, end)
@@ -87,7 +109,7 @@ class StoredSegment:
 
     def rows(self, space: Space, begin: bytes, end: bytes) -> list[Row]:
         """Its rows between two keys."""
-        return self.rows_at(space, self.between(begin, end, before=self.ready_place if space == READY else None))
+        return self.rows_at(space, self.between(begin, end, before=self.before(space)))
 
     def between(
         self, begin: bytes, end: bytes, places: Sequence[int] | None = None, before: bytes | None = None

@@ -14,20 +14,24 @@ from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.storage.engine import Space, Transaction
-from tenure.storage.keyspace import JOBS, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, queue_of, ready_from
+from tenure.storage.keyspace import JOBS, READY, SEGMENT_STATE, SEGMENTS, STATE, digest
 from tenure.storage.records import (
+    V1,
     NewSegment,
     SegmentStateRecord,
     encode_segment_mark,
     encode_segment_state,
 )
 from tenure.storage.segments.reader import MADE, WAITING, RecentBodies, SegmentedReader
-from tenure.storage.segments.stored import SegmentShare, StoredSegment
+from tenure.storage.segments.stored import MARKS, SegmentShare, StoredSegment
 from tenure.storage.transaction import Write
 
 _LEASED = int(State.LEASED)
 #: Segments that one claim or ack handles as such; more become rows.
 _SEGMENTS_AT_ONCE = 64
+#: Once a transaction has made so many jobs into rows, it takes single ones out of the segments that are left: a claim
+#: may take a job of each of many groups.
+_ROWS_AT_ONCE = 1_000
 
 
 class SegmentUse:
@@ -138,25 +142,27 @@ class SegmentedTransaction(Transaction):
         now_ms: int,
         max_attempts: int,
         last_event: int,
+        group: bytes = b"",
+        most_leased: int | None = None,
     ) -> bool:
         each = self.jobs_in_one(max(map(len, payloads)))
-        if not each or len(jobs) < self.LEAST or not self.memory.use.worthwhile(prefix):
+        if not each or len(jobs) < self.LEAST or (most_leased is not None and most_leased < self.LEAST):
+            return False
+        if not self.memory.use.worthwhile(prefix):
             return False
         if self._there and not self._vacant(prefix + jobs[0], prefix + jobs[-1]):
             return False
-        place = ready_from(queue_of(prefix), 0, now_ms)
-        todo = self._todo
+        group_id = digest(group) if group else b""
         for begin in range(0, len(jobs), each):
             part = jobs[begin : begin + each]
-            key = prefix + part[-1]
-            state = encode_segment_state(
-                WAITING, 0, 0, max_attempts, 0, now_ms, last_event + begin, 0, part[0], NO_ID, NO_ID
+            state = SegmentStateRecord(
+                V1, WAITING, 0, 0, max_attempts, 0, now_ms, last_event + begin, 0, part[0], NO_ID, NO_ID, group_id
             )
-            todo.bodies.append((key, NewSegment(now_ms, part, payloads[begin : begin + each])))
-            todo.writes += (
-                (SEGMENT_STATE, key, state),
-                (SEGMENT_READY, place + part[0], encode_segment_mark(part[-1])),
-            )
+            body = NewSegment(now_ms, part, payloads[begin : begin + each], group)
+            segment = StoredSegment(prefix + part[-1], state, body)
+            self._todo.bodies.append((segment.key, body))
+            self._put_state(segment.key, segment, state, segment.places)
+            self._put_marks(segment, segment.places)
         return True
 
     def first_together(self, tiers: Sequence[bytes], until: bytes, limit: int) -> Sequence[SegmentShare]:
@@ -168,13 +174,13 @@ class SegmentedTransaction(Transaction):
         for tier in tiers:
             end = tier + until
             row = segments.inner.keys(READY, tier, end, 1)
-            for segment in segments.marked(tier, end, left // self.MOST + 2):
+            for segment in segments.marked(READY, tier, end, left // self.MOST + 2):
                 if isinstance(segment, bytes) or not segment.body.whole:
                     return ()  # damaged: reading rows passes it over
                 take = min(segment.count, left)
-                if row and row[0] < segment.ready_place + segment.body.jobs[segment.places[take - 1]]:
+                if row and row[0] < segment.before(READY) + segment.body.jobs[segment.places[take - 1]]:
                     return ()
-                if take < segment.count and take < self.LEAST:
+                if not self.shares_out(segment, take):
                     return ()
                 shares.append(SegmentShare(segment, take))
                 left -= take
@@ -186,11 +192,28 @@ class SegmentedTransaction(Transaction):
                 return ()  # the rest of the claim comes from rows
         return shares
 
+    def next_together(self, space: Space, begin: bytes, end: bytes, limit: int) -> StoredSegment | None:
+        if not self._there or limit < self.LEAST:
+            return None
+        for segment in self._segments.marked(space, begin, end, 1):
+            if isinstance(segment, bytes) or not segment.body.whole:
+                return None
+            row = self._segments.inner.keys(space, begin, end, 1)
+            behind = segment.before(space) + segment.job
+            if begin > behind:
+                continue  # it ends before
+            between = row and row[0] < behind
+            return None if between or begin > segment.mark(space) or behind >= end else segment
+        return None
+
+    def shares_out(self, segment: StoredSegment, count: int) -> bool:
+        return count == segment.count or count >= self.LEAST
+
     def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
         segment, count = share
         state, places, todo = segment.state, segment.places, self._todo
         leased = state._replace(state=_LEASED, attempt=state.attempt + 1, token=token, lease=lease)
-        todo.writes.append((SEGMENT_READY, segment.mark, None))
+        self._delete_marks(segment)
         if count == segment.count and isinstance(places, range):
             # It will be settled soon, and was perhaps made long ago.
             self.when_written(lambda: self.memory.recent.put(segment.key, segment.body))
@@ -200,11 +223,11 @@ class SegmentedTransaction(Transaction):
         taken, left = places[:count], places[count:]
         jobs = segment.jobs_at(taken)
         at = segment.prefix + jobs[-1]
-        body = NewSegment(segment.body.created_at_ms, jobs, segment.payloads_at(taken))
+        body = NewSegment(segment.body.created_at_ms, jobs, segment.payloads_at(taken), segment.body.group)
         copy = StoredSegment(at, leased._replace(last_event=last_event, first=0, first_job=jobs[0], gone=NO_ID), body)
         if left:
             self._put_state(segment.key, segment, state, left)
-            self._put_mark(segment, left)
+            self._put_marks(segment, left)
         elif at != segment.key:
             todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
         todo.bodies.append((at, body))
@@ -217,6 +240,10 @@ class SegmentedTransaction(Transaction):
             return ()
         found: list[StoredSegment] = []
         at = 0
+        # Groups may have taken turns in the claim. Segments never overlap: in the order of ids, each lies by itself.
+        if list(jobs) != (ordered := sorted(jobs)):
+            of_jobs = dict(zip(jobs, tokens, strict=True))
+            jobs, tokens = ordered, [of_jobs[job] for job in ordered]
         while at < len(jobs):
             holding = self._segments.holding(prefix + jobs[at])
             if holding is None or len(found) >= _SEGMENTS_AT_ONCE:
@@ -251,14 +278,19 @@ class SegmentedTransaction(Transaction):
                 gone |= 1 << place
         first = places[0]
         stored = encode_segment_state(
-            *state[1:8], first, segment.body.jobs[first], state.lease, gone.to_bytes(16, "big")
+            *state[1:8], first, segment.body.jobs[first], state.lease, gone.to_bytes(16, "big"), group=state.group
         )
         self._todo.writes.append((SEGMENT_STATE, key, stored))
 
-    def _put_mark(self, segment: StoredSegment, places: Sequence[int]) -> None:
+    def _put_marks(self, segment: StoredSegment, places: Sequence[int]) -> None:
         """Among those that wait, the segment now begins with the first of these places."""
-        mark = segment.ready_place + segment.body.jobs[places[0]]
-        self._todo.writes.append((SEGMENT_READY, mark, encode_segment_mark(segment.job)))
+        first, value = segment.body.jobs[places[0]], encode_segment_mark(segment.job)
+        for space in segment.indexes:
+            self._todo.writes.append((MARKS[space], segment.before(space) + first, value))
+
+    def _delete_marks(self, segment: StoredSegment) -> None:
+        for space in segment.indexes:
+            self._todo.writes.append((MARKS[space], segment.mark(space), None))
 
     def _vacant(self, first: bytes, last: bytes) -> bool:
         """Whether no segment lies anywhere between these jobs."""
@@ -275,8 +307,11 @@ class SegmentedTransaction(Transaction):
         return bool(self.writes or self)
 
     def _write_out(self, work: _Work) -> None:
+        made_rows = 0
         for key, (segment, written) in work.apart.items():
-            self._take_out(segment, written, whole=key in work.whole)
+            whole = key in work.whole and made_rows < _ROWS_AT_ONCE
+            self._take_out(segment, written, whole=whole)
+            made_rows += segment.count if whole else 0
         for prefix in work.queues:
             self.memory.use.taken_apart(prefix)
         for key, written_jobs in work.broken.items():
@@ -296,7 +331,7 @@ class SegmentedTransaction(Transaction):
     def _take_out_written(self) -> None:
         """Take the jobs whose rows were written out of the segments they are in."""
         made = [
-            (write, write[1][:4] + write[1][-16:] if write[0] == READY else write[1])
+            (write, write[1][:4] + write[1][-16:] if write[0] in MARKS else write[1])
             for write in self.writes
             if write[0] in MADE
         ]
@@ -312,8 +347,8 @@ class SegmentedTransaction(Transaction):
 
         False: it was virtual, and there is nothing to delete.
         """
-        if space == READY and value is None and self._segments.inner.get(SEGMENT_READY, key) is not None:
-            self._todo.writes.append((SEGMENT_READY, key, None))
+        if space in MARKS and value is None and self._segments.inner.get(MARKS[space], key) is not None:
+            self._todo.writes.append((MARKS[space], key, None))
         found = self._holding_or_broken(job)
         if found is None:
             self._stored.add(job)
@@ -326,7 +361,7 @@ class SegmentedTransaction(Transaction):
             self._todo.queues.add(segment.prefix)
             if waiting:
                 self._todo.whole.add(segment.key)
-        if space == READY and not (waiting and key[:-16] == segment.ready_place):
+        if space in MARKS and not (waiting and space in segment.indexes and key[:-16] == segment.before(space)):
             return True  # another row of the job, not one that the segment stands for
         written[space].add(place)
         return value is not None
@@ -342,16 +377,16 @@ class SegmentedTransaction(Transaction):
     def _take_out(self, segment: StoredSegment, written: dict[Space, set[int]], *, whole: bool) -> None:
         waiting = segment.state.state == WAITING
         leaving = set(segment.places) if whole else set().union(*written.values())
-        for space in (JOBS, STATE, READY) if waiting else (JOBS, STATE):
+        for space in (JOBS, STATE, *segment.indexes) if waiting else (JOBS, STATE):
             # What the transaction wrote of a job stands; what it deleted stays gone.
             rest = sorted(leaving - written[space])
             if rest:
                 self.put_many(space, segment.rows_at(space, rest))
         left = [place for place in segment.places if place not in leaving]
         if waiting and (not left or left[0] != segment.places[0]):
-            self._todo.writes.append((SEGMENT_READY, segment.mark, None))
+            self._delete_marks(segment)
             if left:
-                self._put_mark(segment, left)
+                self._put_marks(segment, left)
         if left:
             self._put_state(segment.key, segment, segment.state, left)
         else:

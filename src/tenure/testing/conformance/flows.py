@@ -85,6 +85,81 @@ def test_many_parents_settled_at_once_release_the_child_once(flowing: World) -> 
     assert happened(queue, child.id).count("unblocked") == 1
 
 
+def _with_callback(queue: Queue, parents: int, policy: str) -> tuple[list[Enqueued], Enqueued]:
+    """Jobs, and one that waits for all of them."""
+    *made, child = queue.enqueue_many(
+        [
+            *(NewJob(b"%d" % n, name=str(n)) for n in range(parents)),
+            NewJob(b"callback", after=[f"#{n}" for n in range(parents)], on_parent_dead=policy),  # type: ignore[arg-type]
+        ]
+    )
+    return made, child
+
+
+@pytest.mark.parametrize("policy", ["run", "wait"])
+def test_a_callback_of_many_parents_that_end_in_many_ways(flowing: World, clock: ManualClock, policy: str) -> None:
+    queue = flowing.queue(policy=PROMPT)
+    made, child = _with_callback(queue, 230, policy)
+    assert [parent.id for parent in queue.parents(child.id)] == [parent.id for parent in made]
+    assert [waiting.id for waiting in queue.children(made[117].id)] == [child.id]
+    first, *some = queue.claim(limit=120)
+    queue.fail(first, "broken")  # dead: ended for "run", and not for "wait"
+    queue.nack(some[0], "once more", delay=0)
+    queue.ack(some[1], result=b"kept")
+    queue.release(some[2])
+    queue.ack_many(some[3:])
+    while claim := queue.claim(limit=50):
+        assert child.id not in [delivery.id for delivery in claim]
+        queue.ack_many(list(claim))
+        if policy == "run" and states(queue, [child]) == ["ready"]:
+            break
+    assert states(queue, [child]) == ["ready" if policy == "run" else "blocked"]
+    assert queue.replay([first.id]).count == 1
+    last = {delivery.id: delivery for delivery in queue.claim(limit=2)}
+    assert set(last) == ({first.id, child.id} if policy == "run" else {first.id})
+    queue.ack(last[first.id])
+    if policy == "wait":
+        (delivery,) = queue.claim()
+        last[delivery.id] = delivery
+    assert sum(parent.result == b"kept" for parent in queue.parents(child.id)) == 1
+    queue.ack(last[child.id])
+    assert [event.type for event in queue.timeline(child.id)].count("unblocked") == 1
+    assert not queue.claim()
+
+
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+def test_one_of_many_parents_that_ends_badly_cancels_the_callback(flowing: World, how: str) -> None:
+    queue = flowing.queue(policy=PROMPT)
+    made, child = _with_callback(queue, 120, "cancel")
+    queue.ack_many(list(queue.claim(limit=60)))
+    if how == "fail":
+        queue.fail(next(iter(queue.claim())), "broken")
+    else:
+        assert queue.cancel(made[100].id)
+    assert states(queue, [child]) == ["gone"]
+    while claim := queue.claim(limit=50):
+        queue.ack_many(list(claim))
+    assert queue.counts().blocked == 0
+
+
+def test_two_callbacks_share_some_of_many_parents(flowing: World) -> None:
+    queue = flowing.queue(policy=PROMPT)
+    jobs = [NewJob(b"%d" % n, name=str(n)) for n in range(150)]
+    for start, end in ((0, 100), (40, 150)):
+        jobs.append(NewJob(b"to %d" % end, after=[f"#{n}" for n in range(start, end)]))
+    *made, first, second = queue.enqueue_many(jobs)
+    assert {job.id for job in queue.children(made[50].id)} == {first.id, second.id}
+    assert [job.id for job in queue.children(made[0].id)] == [first.id]
+    later = queue.enqueue(NewJob(b"later", after=[made[50], made[149]]))
+    assert len(queue.children(made[50].id)) == 3
+    early = {job.id for job in made[:100]}
+    claim = list(queue.claim(limit=150))
+    queue.ack_many([delivery for delivery in claim if delivery.id in early])
+    assert states(queue, [first, second, later]) == ["ready", "blocked", "blocked"]
+    queue.ack_many([delivery for delivery in claim if delivery.id not in early])
+    assert states(queue, [first, second, later]) == ["ready", "ready", "ready"]
+
+
 def test_a_graph_is_one_call(flowing: World) -> None:
     queue = flowing.queue()
     jobs = queue.enqueue_many([

@@ -17,16 +17,19 @@ from typing import Any
 
 from tenure.errors import StoreClosed
 from tenure.locks import under_lock
+from tenure.storage.writer_lock import called_inside
 
 
 class Request:
     """What one caller wants run, and its answer."""
 
-    __slots__ = ("error", "fn", "result", "settled", "thread", "turn")
+    __slots__ = ("error", "fn", "inside", "result", "settled", "thread", "turn")
 
     def __init__(self, fn: Callable[[Any], Any]) -> None:
         self.fn = fn
         self.thread = threading.get_ident()
+        #: Whether its caller is still inside `submit`.
+        self.inside = True
         self.result: Any = None
         self.error: BaseException | None = None
         #: Whether the answer is final; until then a run may be repeated.
@@ -67,6 +70,8 @@ class Combiner:
         except BaseException:
             self._abandon(request)
             raise
+        finally:
+            request.inside = False
         return request.outcome()
 
     @under_lock
@@ -85,6 +90,8 @@ class Combiner:
             raise StoreClosed("this store was closed")
         left = self._leader
         if left is not None and left.thread == request.thread:
+            if left.inside:
+                raise called_inside()
             self._abandon(left)  # an exception kept this thread from doing so: it leads nothing any more
         self._queue.append(request)
         if self._leader is None:

@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -134,15 +133,18 @@ class RocksEngine:
 
     def transact(self, fn: Callable[[Transaction], T]) -> T:
         writer = self._writer
-        if writer.lock.locked():
+        if writer.held_here():
             writer.take_back()
         with writer.lock:
-            writer.holder = get_ident()
-            if self._stopped is not None or self._unsure:
-                self._attend()
-            transaction = self.begin(self._reader, self._next_commit)
-            result = fn(transaction)
-            version = self.apply(transaction) if transaction.finish() else 0
+            writer.inside = True
+            try:
+                if self._stopped is not None or self._unsure:
+                    self._attend()
+                transaction = self.begin(self._reader, self._next_commit)
+                result = fn(transaction)
+                version = self.apply(transaction) if transaction.finish() else 0
+            finally:
+                writer.inside = False
         if version:
             needed = transaction.answers_after
             if needed is None or needed > self._durable:
@@ -153,13 +155,16 @@ class RocksEngine:
 
     def read(self, fn: Callable[[RocksReader], T]) -> T:
         writer = self._writer
-        if writer.lock.locked():
+        if writer.held_here():
             writer.take_back()
         with writer.lock:
-            writer.holder = get_ident()
-            if self._stopped is not None or self._unsure:
-                self._attend()
-            return fn(self._reader)
+            writer.inside = True
+            try:
+                if self._stopped is not None or self._unsure:
+                    self._attend()
+                return fn(self._reader)
+            finally:
+                writer.inside = False
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
         with self._held():
@@ -233,7 +238,7 @@ class RocksEngine:
     def close(self) -> None:
         if os.getpid() != self._owner:
             return
-        if self._writer.lock.locked():
+        if self._writer.held_here():
             self._writer.take_back()
         with self._writer.lock:
             if isinstance(self._stopped, StoreClosed):
@@ -280,13 +285,17 @@ class RocksEngine:
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         """The writer's lock, for what is rare. Raises if the engine was closed or has stopped."""
-        if self._writer.lock.locked():
-            self._writer.take_back()
-        with self._writer.lock:
-            self._writer.holder = get_ident()
-            if self._stopped is not None or self._unsure:
-                self._attend()
-            yield
+        writer = self._writer
+        if writer.held_here():
+            writer.take_back()
+        with writer.lock:
+            writer.inside = True
+            try:
+                if self._stopped is not None or self._unsure:
+                    self._attend()
+                yield
+            finally:
+                writer.inside = False
 
     def apply(self, changes: Changes) -> int:
         """Write the changes; returns the version to wait for. Requires: the writer's lock is held.
