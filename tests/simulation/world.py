@@ -634,13 +634,21 @@ class History:
                 ended.setdefault(job, event.type)
 
     def _judge(self, store: Store) -> None:
-        """What callers were told of each job has an explanation."""
+        """What callers were told of each job has an explanation; and no job waits for one that will not end."""
+        states: dict[str, str] = {}
         for name, job in self._jobs:
             self._moment += 1
             seen = store.queue(name.queue).get(job.hex())
+            states[job.hex()] = "gone" if seen is None else seen.state
             self._record(
                 job, "get", self._moment, self._now(), None if seen is None else (_stored(seen.state), seen.token)
             )
+        for child, (parents, policy) in self._parents.items():
+            dead = [states.get(parent) == "dead" for parent in parents]
+            ended = [states.get(parent) in ("dead", "done", "gone") for parent in parents]
+            stuck = any(dead) if policy == "cancel" else all(ended) if policy == "run" else False
+            if stuck and states[child] == "blocked":
+                raise Violation(f"{child} is blocked ({policy}) behind parents that are dead: {parents}")
         for name, job in self._jobs:
             calls = self._calls[job]
             first = min(call.begin for call in calls)
