@@ -295,10 +295,12 @@ class UnitOfWork:
 
     def queue(self, name: QueueName) -> RegisteredQueue:
         """The queue of that name, made if it is not there."""
+        return self.known_queue(name) or self.make_queues([name])[0]
+
+    def known_queue(self, name: QueueName) -> RegisteredQueue | None:
+        """The queue of that name, if it was there or this transaction made it."""
         found = self._core.registry.find(self.tx, name)
-        if found is None and self._made is not None:
-            found = self._made.get(name)
-        return found if found is not None else self.make_queues([name])[0]
+        return self._made.get(name) if found is None and self._made is not None else found
 
     def make_queues(self, names: Sequence[QueueName]) -> list[RegisteredQueue]:
         if self._made is None:
