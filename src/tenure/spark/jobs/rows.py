@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tenure.api.migration import BATCH, BATCH_BYTES, batches
+from tenure.api.migration import BATCH, BATCH_BYTES, batches, restore
 from tenure.api.store import Store
-from tenure.model.job import Job
+from tenure.model.attachments import Attached
+from tenure.model.job import Job, ParentResult
+from tenure.model.step import Step
 from tenure.spark.connections import opened
 
 #: What `Restoring` and `RestoringFiles` answer with, a row a batch.
@@ -65,7 +68,11 @@ def _ms(moment: datetime | None) -> int | None:
     return round(aware.timestamp() * 1000)
 
 
-def _put_back(store: Store, jobs: Iterable[Job]) -> _Outcome:
+#: What is attached to a job, by tenant, queue and id.
+AttachedJobs = dict[tuple[str, str, str], Attached]
+
+
+def _put_back(store: Store, jobs: Iterable[Job], attached: AttachedJobs) -> _Outcome:
     """Restore jobs of any queues, in batches. Idempotent: jobs that are there are left."""
     outcome = _Outcome()
     by_queue: dict[tuple[str, str], list[Job]] = {}
@@ -73,8 +80,9 @@ def _put_back(store: Store, jobs: Iterable[Job]) -> _Outcome:
         by_queue.setdefault((job.queue, job.tenant), []).append(job)
     for (queue, tenant), of_queue in by_queue.items():
         handle = store.queue(queue, tenant)
-        for batch in batches(iter(of_queue)):
-            answer = handle.restore(batch)
+        whole = [(job, attached.get((tenant, queue, job.id))) for job in of_queue]
+        for batch in batches(whole):
+            answer = restore(handle, batch)
             outcome.jobs += len(batch)
             outcome.added += len(answer.added)
             outcome.there += len(answer.there)
@@ -109,7 +117,7 @@ class Restoring:
             if part.num_rows:
                 # Opened for each part and closed again: tasks take turns where only one process can open the store.
                 with opened(self._url) as store:
-                    outcome = _put_back(store, jobs_in(part))
+                    outcome = _put_back(store, jobs_in(part), {})
                 yield pa.RecordBatch.from_pylist([outcome.row()], schema=_OUTCOME)
 
 
@@ -130,8 +138,40 @@ class RestoringFiles:
             for batch in _bounded(file):
                 wanted = batch.filter(pc.is_in(batch.column("id"), ids))
                 if wanted.num_rows:
-                    rows.append(_put_back(store, jobs_in(wanted)).row())
+                    attached = attached_in(path.parent, wanted.column("id"))
+                    rows.append(_put_back(store, jobs_in(wanted), attached).row())
         return pa.Table.from_pylist(rows, schema=_OUTCOME)
+
+
+#: Beside the files of archived jobs: rows of the tables `steps` and `parents` that belong to them. Readers of the folder
+#: pass over names that begin so.
+STEPS, PARENTS = "_steps", "_parents"
+
+
+def attached_in(folder: Path, ids: pa.Array) -> AttachedJobs:
+    """What is attached to these jobs of an archive's folder."""
+    found: AttachedJobs = {}
+    for row in _rows(folder / STEPS, ids, "number"):
+        step = Step(name=row["name"], kind=row["kind"], value=row["value"], stored_at_ms=_ms(row["stored_at"]) or 0)
+        found.setdefault(_owner(row), Attached()).steps.append(step)
+    for row in _rows(folder / PARENTS, ids, "place"):
+        parent = ParentResult(id=row["parent_id"], queue=row["parent_queue"], state=row["parent_state"])
+        found.setdefault(_owner(row), Attached()).parents.append(parent)
+    return found
+
+
+def _owner(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["tenant"], row["queue"], row["job_id"]
+
+
+def _rows(folder: Path, ids: pa.Array, order: str) -> list[dict[str, Any]]:
+    if not folder.exists():
+        return []
+    files = [str(file) for file in sorted(folder.glob("*.parquet"))]
+    kind = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    found = ds.dataset(files, format=kind).to_table(filter=pc.field("job_id").isin(ids))
+    rows: list[dict[str, Any]] = found.sort_by(order).to_pylist()
+    return rows
 
 
 def _bounded(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
