@@ -63,6 +63,7 @@ CRASH_SIZES = \
 	DASHBOARD_QUEUES=500 \
 	OPENING_ROUNDS=$${OPENING_ROUNDS:-30} \
 	OWNER_KILLS=$${OWNER_KILLS:-10} \
+	OBJECT_KILLS=$${OBJECT_KILLS:-20} \
 	OUTBOX_ROWS=$${OUTBOX_ROWS:-10000} \
 	OUTBOX_KILLS=$${OUTBOX_KILLS:-20} \
 	FLOW_GRAPHS=$${FLOW_GRAPHS:-1000} \
@@ -79,7 +80,7 @@ CRASH_SIZES = \
 	PLANTED=all
 
 test-crash: setup servers ## kill -9 a working process 200 times an engine, kill before 2,000 system calls, flip 2,000 bytes, plant 32 bugs, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
-	@$(CRASH_SIZES) $(PY) -m pytest -q -rP -m crash --timeout 3600 $(addprefix tests/,crash damage proofs worker backends/redis bulk spark moving dashboard outbox flows planted) $(ARGS)
+	@$(CRASH_SIZES) $(PY) -m pytest -q -rP -m crash --timeout 3600 $(addprefix tests/,analysis crash damage proofs worker backends/redis bulk spark moving dashboard outbox flows planted) $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
 simulate: installed ## run histories of the real code by seed, in one thread, with faults: 2,000 (HISTORIES=n); a failure is shrunk and told
@@ -141,7 +142,7 @@ $(PEERS): requirements/bench.txt | $(STAMP)
 COMPILE_OPTIONS := --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-options --no-emit-index-url \
 	--no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 # All but airflow and dagster, which need environments of their own.
-EXTRAS := server spark analysis delta iceberg redis postgres foundationdb capnp otel dev
+EXTRAS := server spark analysis delta iceberg objectstore redis postgres foundationdb capnp otel openlineage dev
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(PY) -m piptools compile $(COMPILE_OPTIONS)
 
 lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest versions)

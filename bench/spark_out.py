@@ -121,6 +121,7 @@ def _bronze(spark: SparkSession, url: str, folder: Path, count: int) -> float:
 
 def _bronze_files(spark: SparkSession, url: str, folder: Path, count: int) -> float:
     """What a run of `history` does first: plan the journal of a snapshot, and write it, a file a task."""
+    from tenure.analysis.root import LocalRoot
     from tenure.bulk import snapshot_locations
     from tenure.bulk.query import Query
     from tenure.spark.jobs import journal, parquet_files
@@ -130,7 +131,7 @@ def _bronze_files(spark: SparkSession, url: str, folder: Path, count: int) -> fl
     with tenure.spark.snapshot(url, name="bench") as snap:
         place = snapshot_locations.find(url, snap.id)
         parts = place.events(start[journal.SHARD] + 1, end[journal.SHARD] + 1, 250_000)
-        written = parquet_files.write(spark, place, Query("events"), parts, str(folder / "bronze"))
+        written = parquet_files.write(spark, place, Query("events"), parts, LocalRoot(folder), "bronze")
     seconds = time.perf_counter() - began
     assert sum(file.rows for file in written) == count + 1, "and the queue's own event"
     shutil.rmtree(folder)

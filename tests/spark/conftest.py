@@ -12,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tenure.spark
+from tenure.analysis.commit_log import new_attempt
 from tenure.spark.session import SHORT_LIVED_JAVA
+from tests.analysis import s3_server
 
 HERE = Path(__file__).parent
 #: Each takes minutes: `make test` has fifteen for everything. Most start several Javas, one after the other; the tour
@@ -40,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, object_store: str) -> Iterator[SparkSession]:
     """`local[2]` with four tries a task; its warehouse and its scratch files in a folder that goes with the run.
 
     SPARK_MASTER="local-cluster[2,1,1024]" runs the same tests with executors that are processes of their own.
@@ -65,17 +67,31 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    # Spark's processes import the simulated `fdb`; the driver's path stays as it is.
+    # Spark's processes import the simulated `fdb` and know the object store; the driver's environment stays as it is.
     path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "simulated"), *([path] if path else [])])
-    try:
+    theirs = os.pathsep.join([str(HERE / "simulated"), *([path] if path else [])])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PYTHONPATH": theirs, **s3_server.environment(object_store)}.items():
+            patch.setenv(name, value)
         made = tenure.spark.session("tests", master=master, memory="1g", conf=conf)
-    finally:
-        del os.environ["PYTHONPATH"]
-        if path:
-            os.environ["PYTHONPATH"] = path
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[str]:
+    """The address of an S3 server on loopback, which Spark's processes know."""
+    with s3_server.endpoint() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(spark: SparkSession, object_store: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address on the object store for one test; the driver knows the server too."""
+    pytest.importorskip("obstore")
+    for name, value in s3_server.environment(object_store).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_server.BUCKET}/{new_attempt()}"
 
 
 def linked_home(home: Path) -> Path:

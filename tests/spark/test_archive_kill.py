@@ -113,7 +113,7 @@ def test_each_job_once_though_runs_are_killed(tmp_path: Path) -> None:
     found = [
         payload
         for entry in kept.entries()
-        for file in (kept.root / entry.place).glob("*.parquet")
+        for file in (tmp_path / "archive" / entry.place).glob("*.parquet")
         for payload in pq.read_table(file, columns=["payload"]).column(0).to_pylist()
     ]
     assert sorted(map(int, found)) == list(range(KILLS * JOBS)), "none is lost, none is there twice"

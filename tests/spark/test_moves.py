@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 
 import tenure
 from tenure import Policy
+from tenure.analysis.commit_log import RunConflict
 from tenure.api import migration
 from tenure.cli import spark_session
 from tenure.cli.main import cli
-from tenure.errors import InvalidArgument
+from tenure.errors import InvalidArgument, SettingsError
 from tenure.model.job_checksum import Checksum
 from tenure.spark.jobs.archive import Archive, ArchiveBusy, archive, restore
 from tenure.spark.jobs.load import load
@@ -166,7 +167,7 @@ def test_two_runs_on_one_root(spark: SparkSession, tmp_path: Path) -> None:
         # Where the lock does not hold, a run that finds nothing still removes its own attempt only.
         kept = Archive(root)
         place = f"jobs/run=1/{len(tried):012}"
-        (kept.root / place).mkdir(parents=True)
+        (Path(root) / place).mkdir(parents=True)
         kept.log.discard(place)
 
     summary = archive(spark, url, root, LATER, told=second)
@@ -176,6 +177,31 @@ def test_two_runs_on_one_root(spark: SparkSession, tmp_path: Path) -> None:
     assert empty.written == 0
     assert [path.name for path in (Path(root) / "jobs").iterdir()] == ["run=1"], "an empty run leaves no folder"
     assert restore(spark, url, root).written == 50
+    assert summed(url) == before
+
+
+def test_an_archive_on_an_object_store(spark: SparkSession, tmp_path: Path, bucket: str) -> None:
+    """There are no locks: of two runs with one number one commits, and the other has removed nothing."""
+    url, root = f"rocksdb:{tmp_path / 'a'}", f"{bucket}/an archive, 100%"
+    ended(url, 50)
+    before = summed(url)
+
+    def overtaken(step: str) -> None:
+        if step.startswith("committing") and not Archive(root).entries():
+            with pytest.raises(Stopped):
+                archive(spark, url, root, LATER, told=stop_at("removed"))
+
+    with pytest.raises(RunConflict):
+        archive(spark, url, root, LATER, told=overtaken)
+    assert [entry.jobs for entry in Archive(root).entries()] == [50]
+    summary = archive(spark, url, root, LATER)
+    assert (summary.written, summary.facts["finished_before"]) == (0, 0), "the run that was stopped had removed all"
+    with tenure.open(url, sweep=False) as store:
+        assert store.queue("q").counts().done == 0
+    assert [place.split("/")[1] for place in Archive(root).root.attempts()] == ["run=1"], "what others left is gone"
+    assert restore(spark, url, root, "payload = '7'").written == 1
+    rest = restore(spark, url, root)
+    assert (rest.written, rest.facts["there"]) == (49, 1)
     assert summed(url) == before
 
 
@@ -302,7 +328,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "Java 17" in said
     assert "apt-get install openjdk-17" in said
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
-    with pytest.raises(spark_session.SparkMissing, match=r"tenure\[spark\]"):
+    with pytest.raises(SettingsError, match=r"tenure\[spark\]"):
         spark_session.require()
 
 

@@ -1,4 +1,4 @@
-"""A history on disk: files under the runs that wrote them, and a log that says which runs count (`commit_log`).
+"""A history: files under the runs that wrote them, and a log that says which runs count (`commit_log`).
 
     ROOT/_log/000000000001.json                        one entry a run, created once: the run's commit
     ROOT/bronze/run=0-5000/3f9a…/part-….parquet        what the run covers, its attempt, its files
@@ -10,11 +10,12 @@ A run covers the journal's commits after `a` up to `b`. Readers use only files t
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import msgspec
+import pyarrow.dataset as ds
 
 from tenure.analysis.commit_log import CommitLog
+from tenure.analysis.root import open_root
 from tenure.errors import InvalidArgument
 
 VERSION = 1
@@ -48,34 +49,31 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=False):
 
 
 class HistoryFolder:
-    """The log, and the files that it names: for readers."""
+    """The log, and the files that it names: for readers. `root` is a path, or the address of an object store."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = local(root, "a history")
+        self.root = open_root(root)
         self.log = CommitLog(self.root, Entry, VERSION)
 
     def entries(self) -> list[Entry]:
         return self.log.entries()
 
-    def path(self, place: str) -> str:
-        return str(self.root / place)
-
-    def paths(self, table: str, *, last: bool = False) -> list[str]:
-        """The folders of a table with rows, of all runs or of the last one only (always, of what is open).
+    def places(self, table: str, *, last: bool = False) -> list[str]:
+        """The folders, below the root, of a table with rows: of all runs or of the last one only (always, of what is open).
 
         With no rows, one that has the right columns; none if there is no run yet.
         """
         entries = self.entries()
         chosen = entries[-1:] if last or table in OPEN else entries
-        full = [self.path(entry.tables[table]) for entry in chosen if entry.rows.get(table)]
-        return full or [self.path(entry.tables[table]) for entry in entries[-1:]]
+        full = [entry.tables[table] for entry in chosen if entry.rows.get(table)]
+        return full or [entry.tables[table] for entry in entries[-1:]]
 
+    def dataset(self, table: str) -> ds.Dataset:
+        """A table of all runs (of the last one, of what is open) for DuckDB, polars, pandas and Arrow.
 
-def local(root: str | os.PathLike[str], what: str) -> Path:
-    """The folder, which the driver and all executors must see under one path."""
-    text = os.fspath(root)
-    if "://" in text and not text.startswith("file://"):
-        raise InvalidArgument(
-            f"{text}: {what} lies in a folder that the driver and all executors see under one path (a disk, NFS, a mounted bucket)"
-        )
-    return Path(text.removeprefix("file://")).expanduser().absolute()
+        Raises InvalidArgument if there is no run yet.
+        """
+        places = self.places(table)
+        if not places:
+            raise InvalidArgument(f"there is no history at {self.root.address}")
+        return self.root.dataset(places)

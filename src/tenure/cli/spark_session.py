@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tenure.cli.session import Session
-from tenure.errors import InvalidArgument, OpenError
+from tenure.errors import InvalidArgument, SettingsError
 from tenure.extras import missing
 from tenure.telemetry import configure_logging
 
@@ -23,19 +23,13 @@ if TYPE_CHECKING:
     from tenure.spark.job_session import SparkSession
 
 
-class SparkMissing(OpenError):
-    """Something that Spark needs is not installed."""
-
-    code = "spark_missing"
-
-
 def require() -> None:
-    """Say what is missing before anything starts."""
+    """Look for what Spark needs, before anything starts. Raises SettingsError, which says what to install."""
     if find_spec("pyspark") is None:
-        raise SparkMissing(missing("tenure spark", "pyspark", "spark"))
+        raise SettingsError(missing("tenure spark", "pyspark", "spark"))
     home = os.environ.get("JAVA_HOME")
     if not (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)) and shutil.which("java") is None:
-        raise SparkMissing(
+        raise SettingsError(
             "Spark needs Java 17 or newer, and none was found (neither JAVA_HOME nor on the PATH)."
             " On Debian or Ubuntu: sudo apt-get install openjdk-17-jre-headless"
         )

@@ -137,6 +137,13 @@ def checked_on_conflict(given: object) -> Literal["error", "keep"]:
     raise InvalidArgument(f"on_conflict={given!r}: error or keep")
 
 
+class RequestedJobs(NamedTuple):
+    """The jobs of one request, and the id under which the store remembers what came of it."""
+
+    id: bytes
+    jobs: Sequence[JobRequest]
+
+
 class PlainRequests(Sequence[JobRequest]):
     """Jobs that are nothing but their payloads, and known to be; a request is made of one only when it is asked for."""
 

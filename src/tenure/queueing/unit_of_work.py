@@ -334,6 +334,7 @@ class UnitOfWork:
         """Write the journal, and the turns that queues get. Called once, by `Core.write`."""
         if self._groups is not None:
             self._groups.finish()
+            self._groups = None  # it refers to this unit: left so, both would wait for the garbage collector
         if self.offers is not None:
             self._core.turns.offer(self, self.offers)
         events, tx = self._events, self.tx

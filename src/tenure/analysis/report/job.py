@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from tenure import bulk
 from tenure.analysis.history_folder import HistoryFolder
+from tenure.analysis.object_root import SCHEMES
 from tenure.analysis.report.facts import Facts
 from tenure.analysis.report.gathering import Gathering
 from tenure.analysis.report.history import SLO, from_events
@@ -69,8 +69,7 @@ def _events(
     if not isinstance(source, Store) and is_history(source):
         folder = HistoryFolder(source)
         entries = folder.entries()
-        runs = [ds.dataset(path, format="parquet") for path in folder.paths("bronze")]
-        rows = ds.dataset(runs).to_table()
+        rows = folder.dataset("bronze").to_table()
         return rows, entries[-1].store, said_runs(len(entries)), _agreed(slo, entries[-1].slo)
     address = source.url if isinstance(source, Store) else os.fspath(source)
     reached = source if isinstance(source, Store) else address
@@ -79,9 +78,10 @@ def _events(
 
 
 def is_history(source: str | os.PathLike[str]) -> bool:
-    """Whether this is the folder of a history with a run in it."""
+    """Whether this is the folder of a history with a run in it, on a disk or on an object store."""
     text = os.fspath(source)
-    return ":" not in text.split(os.sep)[0] and bool(HistoryFolder(text).entries())
+    scheme, colon, _ = text.split(os.sep)[0].partition(":")
+    return (not colon or scheme in ("file", *SCHEMES)) and bool(HistoryFolder(text).entries())
 
 
 def _agreed(asked: float | None, counted: float) -> float:

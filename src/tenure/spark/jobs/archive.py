@@ -2,7 +2,7 @@
 
     ROOT/_log/000000000001.json           one entry a run, created once: what it archived counts from then on
     ROOT/_log/000000000001.removed.json   the run has removed from the store all that was unchanged
-    ROOT/_log/.lock                       held by the run that is at work
+    ROOT/_log/.lock                       held by the run that is at work, on a disk
     ROOT/jobs/run=1/3f9a…/part-….parquet  the table `jobs`, every column
     ROOT/jobs/run=1/3f9a…/_steps, …/_parents   their rows of the tables `steps` and `parents`, if there are any
 
@@ -10,7 +10,7 @@ A run writes its files, verifies them, logs them, and only then removes the jobs
 still what was archived. A run that finds an entry whose jobs were not all removed does that first. So a crash loses
 nothing: before the log entry the jobs are in the store, after it in the archive, and they leave the store before anything
 is archived again. Runs on one root exclude each other, and a run removes no folder but its own attempt's and those that
-stopped runs left. Where a file system has no locks, the log still decides: of two runs with one number one commits, and
+stopped runs left. Where there are no locks (an object store), the log still decides: of two runs with one number one commits, and
 the other raises RunConflict with nothing removed from the store.
 """
 
@@ -20,18 +20,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
-import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tenure.analysis.commit_log import CommitLog, new_attempt
-from tenure.analysis.history_folder import local
+from tenure.analysis.root import Root, open_root
 from tenure.errors import Corrupt, InvalidArgument, TenureError
-from tenure.spark.jobs import journal
-from tenure.spark.jobs.lake import rows_in
+from tenure.spark.jobs import journal, root_tables
 from tenure.spark.jobs.rows import OUTCOME, PARENTS, STEPS, RestoringFiles
 from tenure.spark.jobs.summary import Summary, Told, quietly
 from tenure.spark.lineage import traced
@@ -41,8 +38,6 @@ from tenure.spark.snapshots import snapshot
 BATCH = 500
 #: The note of a run whose jobs are out of the store.
 _REMOVED = "removed"
-#: The last parts of an archived file's path: `jobs`, the run, the attempt, the file.
-_LEVELS = 4
 #: Row groups of at most so many bytes, looked at from the first row on: some payloads are 8 MiB, and Spark's writer and
 #: readers hold a row group in memory.
 _SMALL_GROUPS = {
@@ -72,7 +67,7 @@ class Archived(msgspec.Struct, kw_only=True):
 
 class Archive:
     def __init__(self, root: str) -> None:
-        self.root = local(root, "an archive")
+        self.root = open_root(root)
         self.log = CommitLog(self.root, Archived)
 
     def entries(self) -> list[Archived]:
@@ -83,7 +78,7 @@ class Archive:
         """Keep other runs out. Raises ArchiveBusy."""
         with self.log.lock() as held:
             if not held:
-                raise ArchiveBusy(f"another run is at work on the archive {self.root}")
+                raise ArchiveBusy(f"another run is at work on the archive {self.root.address}")
             yield
 
     def removed(self, entry: Archived) -> bool:
@@ -95,15 +90,13 @@ class Archive:
     def find(self, spark: SparkSession, where: str) -> DataFrame | None:
         """Where each archived job for which the SQL predicate `where` holds was archived last: `file` and `id`.
 
-        None if nothing is archived. Spark reads only the columns that names and predicate need: no payload of 8 MiB
-        passes through Java's memory unless the predicate is about payloads.
+        None if nothing is archived. On a disk Spark reads only the columns that names and predicate need: no payload of
+        8 MiB passes through Java's memory unless the predicate is about payloads.
         """
-        places = [str(self.root / entry.place) for entry in self.entries() if entry.jobs]
+        places = [entry.place for entry in self.entries() if entry.jobs]
         if not places:
             return None
-        rows = spark.read.parquet(*places)
-        names = F.split("_metadata.file_path", "/")
-        rows = rows.withColumn("file", F.array_join(F.slice(names, -_LEVELS, _LEVELS), "/"))
+        rows = root_tables.read_with_file(spark, self.root, places)
         if len(places) > 1:
             run = F.regexp_extract("file", r"/run=(\d+)/", 1).cast("int")
             newest = Window.partitionBy("tenant", "queue", "id").orderBy(F.desc("token"), run.desc())
@@ -142,6 +135,7 @@ def archive(
     kept = Archive(root)
     with journal.there(url):
         pass
+    kept.root.check_create()
     with kept.at_work():
         return _archive(spark, url, kept, before, states, tenant, queue, told)
 
@@ -171,21 +165,22 @@ def _archive(
 
         ended = F.col("ended_at") < F.lit(before)
         chosen = table("jobs").option("state", ",".join(states)).load().where(ended)
-        path = str(kept.root / place)
         told("writing the archive")
-        chosen.write.mode("error").options(**_SMALL_GROUPS).parquet(path)
+        root_tables.write(chosen, kept.root, place, _SMALL_GROUPS)
         columns = "tenant,queue,id,ended_at"
         owners = table("jobs").option("state", ",".join(states)).option("columns", columns).load().where(ended)
-        attached = _write_attached(table("steps").load(), table("parents").load(), owners, path)
+        attached = _write_attached(table("steps").load(), table("parents").load(), owners, kept.root, place)
         told("verifying it")
         wanted = checksum(chosen, *_sums(attached)).collect()[0]
         with _row_by_row(spark):
-            written = {name: spark.read.parquet(f"{path}/{name}") for name in attached}
-            got = checksum(spark.read.parquet(path), *_sums(written)).collect()[0]
-        if tuple(wanted) != tuple(got) or rows_in(path) != wanted["count"]:
-            raise Corrupt(f"{path} does not hold what was read: {got} instead of {wanted}; nothing was removed")
+            written = {name: root_tables.read(spark, kept.root, [f"{place}/{name}"]) for name in attached}
+            got = checksum(root_tables.read(spark, kept.root, [place]), *_sums(written)).collect()[0]
+        if tuple(wanted) != tuple(got) or root_tables.row_count(kept.root, place) != wanted["count"]:
+            raise Corrupt(
+                f"{kept.root.address}/{place} does not hold what was read: {got} instead of {wanted}; nothing was removed"
+            )
     jobs = wanted["count"]
-    facts: dict[str, object] = {"root": str(kept.root), "finished_before": sum(done for done, _ in finished)}
+    facts: dict[str, object] = {"root": kept.root.address, "finished_before": sum(done for done, _ in finished)}
     removed = changed = 0
     if jobs:
         entry = Archived(
@@ -212,14 +207,16 @@ def _archive(
     )
 
 
-def _write_attached(steps: DataFrame, parents: DataFrame, owners: DataFrame, path: str) -> dict[str, DataFrame]:
+def _write_attached(
+    steps: DataFrame, parents: DataFrame, owners: DataFrame, root: Root, place: str
+) -> dict[str, DataFrame]:
     """Write the steps and parents of these jobs beside them; those of the two that have rows, by the folder's name."""
     ids = owners.select("tenant", "queue", F.col("id").alias("job_id"))
     found = {}
     for name, rows in ((STEPS, steps), (PARENTS, parents)):
         if not rows.isEmpty():
             found[name] = rows.join(ids, ["tenant", "queue", "job_id"], "left_semi")
-            found[name].write.mode("error").options(**_SMALL_GROUPS).parquet(f"{path}/{name}")
+            root_tables.write(found[name], root, f"{place}/{name}", _SMALL_GROUPS)
     return found
 
 
@@ -244,16 +241,16 @@ def _remove(kept: Archive, url: str, entry: Archived, told: Told) -> tuple[int, 
     """Remove what was archived from the store, where it is still what it was; (how many, how many were not)."""
     removed = 0
     with journal.there(url) as store:
-        for (tenant, queue, state), tokens in _batches(kept.root / entry.place):
+        for (tenant, queue, state), tokens in _batches(kept.root, entry.place):
             removed += len(store.queue(queue, tenant).discard(tokens, state))
             told(f"removed {removed:,} of {entry.jobs:,}")
     kept.set_removed(entry, removed, entry.jobs - removed)
     return removed, entry.jobs - removed
 
 
-def _batches(place: Path) -> Iterator[tuple[tuple[str, str, str], dict[str, int]]]:
+def _batches(root: Root, place: str) -> Iterator[tuple[tuple[str, str, str], dict[str, int]]]:
     found: dict[tuple[str, str, str], dict[str, int]] = {}
-    for batch in ds.dataset(place, format="parquet").to_batches(columns=["tenant", "queue", "state", "id", "token"]):
+    for batch in root.dataset([place]).to_batches(columns=["tenant", "queue", "state", "id", "token"]):
         for row in batch.to_pylist():
             name = (row["tenant"], row["queue"], row["state"])
             tokens = found.setdefault(name, {})
@@ -275,7 +272,7 @@ def restore(spark: SparkSession, url: str, root: str, where: str = "true", *, to
     # A RocksDB has one owner: side by side, tasks would only wait for each other.
     tasks = 1 if url.startswith("rocksdb") else int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     by_file = found.repartition(tasks, "file").groupBy("file")
-    restoring = RestoringFiles(str(kept.root), url)
+    restoring = RestoringFiles(kept.root.address, url)
     # A function of one argument: of an object's method PySpark counts `self`, and hands it the group's key as well.
     moved = by_file.applyInArrow(lambda chosen: restoring(chosen), OUTCOME).collect()
     refused: dict[str, str] = {}

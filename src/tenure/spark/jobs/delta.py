@@ -7,12 +7,7 @@ a run is added once, whatever was killed in between; what is open is replaced.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow.dataset as ds
-
-from tenure.errors import InvalidArgument
-from tenure.extras import missing
+from tenure.extras import needs
 from tenure.spark.jobs.lake import OPEN, Entry, Lake
 from tenure.spark.jobs.summary import Told, quietly
 
@@ -21,21 +16,19 @@ APP = "tenure-history"
 
 def publish(root: str, *, told: Told = quietly) -> dict[str, int]:
     """Bring the Delta tables in ROOT/delta up to the log; table → its version."""
-    try:
+    with needs("delta", "Delta tables"):
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-    except ImportError:
-        raise InvalidArgument(missing("Delta tables", "deltalake", "delta")) from None
     lake = Lake(root)
     entries = lake.entries()
     versions: dict[str, int] = {}
     for table in entries[-1].tables if entries else ():
-        path = str(lake.root / "delta" / table)
+        path = f"{lake.root.address}/delta/{table}"
         done = -1
-        if Path(path, "_delta_log").exists():
+        if DeltaTable.is_deltatable(path):
             done = DeltaTable(path).transaction_version(APP) or -1
         for entry in _missing(entries, table, done):
             told(f"delta: {table}, run {entry.number}")
-            data = ds.dataset(lake.path(entry.tables[table]), format="parquet")
+            data = lake.root.dataset([entry.tables[table]])
             write_deltalake(
                 path,
                 data.scanner().to_reader(),

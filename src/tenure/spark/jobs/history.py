@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
 
 from tenure.analysis import attempts, metrics
@@ -23,9 +24,9 @@ from tenure.bulk import snapshot_locations
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import ddl
 from tenure.errors import Corrupt, InvalidArgument
-from tenure.spark.jobs import journal, parquet_files
+from tenure.spark.jobs import journal, parquet_files, root_tables
 from tenure.spark.jobs.journal import SHARD
-from tenure.spark.jobs.lake import Entry, Lake, rows_in
+from tenure.spark.jobs.lake import Entry, Lake
 from tenure.spark.jobs.parquet_files import Written
 from tenure.spark.jobs.sizing import sized
 from tenure.spark.lineage import traced
@@ -50,10 +51,11 @@ def history(
     """Bring the history at `root` up to the journal's end. Raises RunConflict, JournalTrimmed.
 
     `slo` is in seconds, and set with the first run. `consumer` is the name under which the journal is asked to keep what
-    this history has yet to read; None asks for nothing.
+    this history has yet to read; None asks for nothing. `root` is a folder, or the address of an object store.
     """
     began = time.monotonic()
     lake = Lake(root)
+    lake.root.check_create()
     lake.vacuum()
     entries = lake.entries()
     last = entries[-1] if entries else None
@@ -62,7 +64,7 @@ def history(
     start, end = journal.bounds(url, None if last is None else last.end)
     if consumer is not None and last is not None:
         journal.register(url, consumer, last.end)
-    summary = Summary(job="history", facts={"root": str(lake.root), "run": None, "commits": None})
+    summary = Summary(job="history", facts={"root": lake.root.address, "run": None, "commits": None})
     if start == end:
         summary.seconds = time.monotonic() - began
         return summary
@@ -135,11 +137,13 @@ class _Run:
         at = snapshot_locations.find(url, snapshot)
         parts = at.events(self._start[SHARD] + 1, self._end[SHARD] + 1, _EVENTS_A_FILE)
         place = self._lake.place("bronze", self._label, self._attempt)
-        path = self._lake.path(place)
         # One file is quickly written here: a Spark job costs as much as a hundred thousand rows.
-        files = parquet_files.write(self._spark if len(parts) > 1 else None, at, Query("events"), parts, path)
+        spark = self._spark if len(parts) > 1 else None
+        files = parquet_files.write(spark, at, Query("events"), parts, self._lake.root, place)
         self._tables["bronze"], self._rows["bronze"] = place, sum(file.rows for file in files)
-        return self._spark.read.schema(ddl("events")).parquet(path), files
+        schema = StructType.fromDDL(ddl("events"))
+        assert isinstance(schema, StructType)
+        return self._read(place, schema), files
 
     def _tell(self, bronze: DataFrame, span: metrics.Span, start_ms: int | None, end_ms: int) -> dict[str, int]:
         """Write silver and gold; which queues are paused at the end."""
@@ -177,7 +181,7 @@ class _Run:
         return tried, lives
 
     def _gold(self, chains: DataFrame, tried: DataFrame, lives: DataFrame, span: metrics.Span) -> None:
-        closed = self._spark.read.parquet(self._lake.path(self._tables["silver/lives"]))
+        closed = self._read(self._tables["silver/lives"])
         tables = {"chains": chains, "attempts": tried, "lives": lives, "closed": closed}
         # Small ones, and each mostly waiting for the driver to plan it: side by side.
         with ThreadPoolExecutor(3) as threads:
@@ -192,13 +196,15 @@ class _Run:
         """Write a table of this run, and read it back; one that is not `kept` is for this run alone, and swept after it."""
         self._told(f"{table}")
         place = self._lake.place(table, self._label, self._attempt)
-        path = self._lake.path(place)
-        written = (rows.coalesce(1) if few else rows).write.mode("error").options(**(_KEPT if kept else _PASSING))
-        written.parquet(path)
+        options = _KEPT if kept else _PASSING
+        root_tables.write(rows.coalesce(1) if few else rows, self._lake.root, place, options)
         if kept:
             self._tables[table] = place
-            self._rows[table] = rows_in(path)
-        return self._spark.read.schema(rows.schema).parquet(path)
+            self._rows[table] = root_tables.row_count(self._lake.root, place)
+        return self._read(place, rows.schema)
+
+    def _read(self, place: str, schema: StructType | None = None) -> DataFrame:
+        return root_tables.read(self._spark, self._lake.root, [place], schema)
 
     def _whole(self, files: Sequence[Written]) -> tuple[dict[str, int], int]:
         """Verify that the events follow on those before, without a gap; the last number of each shard, and the last time."""

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tenure.analysis.history_folder import OPEN, Entry, HistoryFolder
+from tenure.analysis.root import LocalRoot
 from tenure.analysis.summary import Told, quietly
 from tenure.errors import InvalidArgument
-from tenure.extras import missing
+from tenure.extras import needs
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,11 +51,14 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, str]:
 
 
 def _catalog(folder: HistoryFolder) -> Catalog:
-    try:
+    with needs("iceberg", "Iceberg tables"):
         from pyiceberg.catalog.sql import SqlCatalog
-    except ImportError:
-        raise InvalidArgument(missing("Iceberg tables", "pyiceberg", "iceberg")) from None
-    home = folder.root / "iceberg"
+    if not isinstance(folder.root, LocalRoot):
+        raise InvalidArgument(
+            f"{folder.root.address}: Iceberg tables need a catalog, which is a file on a disk here; on an object store take"
+            " Delta tables, or add the history's files to your own catalog"
+        )
+    home = folder.root.path / "iceberg"
     home.mkdir(parents=True, exist_ok=True)
     catalog = SqlCatalog("tenure", uri=f"sqlite:///{home / 'catalog.db'}", warehouse=home.as_uri())
     catalog.create_namespace_if_not_exists(NAMESPACE)
@@ -67,7 +71,7 @@ def _table(catalog: Catalog, table: str, folder: HistoryFolder, entry: Entry) ->
 
 
 def _rows(folder: HistoryFolder, table: str, entry: Entry) -> ds.Dataset:
-    return ds.dataset(folder.path(entry.tables[table]), format="parquet")
+    return folder.root.dataset([entry.tables[table]])
 
 
 def _schema(found: pa.Schema) -> pa.Schema:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tenure.analysis.commit_log import RunConflict
 from tenure.analysis.history_folder import OPEN, Entry, HistoryFolder
+from tenure.spark.jobs import root_tables
 
-__all__ = ["OPEN", "Entry", "Lake", "RunConflict", "rows_in"]
+__all__ = ["OPEN", "Entry", "Lake", "RunConflict"]
 
 
 class Lake(HistoryFolder):
@@ -21,8 +19,8 @@ class Lake(HistoryFolder):
 
     def read(self, spark: SparkSession, table: str, *, last: bool = False) -> DataFrame | None:
         """A table of all runs, or of the last one only (always, of what is open); None if there is no run yet."""
-        paths = self.paths(table, last=last)
-        return spark.read.parquet(*paths) if paths else None
+        places = self.places(table, last=last)
+        return root_tables.read(spark, self.root, places) if places else None
 
     def vacuum(self) -> int:
         """Remove folders that no entry names and none can name any more; returns how many."""
@@ -42,8 +40,3 @@ class Lake(HistoryFolder):
             return begin.isdigit() and int(begin) < end
 
         return self.log.vacuum(logged, taken)
-
-
-def rows_in(folder: str) -> int:
-    """How many rows its Parquet files have, by what they say of themselves."""
-    return sum(pq.read_metadata(path).num_rows for path in Path(folder).glob("*.parquet"))

@@ -1,15 +1,12 @@
 """A store's rows as Parquet files, written where they are decoded: rows never pass through Spark's Java.
 
 Each part of a snapshot becomes one file, named by the part's number. A task that runs twice writes the same rows, and
-the file that is renamed into place last is as good as the first.
+the file that appears last is as good as the first.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from tenure.analysis.root import Root, open_root
 from tenure.bulk.plan import Part
 from tenure.bulk.query import Query
 from tenure.bulk.snapshot_locations import Place
@@ -38,10 +36,11 @@ class Written(NamedTuple):
     last_ms: int | None = None
 
 
-def write(spark: SparkSession | None, place: Place, query: Query, parts: Sequence[Part], folder: str) -> list[Written]:
-    """Write the parts as files into a folder, a task each, or in this process where `spark` is None."""
-    Path(folder).mkdir(parents=True)
-    writer = _Writer(place, query, tuple(parts), folder)
+def write(
+    spark: SparkSession | None, place: Place, query: Query, parts: Sequence[Part], root: Root, folder: str
+) -> list[Written]:
+    """Write the parts as files into a folder below `root`, a task each, or in this process where `spark` is None."""
+    writer = _Writer(place, query, tuple(parts), root.address, folder)
     if spark is None:
         return [writer.write(number) for number in range(len(parts))]
     numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
@@ -52,8 +51,8 @@ def write(spark: SparkSession | None, place: Place, query: Query, parts: Sequenc
 class _Writer:
     """What a task does with the numbers of parts. It is sent to executors, so it holds only what finds the rows."""
 
-    def __init__(self, place: Place, query: Query, parts: tuple[Part, ...], folder: str) -> None:
-        self._place, self._query, self._parts, self._folder = place, query, parts, folder
+    def __init__(self, place: Place, query: Query, parts: tuple[Part, ...], root: str, folder: str) -> None:
+        self._place, self._query, self._parts, self._root, self._folder = place, query, parts, root, folder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -63,28 +62,18 @@ class _Writer:
                 yield pa.RecordBatch.from_arrays(columns, names=list(Written._fields))
 
     def write(self, number: int) -> Written:
-        path = Path(self._folder) / f"part-{number:05}.parquet"
-        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
-        try:
-            written = self._write(number, draft)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-        return written
-
-    def _write(self, number: int, draft: Path) -> Written:
         schema = self._query.schema
         repeated = [name for name in schema.names if name not in _UNLIKE]
         found = Written(number, 0)
-        with draft.open("xb") as file:
-            with pq.ParquetWriter(
+        with (
+            open_root(self._root).draft(f"{self._folder}/part-{number:05}.parquet") as file,
+            pq.ParquetWriter(
                 file, schema, use_dictionary=repeated, compression="zstd", compression_level=_LEVEL_OF_ZSTD
-            ) as writer:
-                for batch in self._place.read(self._query, self._parts[number]):
-                    writer.write_batch(batch.replace_schema_metadata())
-                    found = _and(found, batch)
-            file.flush()
-            os.fsync(file.fileno())
+            ) as writer,
+        ):
+            for batch in self._place.read(self._query, self._parts[number]):
+                writer.write_batch(batch.replace_schema_metadata())
+                found = _and(found, batch)
         return found
 
 

@@ -33,7 +33,7 @@ def facts_of(spark: SparkSession, root: str, *, title: str = TITLE, told: Told =
     lake = Lake(root)
     entries = lake.entries()
     if not entries:
-        raise InvalidArgument(f"there is no history at {lake.root}: run tenure spark history first")
+        raise InvalidArgument(f"there is no history at {lake.root.address}: run tenure spark history first")
     engine = SparkEngine(spark)
     with sized(spark, sum(entry.rows["bronze"] for entry in entries)):
         try:

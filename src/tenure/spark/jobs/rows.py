@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from tenure.analysis.root import Root, open_root, parquet_files
 from tenure.api.migration import BATCH, BATCH_BYTES, batches, restore
 from tenure.api.store import Store
 from tenure.model.attachments import Attached
 from tenure.model.job import Job, ParentResult
 from tenure.model.step import Step
 from tenure.spark.connections import opened
+from tenure.spark.jobs.root_tables import bounded_batches
 
 #: What `Restoring` and `RestoringFiles` answer with, a row a batch.
 OUTCOME = "jobs BIGINT, added BIGINT, there BIGINT, refused STRING"
@@ -131,14 +131,19 @@ class RestoringFiles:
         self._root, self._url = root, url
 
     def __call__(self, chosen: pa.Table) -> pa.Table:
-        path = Path(self._root) / chosen.column("file")[0].as_py()
+        path = chosen.column("file")[0].as_py()
         ids = chosen.column("id").combine_chunks()
         rows: list[dict[str, object]] = []
-        with opened(self._url) as store, pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-            for batch in _bounded(file):
+        root = open_root(self._root)
+        attached = attached_in(root, path.rpartition("/")[0], ids)
+        with (
+            opened(self._url) as store,
+            root.open(path) as archived,
+            pq.ParquetFile(archived, coerce_int96_timestamp_unit="us") as file,
+        ):
+            for batch in bounded_batches(file, BATCH, BATCH_BYTES):
                 wanted = batch.filter(pc.is_in(batch.column("id"), ids))
                 if wanted.num_rows:
-                    attached = attached_in(path.parent, wanted.column("id"))
                     rows.append(_put_back(store, jobs_in(wanted), attached).row())
         return pa.Table.from_pylist(rows, schema=_OUTCOME)
 
@@ -148,13 +153,13 @@ class RestoringFiles:
 STEPS, PARENTS = "_steps", "_parents"
 
 
-def attached_in(folder: Path, ids: pa.Array) -> AttachedJobs:
+def attached_in(root: Root, folder: str, ids: pa.Array) -> AttachedJobs:
     """What is attached to these jobs of an archive's folder."""
     found: AttachedJobs = {}
-    for row in _rows(folder / STEPS, ids, "number"):
+    for row in _rows(root, f"{folder}/{STEPS}", ids, "number"):
         step = Step(name=row["name"], kind=row["kind"], value=row["value"], stored_at_ms=_ms(row["stored_at"]) or 0)
         found.setdefault(_owner(row), Attached()).steps.append(step)
-    for row in _rows(folder / PARENTS, ids, "place"):
+    for row in _rows(root, f"{folder}/{PARENTS}", ids, "place"):
         parent = ParentResult(id=row["parent_id"], queue=row["parent_queue"], state=row["parent_state"])
         found.setdefault(_owner(row), Attached()).parents.append(parent)
     return found
@@ -164,19 +169,10 @@ def _owner(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["tenant"], row["queue"], row["job_id"]
 
 
-def _rows(folder: Path, ids: pa.Array, order: str) -> list[dict[str, Any]]:
-    if not folder.exists():
-        return []
-    files = [str(file) for file in sorted(folder.glob("*.parquet"))]
-    kind = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    found = ds.dataset(files, format=kind).to_table(filter=pc.field("job_id").isin(ids))
-    rows: list[dict[str, Any]] = found.sort_by(order).to_pylist()
-    return rows
-
-
-def _bounded(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in batches of about `BATCH_BYTES` at most, by what each row group says of its size."""
-    for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
-        rows = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-        yield from file.iter_batches(batch_size=max(1, min(BATCH, rows)), row_groups=[number])
+def _rows(root: Root, folder: str, ids: pa.Array, order: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in parquet_files(root, folder):
+        with root.open(path) as opened_file, pq.ParquetFile(opened_file, coerce_int96_timestamp_unit="us") as file:
+            for batch in bounded_batches(file, BATCH, BATCH_BYTES):
+                rows += batch.filter(pc.is_in(batch.column("job_id"), ids)).to_pylist()
+    return sorted(rows, key=lambda row: row[order])
