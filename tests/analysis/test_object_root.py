@@ -136,7 +136,7 @@ def test_the_example_of_the_documents_reads_a_history(
             )
         )  # fmt: skip
     monkeypatch.setenv("HISTORY", root.address)
-    block = next(block for block in blocks(DOCS / "pipelines.md") if 'dataset("bronze")' in block.body)
+    block = next(block for block in blocks(DOCS / "pipelines.md") if "HistoryFolder" in block.body)
     exec(block.body, {})
     assert capsys.readouterr().out == "20\n"
 
