@@ -23,7 +23,9 @@ from typing import Literal, TypeVar
 from tenure.errors import CommitUnknown, Corrupt, TenureError, Unavailable
 from tenure.storage.engine import Changes, Reader, Space, Transaction
 from tenure.storage.engines.memory import MemoryEngine
-from tenure.storage.keyspace import COUNTERS, JOURNAL, commit
+from tenure.storage.keyspace import COUNTERS, GROUPS, JOURNAL, Counter, commit, counter
+from tenure.storage.records import decode_count
+from tenure.storage.records.groups import decode_group
 
 T = TypeVar("T")
 Fate = Literal[
@@ -136,6 +138,13 @@ class FaultyEngine(MemoryEngine):
         self._slow = 0
         self.begin = self.begin_plain
         return lost
+
+    def leased(self, queue: int) -> tuple[int, int]:
+        """How many jobs of the queue are leased; and of that group of its that has most."""
+        found = decode_count(self._tables[COUNTERS].get(counter(queue, Counter.LEASED)))
+        rows = self._tables[GROUPS].items()
+        groups = [decode_group(value).leased for key, value in rows if key.startswith(queue.to_bytes(4, "big"))]
+        return found, max(groups, default=0)
 
     def journal_from(self, number: int, durable: bool = True) -> list[tuple[bytes, bytes]]:
         """The rows of the journal from this commit on: those that are durable, or all."""
