@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.queueing import settle
+from tenure.queueing import settle, steps
 from tests.simulation.__main__ import tell
 from tests.simulation.batch import simulate
 from tests.simulation.linearizability import Call, explained
@@ -35,6 +35,12 @@ def test_a_seed_makes_the_same_history_again() -> None:
     second.run()
     assert first.log == second.log
     assert first.log
+
+
+def test_a_step_that_is_stored_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "read_row", lambda *_: None)
+    found = next(filter(None, (failure_of(History(seed)) for seed in range(100))))
+    assert "step" in found or "signal" in found
 
 
 def test_a_mistake_is_found_told_and_shrunk(

@@ -36,7 +36,7 @@
     children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
                  0 u32, queue u32, last job 16, queue u32, child 16   which of up to 100 jobs, evenly spaced, one waits for
     parents      queue u32, job 16, place u32                    up to 500 jobs that it waits for, from that place on
-                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of restored jobs and of before
+                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of jobs enqueued before those rows were
     segment_groups  as group_ready, of its first job             its last job, while it waits and its jobs have a group
     steps        queue u32, job 16                               how many steps and signals it has, what it waits for
                  queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
