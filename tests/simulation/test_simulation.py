@@ -37,6 +37,22 @@ def test_a_seed_makes_the_same_history_again() -> None:
     assert first.log
 
 
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [
+        # A transaction whose damaged row was not read is durable when its caller is answered.
+        (1_008_965, (161, 167, 169, 170)),
+        # At the end, all that is left are leases that have ended, and whose jobs wait for their backoff.
+        (1_012_843, (94, 115, 121, 146, 148, 163, 169, 172)),
+        (1_006_000, (49, 137, 155, 156, 164, 165, 166, 169)),
+    ],
+)
+def test_histories_that_once_failed(seed: int, steps: tuple[int, ...]) -> None:
+    """Each for a mistake of the simulation."""
+    assert failure_of(History(seed, steps)) is None
+    assert failure_of(History(seed)) is None
+
+
 def test_a_mistake_is_found_told_and_shrunk(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
