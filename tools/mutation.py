@@ -55,7 +55,7 @@ PATIENCE = 180.0
 #: Seconds of a core after which it loops.
 CPU_SECONDS = 40
 #: Plugins that none of these tests needs, and that take seconds to import.
-_PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "schemathesis", "faker", "anyio")]
+_PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
 
 
 class Mutant(NamedTuple):
