@@ -3,6 +3,7 @@
 python -m bench.population PATH SPEC     a store of that population; then, a line of JSON in, a line of JSON out:
     {"do": "lives", "seconds": s}        → enqueue, claim, ack: microseconds a job
     {"do": "claims", "samples": n}       → milliseconds of each claim of one job
+    {"do": "looks", "samples": n}        → a page of 100 ready jobs, and a sweep: microseconds of each, the least of n
     {"do": "memory"}                     → resident bytes
     {"do": "close"}                      → seconds the closing took
 python -m bench.population PATH open     seconds from opening the store to its first claim
@@ -80,6 +81,9 @@ class _Client:
     def ack(self, claimed: Sequence[Any]) -> object:
         return self._queue.ack_many(claimed)
 
+    def list_ready(self, limit: int) -> object:
+        return next(self._turns).list("ready", limit)
+
     def close(self) -> None:
         pass
 
@@ -100,6 +104,8 @@ def _serve(path: str, population: Population) -> None:
             _say(jobs=jobs, us=[1e6 * seconds / jobs for seconds in stages[:3]])
         elif asked["do"] == "claims":
             _say(ms=_claims(client, asked["samples"], payloads[0]))
+        elif asked["do"] == "looks":
+            _say(us=_looks(store, client, asked["samples"]))
         elif asked["do"] == "memory":
             _say(bytes=resident())
         else:
@@ -129,6 +135,20 @@ def _claims(client: _Client, samples: int, payload: bytes) -> list[float]:
         took.append((time.perf_counter() - began) * 1000)
         client.ack(claimed)
     return took
+
+
+def _looks(store: tenure.Store, client: _Client, samples: int) -> list[float]:
+    while store.sweep().more:  # what the lives before left: from here on nothing is due
+        pass
+    listed, swept = [], []
+    for _ in range(samples):
+        began = time.perf_counter()
+        client.list_ready(100)
+        middle = time.perf_counter()
+        store.sweep()
+        listed.append(middle - began)
+        swept.append(time.perf_counter() - middle)
+    return [1e6 * min(listed), 1e6 * min(swept)]
 
 
 def _open(path: str) -> None:

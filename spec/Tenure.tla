@@ -22,6 +22,7 @@ CONSTANTS
     LeaseTime,    \* ticks
     Delay,        \* ticks that a retried job waits, and a new one may
     Budget,       \* how often, altogether, someone releases, replays, extends, cancels, pauses, or the power fails
+    Signals,      \* TRUE: a delivery may be given back until its job has a signal, which anybody may send once
     SoftClaims,   \* a claim is answered before it is durable (DESIGN 9); the epoch then keeps tokens apart
     Broken        \* "nothing", or the name of a deliberate mistake
 
@@ -35,6 +36,8 @@ EpochSize == 100
 MaxLease == Cardinality(Jobs) * MaxAttempts * (Budget + 1) + Budget
 Leases == 1..MaxLease
 NoJob == [state |-> "gone", token |-> 0, attempt |-> 0, wait |-> 0, lease |-> None, key |-> None, version |-> 0,
+          signal |-> FALSE,    \* it has the signal
+          awaits |-> 0,        \* the token of the delivery that was given back until the signal
           \* What only the invariants look at:
           deliveries |-> 0,    \* since it was enqueued or replayed, without those that were given back
           by |-> 0,            \* the token of the proof that settled it last
@@ -155,10 +158,14 @@ Retried(p) ==
     /\ Settle(p, [db.job[p.job] EXCEPT !.state = "waiting", !.wait = Delay])
     /\ Keep
 
-(* `release`, and `snooze`, which also says when. *)
-Released(p, w) ==
+(* `release`, and `snooze`, which also says when. `until`: or as soon as the job has the signal, which it may have already. *)
+Released(p, w, until) ==
+    LET job == db.job[p.job]
+        has == until /\ job.signal IN
     /\ Holds(p)
-    /\ Settle(p, [db.job[p.job] EXCEPT !.state = "waiting", !.deliveries = @ - 1, !.wait = w,
+    /\ Settle(p, [job EXCEPT !.state = "waiting", !.deliveries = @ - 1,
+                      !.wait = IF has /\ Broken # "a signal that came before is missed" THEN 0 ELSE w,
+                      !.awaits = IF until THEN job.token ELSE @,
                       !.attempt = IF Broken = "a release counts" THEN @ ELSE @ - 1])
     /\ Spend
 
@@ -174,6 +181,18 @@ Extended(l) ==
     /\ \E j \in Jobs : db.job[j].state = "leased" /\ db.job[j].lease = l
     /\ db' = [db EXCEPT !.left[l] = LeaseTime]
     /\ Spend /\ UNCHANGED <<disk, given, pending, told, twice, lastLease, epoch>>
+
+(* Anybody signals a job. One that still waits for it (no delivery came between) is ready now. *)
+Signalled(j) ==
+    LET job == db.job[j]
+        mine == job.awaits = job.token \/ Broken = "a signal wakes any job"
+        wakes == job.state = "waiting" /\ job.awaits > 0 /\ mine /\ job.wait > 0 IN
+    /\ Signals
+    /\ job.state \notin {"gone", "done"}
+    /\ ~job.signal
+    /\ Commit([db.job EXCEPT ![j] = [job EXCEPT !.signal = TRUE, !.wait = IF wakes THEN 0 ELSE @,
+                   !.wrong = IF wakes /\ job.awaits # job.token THEN "early" ELSE @]], {Acknowledges(j)})
+    /\ Keep /\ UNCHANGED <<given, twice, lastLease>>
 
 ---------------------------------------------------------------------------------------------------------------
 (* Time: any claim, or the sweeper, finds leases that are over. *)
@@ -264,10 +283,10 @@ Expiries == \E j \in Jobs : Expired(j) \/ DiedExpired(j)
 Next ==
     \/ \E j \in Jobs, k \in Keys \cup {None}, w \in {0, Delay} : Enqueued(j, k, w)
     \/ Claims
-    \/ \E p \in given : Done(p) \/ Retried(p) \/ \E w \in {0, Delay} : Released(p, w)
+    \/ \E p \in given : Done(p) \/ Retried(p) \/ \E w \in {0, Delay}, until \in {FALSE, Signals} : Released(p, w, until)
     \/ \E l \in Leases : Extended(l)
     \/ Died
-    \/ \E j \in Jobs : Expired(j) \/ Retired(j) \/ TtlPassed(j) \/ Cancelled(j) \/ Purged(j) \/ Replayed(j)
+    \/ \E j \in Jobs : Expired(j) \/ Retired(j) \/ TtlPassed(j) \/ Cancelled(j) \/ Purged(j) \/ Replayed(j) \/ Signalled(j)
     \/ QueuePaused
     \/ QueueResumed
     \/ Tick
@@ -311,6 +330,10 @@ NotEarly == \A j \in Jobs : db.job[j].wrong \notin {"early", "paused"}
 
 (* A job that waits for another is not delivered before that is done. *)
 ParentsFirst == Child \in Jobs /\ db.job[Child].token > 0 => db.job[1].succeeded
+
+(* A job that waits for a signal, and has it, waits no longer. *)
+SignalsAreHeard == \A j \in Jobs :
+    LET job == db.job[j] IN job.state = "waiting" /\ job.signal /\ job.awaits > 0 /\ job.awaits = job.token => job.wait = 0
 
 (* "If a worker dies, its lease ends, and another worker gets the job": no job is held or left lying for ever. *)
 EveryJobIsServed == \A j \in Jobs :

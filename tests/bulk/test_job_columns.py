@@ -17,6 +17,8 @@ from tenure.storage.keyspace import JOBS, LAST, STATE
 from tenure.storage.segments import SegmentUse
 from tenure.testing.harness import engine_of
 
+NO_STATES = job_columns.StateColumns(b"", np.zeros(0, layouts.STATE), np.zeros(0, np.int64))
+
 
 @pytest.mark.parametrize("seed", range(5))
 def test_gathered_as_scanned(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +56,45 @@ def test_gathered_as_scanned(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
                 assert found == [(key, value[:-4]) for key, value in wanted]
 
 
+def test_keys_are_made_once(tmp_path: Path) -> None:
+    """The rows of `jobs` of a segment take over the keys of its states; those of other segments do not."""
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
+        for _ in range(3):
+            store.queue("work").enqueue_many([b"x"] * 100)
+        store.snapshot(tmp_path / "copy")
+    with open_copy(tmp_path / "copy") as copy:
+        states = job_columns.states(copy.walk(STATE, b"", LAST), 250)
+        same = job_columns.jobs(copy.walk(JOBS, b"", LAST), 250, 1 << 40, states)
+        assert same.keys is states.keys or same.keys == states.keys
+        assert states.keys_of(states._runs) == states.keys
+        assert len(states.heads) == 3, "what the jobs of a segment share is kept once"
+        fewer = job_columns.jobs(copy.walk(JOBS, b"", LAST), 100, 1 << 40, states)
+        assert fewer.keys == states.keys[: 100 * job_columns.KEY_BYTES]
+        other = job_columns.jobs(copy.walk(JOBS, states.key(100), LAST), 100, 1 << 40, states)
+        assert other.keys == states.part(100, 200).keys
+
+
+def test_jobs_end_early_only_where_they_weigh_enough(tmp_path: Path) -> None:
+    """By their payloads, not by all bytes of their segments: a reader takes lighter ones for all there are."""
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
+        for _ in range(6):
+            store.queue("work").enqueue_many([b"x" * 50] * 100)
+        store.snapshot(tmp_path / "copy")
+    with open_copy(tmp_path / "copy") as copy:
+        for most in (20_000, 30_000):
+            found = job_columns.jobs(copy.walk(JOBS, b"", LAST), 600, most, NO_STATES)
+            assert (len(found) == 600) == (most == 30_000)
+            assert len(found) == 600 or len(found.data) >= most
+
+
 def gathered(space: Space, walk: Walk, limit: int) -> list[Row]:
     """The next rows without their checksums, which columns of segments do not have."""
     if space == STATE:
         states = job_columns.states(walk, limit)
-        return [(states.key(at), stored(states.fields[at], layouts.STATE)[:-4]) for at in range(len(states))]
-    jobs = job_columns.jobs(walk, limit, 1 << 40)
+        fields = states.each(states.heads).copy()
+        fields["last_event"] = states.last_events
+        return [(states.key(at), stored(fields[at], layouts.STATE)[:-4]) for at in range(len(states))]
+    jobs = job_columns.jobs(walk, limit, 1 << 40, NO_STATES)
     return [
         (
             jobs.key(at),

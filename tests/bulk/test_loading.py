@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import tenure
-from tenure import GroupPolicy, Policy
+from tenure import GroupPolicy, Policy, bulk
 from tenure.analysis.audit import audit
 from tenure.api.store import Store
 from tenure.bulk import input_rows
@@ -26,7 +26,9 @@ from tenure.errors import Corrupt, InvalidArgument, QueueFull, TooLarge, Unavail
 from tenure.model.names import QueueName
 from tenure.model.write import LoadPart
 from tenure.queueing import bulk_loads
-from tenure.storage.keyspace import GROUP_READY, LAST, READY, SEGMENT_READY, SEGMENTS, STATE
+from tenure.storage import records
+from tenure.storage.engine import Transaction
+from tenure.storage.keyspace import GROUP_READY, JOURNAL, LAST, READY, SEGMENT_READY, SEGMENTS, STATE
 from tenure.storage.staged_parts import folder_of
 from tenure.testing.harness import engine_of
 
@@ -125,6 +127,49 @@ def test_its_events_are_in_the_journal(store: Store, path: Path) -> None:
     delivery = store.queue("work").claim()[0]
     assert [event.type for event in store.queue("work").timeline(delivery.id)] == ["enqueued", "claimed"]
     store.queue("work").ack(delivery)
+
+
+def test_the_table_of_events_has_what_the_journal_has(store: Store, path: Path) -> None:
+    """Rows of events that are alike keep the likeness once: both ways to read them give the same events."""
+    store.queue("work").enqueue_many([b"before"] * 30)
+    urgent = pa.array([9] * 700 + [None] * 400)
+    parts = stage(store, path, "w", 0, payload=numbered(0, 2_500))
+    parts += stage(store, path, "w", 1, payload=numbered(2_500, 1_100), priority=urgent)
+    store.staged("w").load(b"", parts)
+    store.queue("work").claim(limit=3)
+    table = bulk.read(store, "events").to_pylist()
+    said = [
+        (event.commit, event.index, event.type, event.job_id, event.priority) for event in store.events(limit=9_999)
+    ]
+    assert [(row["commit"], row["index"], row["type"], row["job_id"], row["priority"]) for row in table] == said
+    assert [row["number"] for row in table] == list(range(1, len(table) + 1))
+    sizes = [
+        len(value)
+        for _, value in engine_of(store).inner.read(lambda reader: reader.scan(JOURNAL, b"", LAST, 100))
+        if records.decode_journal_header(value).events == 1_000
+    ]
+    assert len(sizes) == 3
+    assert sizes[:2] == [20 + 80 + 16 * 1_000 + 4] * 2, "a job's id is all that is kept for each of its events"
+    assert sizes[2] == 20 + 80 * 1_000 + 4, "two priorities in one row: each event is kept whole"
+
+
+@pytest.mark.parametrize("at", [2, 30, 105, -1])
+def test_a_damaged_journal_row_of_a_load_is_named(path: Path, at: int) -> None:
+    with tenure.open(f"rocksdb:{path}", sweep=False) as store:
+        store.staged("w").load(b"", stage(store, path, "w", 0, payload=numbered(0, 50)))
+
+        def flip(tx: Transaction) -> int:
+            (key, value), *_ = tx.scan(JOURNAL, b"", LAST, 1, reverse=True)
+            broken = bytearray(value)
+            broken[at] ^= 1
+            tx.put(JOURNAL, key, bytes(broken))
+            return int.from_bytes(key, "big")
+
+        row = engine_of(store).transact(flip)
+        with pytest.raises(Corrupt, match=f"journal row {row}"):
+            bulk.read(store, "events")
+        with pytest.raises(Corrupt, match=f"journal row {row}"):
+            store.events(limit=100)
 
 
 def test_every_column(store: Store, path: Path) -> None:

@@ -355,7 +355,7 @@ def test_a_layout_is_the_structs(packed: str, record: str, text: str):
 
 _STORED = (
     "states._STATE", "leases._LEASE", "leases._CLAIM", "jobs._JOB", "bookkeeping._DEDUP", "bookkeeping._REQUEST", "bookkeeping._BUCKET",
-    "journal._JOURNAL", "journal._EVENT", "segments._SEGMENT", "segments._GROUP_SEGMENT_STATE", "turns._TURN", "groups._GROUP", "flows._BLOCKED",
+    "journal._JOURNAL", "journal._EVENT", "segments._SEGMENT", "segments._GROUP_SEGMENT_STATE", "turns._TURN", "groups._GROUP", "groups._PLACE", "flows._BLOCKED",
     "flows._BLOCK",
 )  # fmt: skip
 _KEYS = (

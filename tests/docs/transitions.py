@@ -7,6 +7,7 @@ from typing import Any
 
 import tenure
 from tenure import Delivery, ManualClock, NewJob, Policy, Queue, Store
+from tenure.model.attachments import Attached
 from tenure.storage import keyspace
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Due
@@ -75,6 +76,17 @@ def _restore(make: Callable[[World], str]) -> Callable[[World], Callable[[], obj
         return lambda: world.queue.restore([job])
 
     return prepare
+
+
+def _restore_blocked(world: World) -> Callable[[], object]:
+    elsewhere = World()
+    elsewhere.store.queue("parents").enqueue(b"parent", delay=3600)
+    (parent,) = elsewhere.store.queue("parents").list("scheduled")
+    world.store.queue("parents").restore([parent])
+    job = elsewhere.queue.get(elsewhere.queue.enqueue(NewJob(b"it", after=[parent.id])).id)
+    assert job is not None
+    attached = {job.id: Attached(parents=elsewhere.queue.parents(job.id))}
+    return lambda: world.queue.restore([job], attached)
 
 
 def _scenarios() -> dict[tuple[str, str, str], Callable[[World], Callable[[], object]]]:
@@ -153,6 +165,7 @@ def _scenarios() -> dict[tuple[str, str, str], Callable[[World], Callable[[], ob
         ("purged", "done", "gone"): ended("done", lambda queue: queue.purge("done")),
         ("purged", "dead", "gone"): ended("dead", lambda queue: queue.purge("dead")),
         ("retired", "done", "gone"): _retire,
+        ("restored", "gone", "blocked"): _restore_blocked,
         ("restored", "gone", "waiting"): _restore(lambda world: world.queue.enqueue(b"it").id),
         ("restored", "gone", "done"): _restore(lambda world: world.done()),
         ("restored", "gone", "dead"): _restore(lambda world: world.dead()),

@@ -7,6 +7,9 @@ times are milliseconds. A verb answers as the store should, or raises the error 
     waiting ──claim──▶ leased ──ack──▶ done ──retention──▶ gone
        ▲                 │ └─fail, last attempt─▶ dead ──replay──▶ waiting
        └─nack, release, expiry                                         (cancel, purge, ttl: gone)
+         snooze: later, or at a signal
+
+A job's steps and signals are stored under it, each once by its name, and go with it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tenure.errors import AlreadySettled, InvalidArgument, KeyConflict, LeaseLost, QueueFull
+from tenure.errors import AlreadySettled, InvalidArgument, KeyConflict, LeaseLost, NotFound, QueueFull
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
@@ -70,6 +73,9 @@ class Job:
     #: The jobs that its end, or the end of its retention, concerns; and whether it ever had any.
     children: list[Job] = field(default_factory=list)
     is_parent: bool = False
+    #: Its steps and signals, by kind and name, in their order; and the signal that it waits for, since which delivery.
+    steps: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    awaited: tuple[str, int] | None = None
     #: Its events, by type.
     told: list[str] = field(default_factory=lambda: ["enqueued"])
     #: The store's id for it, once it has said it.
@@ -381,6 +387,33 @@ class Reference:
         job.state = "waiting"
         job.attempt -= 1
         self._event(job, "released")
+
+    def snooze(self, delivery: Delivery, delay: int, signal: str | None = None) -> None:
+        """Back after a delay, or when it has the signal, which may be there already."""
+        _, job = self._prove(delivery)
+        delivery.lease.close(job, self.now)
+        job.attempt -= 1
+        if signal is not None and ("signal", signal) in job.steps:
+            delay = 0
+        elif signal is not None:
+            job.awaited = signal, job.deliveries
+        self._wait(job, delay, "released")
+
+    def record_step(self, delivery: Delivery, name: str, value: bytes) -> bytes:
+        """The value that is stored: the first one."""
+        _, job = self._prove(delivery)
+        return job.steps.setdefault(("step", name), value)
+
+    def signal(self, name: str, job: Job, signal: str, payload: bytes) -> bool:
+        """Whether it is the first of that name. If the job waits for it, and is not due, it is ready now."""
+        if job not in self.queues[name].jobs or job.state == "done":
+            raise NotFound("there is no such job, or it is done")
+        if ("signal", signal) in job.steps:
+            return False
+        job.steps["signal", signal] = payload
+        if job.state == "waiting" and job.awaited == (signal, job.deliveries) and job.visible > self.now:
+            self._wait(job, 0, "signalled")
+        return True
 
     def progress(self, delivery: Delivery) -> None:
         self._prove(delivery)

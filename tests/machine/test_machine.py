@@ -90,6 +90,8 @@ passing = st.sampled_from([1, 999, 1_000, 4_999, 5_000, 10_000, 29_999, 30_000, 
 long_passing = st.sampled_from([86_400_000, 90_000_000, 8 * 86_400_000])
 steps = st.sampled_from([-3_600_000, -1_000, 1_000, 3_600_000, -30 * 86_400_000])
 any_number = st.integers(0, 10_000)
+#: Few, so that steps and signals of one name meet.
+step_names = st.sampled_from(["charge", "approval"])
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -284,6 +286,75 @@ class QueueMachine(RuleBasedStateMachine):
         proof = real.receipt if receipt else real
         self.both(lambda: getattr(self.model, verb)(mine), lambda: getattr(self.queue(real.queue), verb)(proof))
 
+    @rule(pair=deliveries, name=step_names, value=st.sampled_from([b"", b"first", b"second"]))
+    def record_step(self, pair: Any, name: str, value: bytes) -> None:
+        mine, real = pair
+        answers = self.both(
+            lambda: self.model.record_step(mine, name, value),
+            lambda: self.queue(real.queue).record_step(real, name, value),
+        )
+        assert answers is None or answers[0] == answers[1]
+
+    @precondition(lambda self: self._live())
+    @rule(
+        which=any_number,
+        delay=st.sampled_from([0, 1_500, 30_000]),
+        name=st.one_of(st.none(), step_names),
+        comes=st.sampled_from(["before", "after", "after", "later"]),
+    )
+    def snooze(self, which: int, delay: int, name: str | None, comes: str) -> None:
+        """Sleep, or wait for a signal, which comes before, right after, or later if at all."""
+        live = self._live()
+        self._snooze(live[which % len(live)], delay, name, comes)
+
+    @rule(
+        target=deliveries,
+        queue=names,
+        wish=wishes,
+        delay=st.sampled_from([1_500, 30_000]),
+        name=step_names,
+        comes=st.sampled_from(["before", "after", "later"]),
+    )
+    def wait_for_signal(self, queue: str, wish: Wish, delay: int, name: str, comes: str) -> Any:
+        """A delivery that records a step, and goes on when it has a signal."""
+        pairs: Any = self.enqueue_and_claim(queue, [wish], 30_000)
+        for mine, real in pairs.values:
+            self.record_step((mine, real), name, b"before the signal")
+            self._snooze(mine, delay, name, comes)
+        return pairs
+
+    def _snooze(self, mine: Delivery, delay: int, name: str | None, comes: str) -> None:
+        real = self.real[mine]
+        if name is not None and comes == "before":
+            self._signal(real.queue, mine.job, name, b"early")
+        self.both(
+            lambda: self.model.snooze(mine, delay, name),
+            lambda: self.queue(real.queue).snooze(real, delay / 1000, until_signal=name),
+        )
+        if comes == "after":
+            self._signal(real.queue, mine.job, name or "approval", b"")
+
+    @precondition(lambda self: self.ids)
+    @rule(which=any_number, name=step_names)
+    def signal(self, which: int, name: str) -> None:
+        """For any job, mostly for one that waits for a signal."""
+        waiting = [
+            (queue, job)
+            for queue, kept in self.model.queues.items()
+            for job in kept.of("waiting")
+            if job.awaited is not None
+        ]
+        found = waiting[which % len(waiting)] if waiting and which % 4 else self._some_job(which)
+        if found is not None:
+            self._signal(*found, name, b"yes")
+
+    def _signal(self, name: str, job: Job, signal: str, payload: bytes) -> None:
+        answers = self.both(
+            lambda: self.model.signal(name, job, signal, payload),
+            lambda: self.queue(name).signal(job.id, signal, payload),
+        )
+        assert answers is None or answers[0] == answers[1]
+
     @precondition(lambda self: self.model.deliveries)
     @rule(first=any_number, count=st.integers(1, 6), verb=st.sampled_from(["ack", "release"]))
     def settle_many(self, first: int, count: int, verb: str) -> None:
@@ -473,10 +544,18 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.lease_id is None
 
     @invariant()
+    def same_steps(self) -> None:
+        for name, queue in self.model.queues.items():
+            for job in [job for job in queue.jobs if job.steps][-4:]:
+                seen = [((step.kind, step.name), step.value) for step in self.queue(name).steps(job.id)]
+                assert seen == list(job.steps.items())
+
+    @invariant()
     def what_is_gone_is_gone(self) -> None:
         for name, queue in self.model.queues.items():
             for job in queue.gone[-2:]:
                 assert self.queue(name).get(job.id) is None
+                assert not self.queue(name).steps(job.id)
 
     def teardown(self) -> None:
         try:

@@ -38,6 +38,7 @@ ARROWS = {
     (Change.PURGED, DONE, GONE),
     (Change.PURGED, DEAD, GONE),
     (Change.RESTORED, GONE, WAITING),  # from another store, or an archive, as it stood there
+    (Change.RESTORED, GONE, BLOCKED),
     (Change.RESTORED, GONE, DONE),
     (Change.RESTORED, GONE, DEAD),
 }

@@ -18,6 +18,8 @@ from tenure.backends.owner.listener import Listener
 from tenure.cli.main import cli
 from tenure.model.job_checksum import job_sum
 from tenure.protocol.dispatcher import Dispatcher
+from tests.backends.redis.servers import Server, running
+from tests.moving import flows
 from tests.moving.filled import fill
 
 JOBS = int(os.environ.get("MIGRATE_JOBS", "0"))
@@ -87,6 +89,70 @@ def test_a_move_that_was_stopped_goes_on(tmp_path: Path):
         assert there.queues()[0].policy == here.queues()[0].policy
 
 
+def test_flows_steps_signals_and_schedules_travel(tmp_path: Path):
+    urls = [f"rocksdb:{tmp_path / 'a'}", f"lmdb:{tmp_path / 'b'}", f"rocksdb:{tmp_path / 'c'}"]
+    with tenure.open(urls[0], sweep=False, durability="os") as store:
+        flows.make(store)
+        before = [flows.told(store.queue(name)) for name in ("site", "reports")]
+        schedules = store.schedules()
+    assert len(schedules) == 1
+    for source, target in itertools.pairwise(urls):
+        with tenure.open(source, sweep=False) as here, tenure.open(target, sweep=False) as there:
+            moved = migration.migrate(here, there)
+            assert moved.verified, moved
+            assert there.check().clean
+            assert migration.migrate(here, there).added == 0, "run again, it finds all there"
+    with tenure.open(urls[2], sweep=False) as store:
+        assert [flows.told(store.queue(name)) for name in ("site", "reports")] == before
+        assert store.schedules() == schedules
+        ran = flows.finish(store)
+        assert (ran.count(b"index"), ran.count(b"report"), ran.count(b"charge")) == (flows.FLOWS, flows.FLOWS, 1)
+        assert store.check().clean
+
+
+@pytest.mark.xdist_group("redis")
+def test_flows_within_a_queue_travel_to_valkey_and_back(tmp_path: Path):
+    one = ("site", "site")
+    with running(Server()) as server:
+        urls = [f"rocksdb:{tmp_path / 'a'}", server.url, f"lmdb:{tmp_path / 'b'}"]
+        with tenure.open(urls[0], sweep=False, durability="os") as store:
+            flows.make(store, one)
+            before, schedules = flows.told(store.queue("site")), store.schedules()
+        for source, target in itertools.pairwise(urls):
+            with tenure.open(source, sweep=False) as here, tenure.open(target, sweep=False) as there:
+                moved = migration.migrate(here, there)
+                assert moved.verified, moved
+                assert there.check().clean
+                assert flows.told(there.queue("site")) == before
+                assert there.schedules() == schedules
+        with tenure.open(urls[1], sweep=False) as store:
+            ran = flows.finish(store, one)
+            assert (ran.count(b"index"), ran.count(b"report"), ran.count(b"charge")) == (flows.FLOWS, flows.FLOWS, 1)
+            assert store.check().clean
+
+
+def test_a_queue_alone_leaves_jobs_behind_that_wait_for_another(tmp_path: Path):
+    """They are named, and the target stays paused: nothing runs early."""
+    with tenure.open("memory:", sweep=False) as here, tenure.open("memory:", sweep=False) as there:
+        flows.make(here)
+        moved = migration.migrate(here, there, queue="reports")
+        assert (moved.verified, len(moved.refused)) == (False, 2 * flows.FLOWS - 2), (
+            "the first flow's other parents are done"
+        )
+        assert all("which is not there" in why for why in moved.refused.values())
+        assert there.check().clean
+
+
+def test_a_lost_step_is_told():
+    with tenure.open("memory:", sweep=False) as here, tenure.open("memory:", sweep=False) as there:
+        flows.make(here)
+        moved = migration.migrate(here, there)
+        (job,) = [job for job in there.queue("site").list("scheduled") if job.has_steps]
+        assert there.queue("site").signal(job.id, "another")
+        again = migration.migrate(here, there)
+        assert (moved.verified, again.verified) == (True, False)
+
+
 def test_a_difference_is_told(tmp_path: Path):
     with tenure.open("memory:", sweep=False) as here, tenure.open("memory:", sweep=False) as there:
         fill(here, 50)
@@ -132,6 +198,7 @@ def test_to_a_server_and_back(tmp_path: Path):
         socket.create_server(("127.0.0.1", 0)) as listening,
     ):
         fill(here, 400)
+        flows.make(here)
         first = migration.checksum(here, names(here))
         listener = Listener(listening, Dispatcher(owner._backend))
         try:

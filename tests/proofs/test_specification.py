@@ -13,7 +13,7 @@ from tools import proof
 
 SPEC = Path("spec/Tenure.tla").read_text()
 #: Events that the TLA+ model leaves out, each with its reason in docs/specification.md.
-NOT_MODELLED = {"QueueCreated", "QueueConfigured", "QueueDeleted", "Restored", "Repaired", "Signalled"}
+NOT_MODELLED = {"QueueCreated", "QueueConfigured", "QueueDeleted", "Restored", "Repaired"}
 #: Actions that write no event: time, the disk, the power.
 NO_EVENT = {"Tick", "Synced", "Crash"}
 

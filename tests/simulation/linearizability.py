@@ -21,7 +21,8 @@ FOREVER = 1 << 60
 class Call(NamedTuple):
     """One call as its caller saw it, as far as it concerns one job."""
 
-    #: enqueue, claim, claim again (by its id), forgotten (a power cut took the claim), ack, nack, fail, release, snooze, extend, cancel, replay, purge, get
+    #: enqueue, claim, claim again (by its id), forgotten (a power cut took the claim), ack, nack, fail, release, snooze, extend, cancel, replay, purge,
+    #: get, prove (something is stored under the job by its holder, and the job stays as it is)
     verb: str
     #: Places in the order of all beginnings and ends; `end` is FOREVER while no answer has come.
     begin: int
@@ -138,6 +139,9 @@ def _answers(state: _State, call: Call) -> Iterator[_State]:
         yield from _extended(state, call)
     elif verb in _SETTLES:
         yield from _settled(state, call)
+    elif verb == "prove":
+        for after in _settled(state, call._replace(verb="release")):
+            yield state if call.answer in ("ok", "unknown") else after
     else:
         yield from _administered(state, call)
 

@@ -29,7 +29,7 @@ from tenure.api.claim import Claim
 from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.backends.embedded import EmbeddedBackend
-from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, InvalidArgument, LeaseLost, Unavailable
+from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, InvalidArgument, LeaseLost, NotFound, Unavailable
 from tenure.model import ids
 from tenure.model.event import Event
 from tenure.model.event_view import Place, told
@@ -49,6 +49,7 @@ STEPS = 200
 _MASK = (1 << 64) - 1
 _QUEUES = (QueueName("default", "a"), QueueName("default", "b"))
 _PURGED = ("dead", "done", "ready", "scheduled")
+_STEP_NAMES = ("charge", "approval")
 _SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release", "snooze")
 #: How long a request's outcome is surely remembered.
 _REMEMBERED_MS = 500_000
@@ -147,6 +148,9 @@ class History:
         self._parents: dict[str, tuple[list[str], str]] = {}
         #: What the journal tells of jobs that end or are claimed, in flows.
         self._story: list[Event] = []
+        #: Whether jobs have steps, and wait for signals; and the values that callers were told are stored.
+        self._signalling = not Dice(seed ^ 0x516).below(3)
+        self._values: dict[tuple[bytes, str, str], object] = {}
         self._jobs: list[tuple[QueueName, bytes]] = []
         #: Of each queue, how many of its jobs may be leased at once, and of each of its groups.
         self._limits: list[tuple[int | None, int | None]] = []
@@ -436,6 +440,8 @@ class History:
             more = {"then": [NewJob(b"next", queue=self._dice.pick(_QUEUES).queue)]}
         elif verb == "snooze":
             more = {"delay": self._dice.pick((0, 3))}
+            if self._signalling and self._dice.below(2):
+                more = {"delay": self._dice.pick((3, 60)), "until_signal": self._dice.pick(_STEP_NAMES)}
 
         def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
             if answer != "no":
@@ -444,6 +450,49 @@ class History:
         self._call(
             held.queue, f"{verb} {_name(held)}", lambda queue: getattr(queue, verb)(held.delivery, **more), answered
         )
+
+    def _record_step(self) -> None:
+        """A worker stores a step: what it is told is what the first one stored, if its lease is live."""
+        held = self._worker()
+        if held is None or not self._signalling:
+            return
+        job, name, value = held.delivery.job, self._dice.pick(_STEP_NAMES), self._dice.bytes(4)
+
+        def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
+            if answer in ("ok", "lost", "settled", "unknown"):
+                # As for the lease, it is a look at the job by its holder.
+                self._record(job, "prove", begin, from_ms, answer, held)
+            if answer == "ok":
+                self._stored_value(job, "step", name, outcome)
+
+        self._call(
+            held.queue, f"step {_name(held)}", lambda queue: queue.record_step(held.delivery, name, value), answered
+        )
+
+    def _signal(self) -> None:
+        """Anybody signals a job. Who is told that it was the first of its name is the only one to be told so."""
+        if not self._jobs or not self._signalling:
+            return
+        name, job = self._dice.pick(self._jobs[-20:])
+        signal, payload = self._dice.pick(_STEP_NAMES), self._dice.bytes(4)
+
+        def run(queue: Queue) -> object:
+            try:
+                return queue.signal(job.hex(), signal, payload)
+            except NotFound:
+                return None
+
+        def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
+            if answer == "ok" and result is True:
+                self._stored_value(job, "signal", signal, payload)
+
+        self._call(name, f"signal {job.hex()[-6:]}", run, answered)
+
+    def _stored_value(self, job: bytes, kind: str, name: str, value: object) -> None:
+        """Somebody was told that this is stored: from now on nobody may see another value."""
+        known = self._values.setdefault((job, kind, name), value)
+        if known != value:
+            raise Violation(f"the {kind} {name!r} of job {job.hex()} is {value!r}, and was {known!r}")
 
     def _settle_all(self) -> None:
         held = self._worker()
@@ -499,8 +548,20 @@ class History:
         name, job = self._dice.pick(self._jobs[-20:])
         self._moment += 1
         begin, from_ms = self._moment, self._now()
-        seen = self._dice.pick(self._stores).queue(name.queue).get(job.hex())
+        queue = self._dice.pick(self._stores).queue(name.queue)
+        seen = queue.get(job.hex())
+        if seen is not None and self._signalling:
+            self._look_at_steps(job, queue)
         self._record(job, "get", begin, from_ms, None if seen is None else (_stored(seen.state), seen.token))
+
+    def _look_at_steps(self, job: bytes, queue: Queue) -> None:
+        """Whatever callers were told is stored is there, as it was told, as long as the job is."""
+        seen: dict[tuple[bytes, str, str], bytes] = {
+            (job, step.kind, step.name): step.value for step in queue.steps(job.hex())
+        }
+        for (of, kind, name), value in self._values.items():
+            if of == job and seen.get((of, kind, name)) != value and queue.get(job.hex()) is not None:
+                raise Violation(f"the {kind} {name!r} of job {job.hex()} is lost, or changed")
 
     def _replay(self) -> None:
         name, limit = self._dice.pick(_QUEUES), self._dice.pick((1, 10))
@@ -656,6 +717,8 @@ class History:
             calls = self._calls[job]
             first = min(call.begin for call in calls)
             calls += [call for queue, call in self._doubtful if queue == name and call.end > first]
+            if self._signalling and store.queue(name.queue).get(job.hex()) is not None:
+                self._look_at_steps(job, store.queue(name.queue))
             if not explained(calls, ttl=job in self._with_ttl, blocked=job.hex() in self._parents):
                 story = "\n".join(str(call) for call in sorted(calls, key=lambda call: call.begin))
                 raise Violation(f"nothing explains what callers were told of job {job.hex()}:\n{story}")
@@ -680,6 +743,6 @@ def _short(result: object) -> str:
 _WEIGHTS: dict[Callable[[History], None], int] = {
     History._enqueue: 18, History._claim: 20, History._settle: 20, History._settle_all: 4, History._extend: 4,
     History._cancel: 2, History._look: 4, History._replay: 2, History._purge: 1, History._pause: 2, History._sweep: 4,
-    History._time_passes: 14, History._calendar: 2, History._repeat: 3,
+    History._time_passes: 14, History._calendar: 2, History._repeat: 3, History._record_step: 4, History._signal: 4,
 }  # fmt: skip
 _ACTIONS = [action for action, weight in _WEIGHTS.items() for _ in range(weight)]

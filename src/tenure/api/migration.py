@@ -1,4 +1,4 @@
-"""Every job of a store into another: same ids, states, attempts and tokens.
+"""Every job of a store into another: same ids, states, attempts and tokens, with steps, signals and parents; and schedules.
 
 Both stores should be at rest: source queues that claim or enqueue meanwhile make the two differ, and the checksums say
 so. The queues of the target are paused until the end, so that nobody works on half a store; then each is as it was at
@@ -7,22 +7,28 @@ the source. A migration that was stopped is run again: jobs that are there alrea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.errors import InvalidArgument
-from tenure.model.job import Job, QueueInfo
-from tenure.model.job_checksum import Checksum
+from tenure.model.attachments import Attached
+from tenure.model.job import Job, QueueInfo, Restored
+from tenure.model.job_checksum import Checksum, parent_sum, step_sum
 from tenure.model.lifecycle import SHOWN
 from tenure.model.retry import Policy
 
 #: Jobs a transaction, and what it may weigh.
 BATCH = 500
 BATCH_BYTES = 16 * 1024 * 1024
+#: What a job and a parent of it weigh.
+_LINK_BYTES = 100
+#: Parents come before the jobs that they keep their results for; blocked jobs come last.
+PHASES = (("done",), ("dead",), ("scheduled", "ready", "leased"))
 Progress = Callable[[int, int | None], None]
+Batch = list[tuple[Job, Attached | None]]
 
 
 class Moved(msgspec.Struct, kw_only=True):
@@ -54,33 +60,100 @@ def migrate(
     chosen = [info for info in source.queues(tenant) if queue is None or info.queue == queue]
     total = sum(_kept(info) for info in chosen)
     prepare(target, chosen)
-    done = added = there = 0
-    refused: dict[str, str] = {}
-    for info in chosen:
-        here, into = source.queue(info.queue, info.tenant), target.queue(info.queue, info.tenant)
-        for batch in batches(jobs_of(here)):
-            answer = into.restore(batch)
-            added += len(answer.added)
-            there += len(answer.there)
-            refused |= answer.refused
-            done += len(batch)
-            if progress is not None:
-                progress(done, total)
+    copied = copy(source, target, chosen, told=lambda done: progress(done, total) if progress is not None else None)
+    refused = copied.refused
     sums = (Checksum(), Checksum())
     if verify:
         names = [(info.queue, info.tenant) for info in chosen]
         sums = (checksum(source, names), checksum(target, names))
     if not refused and sums[0] == sums[1]:
+        copy_schedules(source, target, chosen)
         finish(target, chosen)
     return Moved(
         queues=len(chosen),
-        jobs=done,
-        added=added,
-        there=there,
+        jobs=copied.jobs,
+        added=copied.added,
+        there=copied.there,
         refused=refused,
         source=str(sums[0]),
         target=str(sums[1]),
     )
+
+
+Listing = Callable[[Queue, Sequence[str]], Iterable[Job]]
+"""The jobs of a queue that are in one of these states."""
+
+
+def copy(
+    source: Store,
+    target: Store,
+    queues: list[QueueInfo],
+    *,
+    jobs: Listing | None = None,
+    told: Callable[[int], None] = lambda done: None,
+) -> Copied:
+    """Copy the jobs that `jobs` lists (all, if it is not given), with what is attached to them. Parents come first."""
+    copied = Copied(source, target, queues, jobs or jobs_of, told)
+    for states in PHASES:
+        copied.add(states)
+    copied.add_blocked()
+    return copied
+
+
+class Copied:
+    """Jobs on their way, and what became of them."""
+
+    def __init__(
+        self, source: Store, target: Store, queues: list[QueueInfo], jobs: Listing, told: Callable[[int], None]
+    ) -> None:
+        self._pairs = [(source.queue(i.queue, i.tenant), target.queue(i.queue, i.tenant)) for i in queues]
+        self._listed, self._told = jobs, told
+        self.jobs = self.added = self.there = 0
+        self.refused: dict[str, str] = {}
+
+    def add(self, states: Sequence[str]) -> None:
+        """Copy the jobs that are in one of these states."""
+        for here, into in self._pairs:
+            for batch in batches(with_attached(here, self._listed(here, states))):
+                self.jobs += len(batch)
+                self.refused |= self._put(into, batch).refused
+                self._told(self.jobs)
+
+    def add_blocked(self) -> None:
+        """Copy the jobs that are blocked. Those that wait for a later one are refused, and tried again once that is there."""
+        self.add(("blocked",))
+        while self.refused:
+            before = self.added
+            for here, into in self._pairs:
+                left = [job for id in self.refused if (job := here.get(id)) is not None and job.state == "blocked"]
+                for batch in batches(with_attached(here, left)):
+                    for job, _ in batch:
+                        del self.refused[job.id]
+                    self.refused |= self._put(into, batch).refused
+            if self.added == before:
+                return
+
+    def _put(self, into: Queue, batch: Batch) -> Restored:
+        answer = restore(into, batch)
+        self.added += len(answer.added)
+        self.there += len(answer.there)
+        return answer
+
+
+def restore(queue: Queue, batch: Batch) -> Restored:
+    """Put jobs in with what is attached to them."""
+    attached = {job.id: found for job, found in batch if found is not None}
+    return queue.restore([job for job, _ in batch], attached)
+
+
+def copy_schedules(source: Store, target: Store, queues: list[QueueInfo]) -> None:
+    """Store the schedules of these queues in the target too; one of the same name that is there is left."""
+    chosen = {(info.tenant, info.queue) for info in queues}
+    for tenant in {tenant for tenant, _ in chosen}:
+        known = {schedule.name for schedule in target.schedules(tenant)}
+        for schedule in source.schedules(tenant):
+            if (tenant, schedule.queue) in chosen and schedule.name not in known:
+                target.add_schedule(schedule)
 
 
 def prepare(target: Store, queues: list[QueueInfo]) -> None:
@@ -103,10 +176,10 @@ def finish(target: Store, queues: list[QueueInfo]) -> None:
             target.queue(info.queue, info.tenant).resume()
 
 
-def jobs_of(queue: Queue) -> Iterator[Job]:
-    """Every job of a queue, page by page; one that moves between states meanwhile is given once."""
+def jobs_of(queue: Queue, states: Sequence[str] = SHOWN) -> Iterator[Job]:
+    """The jobs of a queue in these states, page by page; one that moves between them meanwhile is given once."""
     given: set[str] = set()
-    for state in SHOWN:
+    for state in states:
         cursor = None
         while True:
             page = queue.list(state, limit=BATCH, cursor=cursor)
@@ -119,28 +192,47 @@ def jobs_of(queue: Queue) -> Iterator[Job]:
                 break
 
 
-def batches(jobs: Iterator[Job]) -> Iterator[list[Job]]:
-    batch: list[Job] = []
-    size = 0
+def with_attached(queue: Queue, jobs: Iterable[Job]) -> Iterator[tuple[Job, Attached | None]]:
+    """Each of these jobs, with its steps and parents if it has any."""
     for job in jobs:
-        weight = len(job.payload) + len(job.result or b"")
+        steps = queue.steps(job.id) if job.has_steps else []
+        parents = queue.parents(job.id) if job.has_parents else []
+        yield job, Attached(steps=steps, parents=parents) if steps or parents else None
+
+
+def batches(jobs: Iterable[tuple[Job, Attached | None]]) -> Iterator[Batch]:
+    batch: Batch = []
+    size = 0
+    for job, attached in jobs:
+        weight = len(job.payload) + len(job.result or b"") + (0 if attached is None else _weight(attached))
         if batch and (len(batch) >= BATCH or size + weight > BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(job)
+        batch.append((job, attached))
         size += weight
     if batch:
         yield batch
 
 
+def _weight(attached: Attached) -> int:
+    return sum([len(step.value) for step in attached.steps]) + _LINK_BYTES * len(attached.parents)
+
+
 def checksum(store: Store, names: list[tuple[str, str]]) -> Checksum:
-    found = Checksum()
+    """Over the jobs of these queues (names and tenants), with their steps and with those parents that are in one of them."""
+    found, chosen = Checksum(), set(names)
     for queue, tenant in names:
-        for job in jobs_of(store.queue(queue, tenant)):
+        here = store.queue(queue, tenant)
+        for job, attached in with_attached(here, jobs_of(here)):
             found = found.with_job(job)
+            for number, step in enumerate(attached.steps if attached else ()):
+                found = found.with_part(step_sum(job, number, step))
+            for parent in attached.parents if attached else ():
+                if parent.state != "gone" and (parent.queue, tenant) in chosen:
+                    found = found.with_part(parent_sum(job, parent.id))
     return found
 
 
 def _kept(info: QueueInfo) -> int:
     counts = info.counts
-    return counts.waiting + counts.leased + counts.done + counts.dead
+    return counts.blocked + counts.waiting + counts.leased + counts.done + counts.dead

@@ -18,6 +18,7 @@ from tenure.api.queue_list import QueueList
 from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import Corrupt, InvalidArgument, TenureError
+from tenure.model.attachments import Attached, whole_image
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.explanation import Explanation, utc
 from tenure.model.explanation import explain as explained
@@ -37,7 +38,7 @@ from tenure.model.lease import (
 )
 from tenure.model.lifecycle import SHOWN, checked_shown
 from tenure.model.names import MAX_KEY_BYTES, MAX_WORKER_BYTES, QueueName, short_text
-from tenure.model.request import checked_bytes, follow_ups, job_image, job_request, job_requests, number, replay_request
+from tenure.model.request import checked_bytes, follow_ups, job_request, job_requests, number, replay_request
 from tenure.model.retry import Policy, whole_number
 from tenure.model.step import checked_signal_name, checked_step
 from tenure.telemetry import Meter, Telemetry, wanted
@@ -45,6 +46,7 @@ from tenure.telemetry import Meter, Telemetry, wanted
 MAX_RESTORE = 1_000
 Ids = list[str]  # by a name of its own, since `list` is a verb below
 _ONE = ClaimRequest(1)
+_NOTHING_ATTACHED: Mapping[str, Attached] = {}
 _PLAIN_OPTIONS = (None, None, 0, None, None, None, None, "error", None)
 _job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
 Settleable = Delivery | str
@@ -401,13 +403,16 @@ class Queue:
             self._telemetry.info("replayed", queue=str(self.name), count=replayed.count)
         return replayed
 
-    def restore(self, jobs: Sequence[Job]) -> Restored:
+    def restore(self, jobs: Sequence[Job], attached: Mapping[str, Attached] = _NOTHING_ATTACHED) -> Restored:
         """Put jobs in as they stood in another store or in an archive: same id, state, attempts and token.
+
+        `attached` has the steps and parents of those that have any, by id. A blocked job is refused as long as a parent
+        that it waits for is neither in the store nor among these jobs.
 
         At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Idempotent by id. What was leased
         there is ready here. An event tells of each; `max_waiting` does not hold them back.
         """
-        images = [job_image(job) for job in jobs]
+        images = [whole_image(job, attached.get(getattr(job, "id", ""))) for job in jobs]
         whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
         with self._span("restore") as span:
             restored = self._backend.restore(self.name, images) if images else Restored(added=[], there=[], refused={})

@@ -11,6 +11,7 @@ from tenure.backends.remembered import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
     Children,
+    EnqueueOutcomes,
     Events,
     JobIds,
     Parents,
@@ -24,6 +25,7 @@ from tenure.contract.backend import (
     Topic,
     WaitsOn,
     Watch,
+    each_alone,
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
@@ -33,7 +35,7 @@ from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof,
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, RequestedJobs, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.schedule import ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
@@ -60,6 +62,7 @@ from tenure.queueing import (
     sweep,
 )
 from tenure.queueing.core import INSPECT_LIMIT, Core
+from tenure.queueing.merged_enqueue import enqueue_merged
 from tenure.queueing.outcomes import RememberingCore
 from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engine import Engine, Snapshot, Traits
@@ -132,6 +135,10 @@ class EmbeddedBackend:
 
     def once(self, request: bytes) -> EmbeddedBackend:
         return EmbeddedRequestView(self, request)
+
+    def enqueue_each(self, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
+        merged = enqueue_merged(self._core, name, requests) if len(requests) > 1 else None
+        return each_alone(self, name, requests) if merged is None else [*merged]
 
     def now_ms(self) -> int:
         return self._core.time.now_ms()
@@ -376,7 +383,7 @@ class _PendingCommit(NamedTuple):
         self.group_commit.call_when_durable(self.commit, notify)
 
     def wait(self) -> None:
-        self.group_commit.wait(self.commit)
+        self.group_commit.wait(self.commit, gather=False)
 
 
 class EmbeddedRequestView(RememberedVerbs, EmbeddedBackend):

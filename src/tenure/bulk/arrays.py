@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Fields = npt.NDArray[np.void]
+Array = npt.NDArray[Any]
 K = TypeVar("K", bound=np.generic)
 Damage = Callable[[int], None]
 """Raises what is wrong with the n-th value."""
@@ -107,6 +108,17 @@ def times(milliseconds: npt.NDArray[np.generic], null: Bools | None = None) -> p
     return _numbers(ms.view(np.int64) * _US, TIME, null)
 
 
+def times_or_none(milliseconds: npt.NDArray[np.generic]) -> pa.Array:
+    """Null where it is 0."""
+    return times(milliseconds, milliseconds == 0)
+
+
+@lru_cache(maxsize=256)
+def alike(make: Callable[[Array], pa.Array], value: int, count: int) -> pa.Array:
+    """A column that says the same in every row: batches have mostly as many rows as the one before, and say the same."""
+    return make(np.full(count, value))
+
+
 def _numbers(values: npt.NDArray[np.generic], kind: pa.DataType, null: Bools | None) -> pa.Array:
     valid = None
     if null is not None and null.any():
@@ -123,7 +135,7 @@ def texts(words: Sequence[str | None], which: npt.NDArray[np.generic]) -> pa.Arr
     return pa.array(words, pa.string()).take(pa.array(which.astype(np.int64)))
 
 
-def constant(word: str, count: int) -> pa.Array:
+def constant(word: str | None, count: int) -> pa.Array:
     return _repeated(word, count)
 
 

@@ -89,6 +89,14 @@ def _block(rows: Sequence[Row]) -> Block:
     return blocks.block(rows, layouts.COMMIT.itemsize, "journal")
 
 
+def _each_event(body: bytes) -> bytes:
+    """The events of a row of version 2: its one event for each of its jobs (`records.alike_events` as one array)."""
+    jobs = np.frombuffer(body, layouts.EVENT["job"], offset=layouts.EVENT.itemsize)
+    events = np.frombuffer(body, layouts.EVENT, 1).repeat(len(jobs))
+    events["job"] = jobs
+    return events.tobytes()
+
+
 class _Chunk:
     """Some journal rows, and one method a column."""
 
@@ -97,19 +105,25 @@ class _Chunk:
         gap = numbers != np.arange(begin, begin + len(numbers))
         if gap.any():
             raise Corrupt(f"journal row {begin + int(gap.argmax())} is missing")
-        arrays.check(
-            block, layouts.JOURNAL.itemsize, lambda at: _ignore(records.decode_journal(block.value(at), begin + at))
-        )
+        head, event, job = layouts.JOURNAL.itemsize, layouts.EVENT.itemsize, layouts.EVENT["job"].itemsize
+
+        def damage(at: int) -> None:
+            records.decode_journal(block.value(at), begin + at)
+
+        arrays.check(block, head, damage, records.V2)
         self._heads = arrays.heads(block, layouts.JOURNAL)
         counts = self._heads["events"].astype(np.int64)
-        sizes = counts * layouts.EVENT.itemsize
-        room = block.lengths - layouts.JOURNAL.itemsize - 4 - sizes
-        if (room < 0).any():
-            raise Corrupt(f"journal row {begin + int((room < 0).argmax())} is cut short")
-        head = layouts.JOURNAL.itemsize
+        alike = self._heads["version"] == records.V2
+        sizes = np.where(alike, event + counts * job, counts * event)
+        room = block.lengths - head - 4 - sizes
+        short = (room < 0) | (alike & (room != 0))
+        if short.any():
+            raise Corrupt(f"journal row {begin + int(short.argmax())} is cut short")
         begins = (block.starts + head).tolist()
-        body = b"".join([block.data[at : at + size] for at, size in zip(begins, sizes.tolist(), strict=True)])
-        self.events: Fields = arrays.fields(body, layouts.EVENT, "journal")
+        bodies = [block.data[at : at + size] for at, size in zip(begins, sizes.tolist(), strict=True)]
+        for at in np.flatnonzero(alike).tolist():
+            bodies[at] = _each_event(bodies[at])
+        self.events: Fields = arrays.fields(b"".join(bodies), layouts.EVENT, "journal")
         #: For each event its row, and its place in it.
         self._row: Ints = np.repeat(np.arange(len(block)), counts)
         self._index: Ints = np.arange(len(self.events)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -308,7 +322,3 @@ def head(reader: Reader, commit: int) -> records.JournalHeader:
     if raw is None:
         raise Corrupt(f"journal row {commit} is missing")
     return records.decode_journal_header(raw)
-
-
-def _ignore(_: object) -> None:
-    """A decoder was called for the error it raises."""

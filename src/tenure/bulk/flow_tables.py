@@ -59,7 +59,7 @@ def parents(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterat
 
 
 def _one_each(row: Row) -> list[bytes]:
-    """A row of `parents` as the keys of as many rows, each of one parent, as restored jobs have them. Raises Corrupt."""
+    """A row of `parents` as the keys of as many rows, each of one parent. Raises Corrupt."""
     key, child, first = row[0], row[0][_OF_JOB], int.from_bytes(row[0][20:24], "big")
     return (
         [keyspace.parent_row(child, place, parent) for place, parent in enumerate(parents_in(row), first)]

@@ -7,12 +7,13 @@ repeated, and their ids and payloads are taken from the segment as they lie ther
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 
 from tenure.bulk import arrays, blocks, layouts
-from tenure.bulk.arrays import Bools, Fields, Ints
+from tenure.bulk.arrays import Array, Bools, Fields, Ints
 from tenure.storage import records
 from tenure.storage.engine import Row, Run, Walk
 from tenure.storage.segments import SegmentRows
@@ -25,19 +26,57 @@ T = TypeVar("T")
 
 
 class StateColumns:
-    """Rows of `state`: their keys, joined, and their fields. The checksums of a segment's jobs are 0."""
+    """Rows of `state`: their keys, joined, and their fields.
 
-    def __init__(self, keys: bytes, fields: Fields) -> None:
-        self.keys, self.fields = keys, fields
+    Neighbours that differ in their last event alone, as jobs of a segment do, share a record of `heads`.
+    """
+
+    def __init__(
+        self,
+        keys: bytes,
+        heads: Fields,
+        last_events: Ints,
+        counts: Ints | None = None,
+        runs: Sequence[SegmentRows] = (),
+    ) -> None:
+        """`counts` says how many rows share each head; None: each row has its own. `runs` are the segments they are of.
+
+        The heads of rows that share one have no last event and no checksum: both are 0.
+        """
+        self.keys, self.heads, self.last_events, self._counts, self._runs = keys, heads, last_events, counts, runs
 
     def __len__(self) -> int:
-        return len(self.fields)
+        return len(self.last_events)
 
     def key(self, at: int) -> bytes:
         return self.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
 
+    def each(self, values: Array) -> Array:
+        """A value of each head, for each of the rows that share it."""
+        return values if self._counts is None else values.repeat(self._counts, axis=0)
+
+    def counts(self) -> Ints:
+        return np.ones(len(self.heads), np.int64) if self._counts is None else self._counts
+
     def part(self, begin: int, end: int) -> StateColumns:
-        return StateColumns(self.keys[begin * KEY_BYTES : end * KEY_BYTES], self.fields[begin:end])
+        if begin == 0 and end == len(self):
+            return self
+        keys = self.keys[begin * KEY_BYTES : end * KEY_BYTES]
+        return StateColumns(keys, self.each(self.heads)[begin:end], self.last_events[begin:end])
+
+    def chosen(self, keep: Bools) -> StateColumns:
+        """The rows that `keep` marks."""
+        keys = np.frombuffer(self.keys, f"V{KEY_BYTES}")[keep].tobytes()
+        return StateColumns(keys, self.each(self.heads)[keep], self.last_events[keep])
+
+    def keys_of(self, runs: Sequence[SegmentRows]) -> bytes | None:
+        """The joined keys of these jobs, if the rows begin with the same ones; None if that cannot be told."""
+        if len(runs) > len(self._runs):
+            return None
+        for mine, other in zip(self._runs, runs, strict=False):
+            if mine.segment is not other.segment or mine.places != other.places:
+                return None
+        return self.keys[: KEY_BYTES * sum(map(len, runs))]
 
 
 class JobColumns:
@@ -79,15 +118,23 @@ def states(walk: Walk, limit: int) -> StateColumns:
     pieces = _gathered(walk, limit, 2**62, _stored_states, _segment_states, lambda piece: 0)
     if len(pieces) == 1:
         return pieces[0]
+    if not pieces:
+        return StateColumns(b"", np.zeros(0, layouts.STATE), np.zeros(0, np.int64))
     return StateColumns(
         b"".join([piece.keys for piece in pieces]),
-        np.concatenate([piece.fields for piece in pieces]) if pieces else np.zeros(0, layouts.STATE),
+        np.concatenate([piece.heads for piece in pieces]),
+        np.concatenate([piece.last_events for piece in pieces]),
+        np.concatenate([piece.counts() for piece in pieces]),
     )
 
 
-def jobs(walk: Walk, limit: int, most_bytes: int) -> JobColumns:
-    """The next rows of `jobs`; fewer than `limit` only at the walk's end, or where they are more than `most_bytes`."""
-    return _joined(_gathered(walk, limit, most_bytes, _stored_jobs, _segment_jobs, lambda piece: len(piece.data)))
+def jobs(walk: Walk, limit: int, most_bytes: int, known: StateColumns) -> JobColumns:
+    """The next rows of `jobs`; fewer than `limit` only at the walk's end, or where they are more than `most_bytes`.
+
+    `known` are the states that should go with them, whose keys are not made a second time.
+    """
+    of_segments = partial(_segment_jobs, known=known)
+    return _joined(_gathered(walk, limit, most_bytes, _stored_jobs, of_segments, lambda piece: len(piece.data)))
 
 
 def jobs_of(rows: Sequence[Row]) -> JobColumns:
@@ -103,32 +150,34 @@ def _gathered(
     of_segments: Callable[[Sequence[SegmentRows]], T],
     size_of: Callable[[T], int],
 ) -> list[T]:
+    """The next rows, as pieces of stored rows and of neighbouring segments."""
     pieces: list[T] = []
     size, step = 0, blocks.STEP
+    segments: list[SegmentRows] = []
     while limit > 0 and size < most_bytes:
         wanted = min(limit, step)
         runs = walk.runs(wanted)
         step = blocks.STEP
-        whole: list[SegmentRows] = []
-        for run in [*runs, None]:
-            if run is not None and _is_column(run):
-                whole.append(run)  # type: ignore[arg-type]  # a list of rows is none
-                continue
-            if whole:
-                pieces.append(of_segments(whole))
-                size += size_of(pieces[-1])
-                whole = []
+        for run in runs:
+            if _is_column(run):
+                segments.append(run)
+                size += sum([body.payload_bytes(first, end) for first, end, body in _bodies([run])])
                 step = _STEP
-            if run is not None:
-                pieces.append(of_rows(run if isinstance(run, list) else run.rows()))
-                size += size_of(pieces[-1])
+                continue
+            if segments:
+                pieces.append(of_segments(segments))
+                segments = []
+            pieces.append(of_rows(run if isinstance(run, list) else run.rows()))
+            size += size_of(pieces[-1])
         if sum(map(len, runs)) < wanted:
             break
         limit -= wanted
+    if segments:
+        pieces.append(of_segments(segments))
     return pieces
 
 
-def _is_column(run: Run) -> bool:
+def _is_column(run: Run) -> TypeGuard[SegmentRows]:
     """Whether it is neighbouring jobs of a segment that is stored and sound; others become rows, and are checked."""
     if isinstance(run, list):
         return False
@@ -148,7 +197,8 @@ def _stored_states(rows: Sequence[Row]) -> StateColumns:
     arrays.check(block, layouts.STATE.itemsize - 4, damage)
     if block.lengths.max() != layouts.STATE.itemsize:
         damage(int((block.lengths != layouts.STATE.itemsize).argmax()))
-    return StateColumns(block.keys, arrays.heads(block, layouts.STATE))
+    heads = arrays.heads(block, layouts.STATE)
+    return StateColumns(block.keys, heads, heads["last_event"].astype(np.int64))
 
 
 def _stored_jobs(rows: Sequence[Row]) -> JobColumns:
@@ -182,54 +232,47 @@ def _joined(pieces: Sequence[JobColumns]) -> JobColumns:
 # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Together:
-    """Jobs of several segments: what is the same for both spaces."""
+def _bodies(runs: Sequence[SegmentRows]) -> list[tuple[int, int, records.Segment]]:
+    """(first place, end, segment) of each."""
+    return [(run.places[0], run.places[-1] + 1, run.segment.body) for run in runs]  # type: ignore[misc]  # stored ones (`_is_column`)
 
-    def __init__(self, runs: Sequence[SegmentRows]) -> None:
-        self.runs = runs
-        self.counts = np.array([len(run.places) for run in runs])
-        prefixes = np.frombuffer(b"".join([run.segment.prefix for run in runs]), np.uint8).reshape(-1, 4)
-        ids = b"".join([body.packed_ids(run.places[0], run.places[-1] + 1) for run, body in self.bodies()])
-        keys = np.empty((int(self.counts.sum()), KEY_BYTES), np.uint8)
-        keys[:, :4] = prefixes.repeat(self.counts, axis=0)
-        keys[:, 4:] = np.frombuffer(ids, np.uint8).reshape(-1, 16)
-        self.keys = keys.tobytes()
 
-    def bodies(self) -> list[tuple[SegmentRows, records.Segment]]:
-        return [(run, run.segment.body) for run in self.runs]  # type: ignore[misc]  # stored ones (`_is_column`)
-
-    def each(self, values: Sequence[int]) -> Ints:
-        """A value of each segment for each of its jobs."""
-        return np.array(values, np.int64).repeat(self.counts)
+def _keys(runs: Sequence[SegmentRows], counts: Ints) -> bytes:
+    prefixes = np.frombuffer(b"".join([run.segment.prefix for run in runs]), np.uint8).reshape(-1, 4)
+    ids = b"".join([body.packed_ids(first, end) for first, end, body in _bodies(runs)])
+    keys = np.empty((int(counts.sum()), KEY_BYTES), np.uint8)
+    keys[:, :4] = prefixes.repeat(counts, axis=0)
+    keys[:, 4:] = np.frombuffer(ids, np.uint8).reshape(-1, 16)
+    return keys.tobytes()
 
 
 def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
     """What a segment's state says, for each job; last events stand side by side."""
-    together = _Together(runs)
+    counts = np.array([len(run) for run in runs])
     heads = b"".join([records.segment_state_row(run.segment.state) + _NO_SUM for run in runs])
-    fields = np.frombuffer(heads, layouts.STATE).repeat(together.counts)
-    firsts = together.each([run.segment.state.last_event + run.places[0] for run in runs])
-    fields["last_event"] = firsts + _index_in_each(together.counts)
-    return StateColumns(together.keys, fields)
+    firsts = np.array([run.segment.state.last_event + run.places[0] for run in runs], np.int64)
+    events = firsts.repeat(counts) + _index_in_each(counts)
+    return StateColumns(_keys(runs, counts), np.frombuffer(heads, layouts.STATE), events, counts, runs)
 
 
-def _segment_jobs(runs: Sequence[SegmentRows]) -> JobColumns:
-    together = _Together(runs)
-    sizes, rests = [], []
-    named = [records.key_and_group(b"", run.segment.body.group) for run in runs]
-    for (run, body), group in zip(together.bodies(), named, strict=True):
-        first, end = run.places[0], run.places[-1] + 1
+def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns) -> JobColumns:
+    counts = np.array([len(run) for run in runs])
+    bodies = _bodies(runs)
+    named = [records.key_and_group(b"", body.group) for _, _, body in bodies]
+    sizes, rests = list[bytes](), list[bytes | memoryview]()
+    for (first, end, body), group in zip(bodies, named, strict=True):
         sizes.append(body.packed_sizes(first, end))
         rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
     payload_bytes = np.frombuffer(b"".join(sizes), ">u4").astype(np.int64)
-    group_bytes = together.each(list(map(len, named)))
+    group_bytes = np.array(list(map(len, named)), np.int64).repeat(counts)
     lengths = payload_bytes + group_bytes
     heads = np.zeros(len(lengths), layouts.JOB)
     heads["version"] = np.where(group_bytes, records.V2, records.V1)
-    heads["created_at_ms"] = together.each([run.segment.body.created_at_ms for run in runs])
+    heads["created_at_ms"] = np.array([body.created_at_ms for _, _, body in bodies], np.int64).repeat(counts)
     heads["key_bytes"] = group_bytes
     heads["payload_bytes"] = payload_bytes
-    return JobColumns(together.keys, heads, b"".join(rests), np.cumsum(lengths) - lengths, lengths)
+    keys = known.keys_of(runs) or _keys(runs, counts)
+    return JobColumns(keys, heads, b"".join(rests), np.cumsum(lengths) - lengths, lengths)
 
 
 def _index_in_each(counts: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
@@ -71,9 +71,10 @@ class _Jobs:
         self._walk: Walk | None = None
         self._at = b""
 
-    def following(self, begin: bytes, keys: bytes) -> JobColumns:
-        """Those from `begin` on, which must have these keys; only the first of them, where they are large."""
-        found = job_columns.jobs(self._from(begin), len(keys) // KEY_BYTES, _BATCH_BYTES)
+    def following(self, begin: bytes, states: StateColumns) -> JobColumns:
+        """Those from `begin` on, which must be of these states; only the first of them, where they are large."""
+        keys = states.keys
+        found = job_columns.jobs(self._from(begin), len(states), _BATCH_BYTES, states)
         if len(found.data) >= _BATCH_BYTES:
             keys = keys[: len(found.keys)]
         self._at = keys[-KEY_BYTES:] + b"\0"
@@ -143,28 +144,27 @@ class _Chunk:
     def batches(self) -> Iterator[pa.RecordBatch]:
         rows, query = self._rows, self._query
         self._all_keys = arrays.keys_as(rows.keys, layouts.OF_QUEUE)
-        self._all_states = rows.fields
-        if self._all_states["state"].max() > max(State):
-            at = int(self._all_states["state"].argmax())
-            raise Corrupt(f"its state is {self._all_states['state'][at]}, which is none", self._hex(at))
+        if rows.heads["state"].max() > max(State):
+            numbers = rows.each(rows.heads["state"])
+            at = int(numbers.argmax())
+            raise Corrupt(f"its state is {numbers[at]}, which is none", self._hex(at))
         keep = self._wanted()
         if keep is not None and not keep.any():
             return
         if _reads_jobs(query):
             keep = self._read_jobs(keep)
         self._keys: Fields = self._all_keys if keep is None else self._all_keys[keep]
-        self._states: Fields = self._all_states if keep is None else self._all_states[keep]
+        self._states = self._rows if keep is None else self._rows.chosen(keep)
         yield from self._in_batches(np.arange(self.taken) if keep is None else np.flatnonzero(keep))
 
     def _read_jobs(self, keep: Bools | None) -> Bools | None:
         """Read the rows of `jobs`, as many as weigh a batch: the chunk ends there. Returns what is kept of it."""
-        keys = self._rows.keys
         if keep is not None and keep.sum() < _SPARSE * len(keep):
             places = np.flatnonzero(keep)[:_SPARSE_ROWS]
             self._jobs = self._job_rows.few(self._all_keys[places].tobytes())
             count = len(keep) if len(places) == keep.sum() else int(places[-1]) + 1
         else:
-            self._jobs = self._job_rows.following(self._begin, keys)
+            self._jobs = self._job_rows.following(self._begin, self._rows)
             count = len(self._jobs)
             if keep is not None:
                 self._jobs = self._jobs.chosen(keep[:count])
@@ -172,7 +172,7 @@ class _Chunk:
         if count < self.taken:
             self.taken = count
             self._rows = self._rows.part(0, count)
-            self._all_keys, self._all_states = self._all_keys[:count], self._all_states[:count]
+            self._all_keys = self._all_keys[:count]
         return None if keep is None else keep[:count]
 
     def _in_batches(self, places: arrays.Ints) -> Iterator[pa.RecordBatch]:
@@ -189,7 +189,7 @@ class _Chunk:
 
     def _weights(self) -> arrays.Ints:
         """About how many bytes each row's payload and notes have, before they are read."""
-        flags, query = self._states["flags"], self._query
+        flags, query = self._flags, self._query
         weights = np.zeros(len(self._states), np.int64)
         if "payload" in query.columns:
             weights += self._heads["payload_bytes"].astype(np.int64)
@@ -203,7 +203,7 @@ class _Chunk:
         first, last = int(places[begin]), int(places[end - 1])
         rows = self._rows.part(first, last + 1)
         made = _Chunk(self._moment, self._query, rows, rows.keys[:KEY_BYTES], self._job_rows)
-        made._keys, made._states = self._keys[begin:end], self._states[begin:end]
+        made._keys, made._states = self._keys[begin:end], self._states.part(begin, end)
         if self._jobs is not _NO_JOBS:
             made._jobs = self._jobs.part(begin, end)
         return made
@@ -219,7 +219,7 @@ class _Chunk:
         if not self._query.states:
             return None
         numbers = [_SHOWN.index(state) for state in self._query.states]
-        return np.isin(self._shown(self._all_states), numbers)
+        return np.isin(self._rows.each(self._shown(self._rows)), numbers)
 
     def _in_time(self) -> Bools | None:
         query = self._query
@@ -230,15 +230,33 @@ class _Chunk:
             (created >= (query.since_ms or 0)) & (created < (2**62 if query.until_ms is None else query.until_ms))
         )
 
-    def _shown(self, states: Fields) -> arrays.Ints:
-        number = states["state"].astype(np.int64)
-        scheduled = (number == State.WAITING) & (states["visible_at_ms"] > self._moment.now_ms)
+    def _shown(self, states: StateColumns) -> arrays.Ints:
+        """The state that each head of these rows shows, as a place in `_SHOWN`."""
+        number = states.heads["state"].astype(np.int64)
+        scheduled = (number == State.WAITING) & (states.heads["visible_at_ms"] > self._moment.now_ms)
         return np.where(scheduled, _SHOWN.index("scheduled"), number)
 
     def _hex(self, at: int) -> str:
         return self._rows.key(at)[4:].hex()
 
     # ── of the state ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _numbers(self, make: Callable[[arrays.Array], pa.Array], field: str) -> pa.Array:
+        """A column of a field of `state`."""
+        values, count = self._states.heads[field], len(self._states)
+        if (values == values[0]).all():
+            return arrays.alike(make, int(values[0]), count)
+        return make(self._states.each(values))
+
+    def _words(self, words: Sequence[str | None], which: arrays.Ints) -> pa.Array:
+        """A word for each head, by its place in `words`, for each of the rows that share it."""
+        if (which == which[0]).all():
+            return arrays.constant(words[int(which[0])], len(self._states))
+        return arrays.texts(words, self._states.each(which))
+
+    @cached_property
+    def _flags(self) -> arrays.Array:
+        return self._states.each(self._states.heads["flags"])
 
     @cached_property
     def _names(self) -> tuple[pa.Array, pa.Array]:
@@ -257,60 +275,65 @@ class _Chunk:
         return arrays.hex_ids(self._keys["id"])
 
     def column_state(self) -> pa.Array:
-        return arrays.texts(_SHOWN, self._shown(self._states))
+        return self._words(_SHOWN, self._shown(self._states))
 
     def column_priority(self) -> pa.Array:
-        return arrays.ints(self._states["priority"])
+        return self._numbers(arrays.ints, "priority")
 
     def column_attempt(self) -> pa.Array:
-        return arrays.longs(self._states["attempt"])
+        return self._numbers(arrays.longs, "attempt")
 
     def column_max_attempts(self) -> pa.Array:
-        return arrays.longs(self._states["max_attempts"])
+        return self._numbers(arrays.longs, "max_attempts")
 
     def column_replays(self) -> pa.Array:
-        return arrays.longs(self._states["replays"])
+        return self._numbers(arrays.longs, "replays")
 
     def column_token(self) -> pa.Array:
-        return arrays.longs(self._states["token"])
+        return self._numbers(arrays.longs, "token")
 
     def column_visible_at(self) -> pa.Array:
-        return arrays.times(self._states["visible_at_ms"])
+        return self._numbers(arrays.times, "visible_at_ms")
 
     def column_ended_at(self) -> pa.Array:
-        return arrays.times(self._states["ended_at_ms"], self._states["ended_at_ms"] == 0)
+        return self._numbers(arrays.times_or_none, "ended_at_ms")
 
     def column_due_at(self) -> pa.Array:
-        return arrays.times(self._states["due_at_ms"], self._states["due_at_ms"] == 0)
+        return self._numbers(arrays.times_or_none, "due_at_ms")
 
     def column_reason(self) -> pa.Array:
-        dead = self._states["state"] == State.DEAD
-        return arrays.texts(_REASONS, np.where(dead, np.minimum(self._states["reason"], 2), 0))
+        heads = self._states.heads
+        return self._words(_REASONS, np.where(heads["state"] == State.DEAD, np.minimum(heads["reason"], 2), 0))
 
     def column_lease_id(self) -> pa.Array:
-        return arrays.hex_ids(self._states["lease"], ~self._leased)
+        if not self._leased.any():
+            return pa.nulls(len(self._states), pa.string())
+        return arrays.hex_ids(self._states.each(self._states.heads["lease"]), ~self._leased)
 
     def column_last_lease_id(self) -> pa.Array:
-        return arrays.hex_ids(self._states["lease"], arrays.no_id(self._states["lease"]))
+        leases = np.ascontiguousarray(self._states.heads["lease"])
+        if not leases.any():
+            return pa.nulls(len(self._states), pa.string())
+        return arrays.hex_ids(self._states.each(leases), self._states.each(arrays.no_id(leases)))
 
     def column_last_commit(self) -> pa.Array:
-        return arrays.longs(self._states["last_event"] >> np.uint64(records.REF_BITS))
+        return arrays.longs(self._states.last_events >> records.REF_BITS)
 
     def column_last_index(self) -> pa.Array:
-        return arrays.ints(self._states["last_event"] & np.uint64((1 << records.REF_BITS) - 1))
+        return arrays.ints(self._states.last_events & (1 << records.REF_BITS) - 1)
 
     # ── of the lease ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def _leased(self) -> Bools:
-        return np.asarray(self._states["state"] == State.LEASED)
+        return self._states.each(np.asarray(self._states.heads["state"] == State.LEASED))
 
     @cached_property
     def _leases(self) -> tuple[Fields, arrays.Ints]:
         """The leases that hold jobs here, and for each leased job which of them it is."""
         held = np.zeros(int(self._leased.sum()), layouts.OF_QUEUE)
         held["queue"] = self._keys["queue"][self._leased]
-        held["id"] = self._states["lease"][self._leased]
+        held["id"] = self._states.each(self._states.heads["lease"])[self._leased]
         unique, which = np.unique(held.view("V20"), return_inverse=True)
         keys = [bytes(key) for key in unique]
         values = self._moment.reader.get_many(keyspace.LEASES, keys)
@@ -368,7 +391,7 @@ class _Chunk:
 
     def _looked_up_groups(self) -> dict[int, bytes]:
         """The same where no other column needs the rows of `jobs`: they are read of jobs that have a group, few at a time."""
-        grouped = np.flatnonzero(self._states["flags"] & records.HAS_GROUP)
+        grouped = np.flatnonzero(self._flags & records.HAS_GROUP)
         found: dict[int, bytes] = {}
         for begin in range(0, len(grouped), _SPARSE_ROWS):
             places = grouped[begin : begin + _SPARSE_ROWS]
@@ -435,7 +458,7 @@ class _Chunk:
     @cached_property
     def _noted_rows(self) -> arrays.Ints:
         """Which jobs have notes."""
-        return np.flatnonzero(self._states["flags"] & records.HAS_NOTES)
+        return np.flatnonzero(self._flags & records.HAS_NOTES)
 
     @cached_property
     def _notes(self) -> list[records.Notes]:

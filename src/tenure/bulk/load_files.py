@@ -104,6 +104,28 @@ class _Shapes(NamedTuple):
         return [(count, LoadShape(*shape)) for count, shape in zip(counts, shapes, strict=True)]
 
 
+class _Payloads:
+    """A column of payloads: each of them, and all of them as they lie in Arrow's memory."""
+
+    def __init__(self, column: pa.Array) -> None:
+        """`column` is of large binaries, at least one, none of them null."""
+        _, offsets, values = column.buffers()
+        count = len(column)
+        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
+        self._values = memoryview(b"" if values is None else values)
+        self._ends: list[int] = ends.tolist()
+        sizes = ends[1:] - ends[:-1]
+        self.longest = int(sizes.max())
+        self.each: list[bytes]
+        if self.longest and sizes.min() == self.longest:
+            self.each = np.frombuffer(values, f"V{self.longest}", count, self._ends[0]).tolist()
+        else:
+            self.each = column.to_numpy(zero_copy_only=False).tolist()
+
+    def packed(self, first: int, end: int) -> memoryview:
+        return self._values[self._ends[first] : self._ends[end]]
+
+
 class _QueueFiles:
     def __init__(self, folder: Path, name: str, now_ms: int, target: LoadTarget) -> None:
         self._folder, self._name, self._now, self._target = folder, name, now_ms, target
@@ -130,22 +152,23 @@ class _QueueFiles:
         keys = np.empty(rows.num_rows, dtype=layouts.OF_QUEUE)
         keys["queue"], keys["id"] = self._target.number, ids
         self._keys.append(keys.tobytes())
-        payloads: list[bytes] = columns["payload"].to_numpy(zero_copy_only=False).tolist()
-        longest: int = pc.max(pc.binary_length(columns["payload"])).as_py()
-        each = SegmentedTransaction.jobs_in_one(longest) if columns.keys() == {"payload"} else 0
+        payloads = _Payloads(columns["payload"])
+        each = SegmentedTransaction.jobs_in_one(payloads.longest) if columns.keys() == {"payload"} else 0
         if each:
-            self._add_segments(_listed(ids), payloads, each)
+            self._add_segments(ids.tobytes(), payloads, each)
         else:
-            self._add_rows(ids, _listed(keys), payloads, columns)
+            self._add_rows(ids, _listed(keys), payloads.each, columns)
 
-    def _add_segments(self, jobs: Sequence[bytes], payloads: Sequence[bytes], each: int) -> None:
+    def _add_segments(self, ids: bytes, payloads: _Payloads, each: int) -> None:
         """Make segments of `each` jobs, which are nothing but a payload."""
         shape = LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
         made: list[tuple[bytes, bytes]] = []
-        for begin in range(0, len(jobs), each):
-            part = jobs[begin : begin + each]
-            key = keyspace.of_queue(self._target.number, part[-1])
-            made.append((key, records.encode_segment(self._now, part, payloads[begin : begin + each])))
+        for begin in range(0, len(payloads.each), each):
+            part = payloads.each[begin : begin + each]
+            end = begin + len(part)
+            key = keyspace.of_queue(self._target.number, ids[16 * end - 16 : 16 * end])
+            packed = payloads.packed(begin, end)
+            made.append((key, records.encode_packed_segment(self._now, ids[16 * begin : 16 * end], part, packed)))
             self._runs.append((len(part), shape))
         self._table(SEGMENTS, filtered=True).put_many(made)
 

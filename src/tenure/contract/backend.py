@@ -26,7 +26,7 @@ from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof,
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
 from tenure.model.report import Report
-from tenure.model.request import JobImage, JobRequest, ReplayRequest, UpcomingRequest
+from tenure.model.request import JobImage, JobRequest, ReplayRequest, RequestedJobs, UpcomingRequest
 from tenure.model.retry import Policy
 from tenure.model.schedule import Schedule, ScheduleChange
 from tenure.model.snapshot import JournalSlice, SnapshotInfo
@@ -50,6 +50,10 @@ Progress = Callable[[int, int | None], None]
 """Called with (done so far, of how many if known) by verbs that work in chunks."""
 WaitsOn = Literal["nothing", "sync", "io"]
 """What the thread of a small verb may wait for: nothing, a sync of the disk, or any input and output."""
+
+
+EnqueueOutcomes = list[list[Enqueued] | TenureError]
+"""Of several requests: the jobs that each has enqueued, or why it has not."""
 
 
 class Watch(Protocol):
@@ -132,6 +136,23 @@ class Serving(Protocol):
         Returns what it returned, and the sync to wait for before anybody is answered; None: there is none to wait for.
         Where `waits_on` is "io", the wait is inside `verb`.
         """
+
+    def enqueue_each(self, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
+        """Each as `once(request.id).enqueue(name, request.jobs)`, its result or error in its place.
+
+        Where that takes less, several are one transaction; none is refused because of another.
+        """
+
+
+def each_alone(backend: Serving, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
+    """`Serving.enqueue_each`, a transaction each."""
+    outcomes: EnqueueOutcomes = []
+    for request in requests:
+        try:
+            outcomes.append(backend.once(request.id).enqueue(name, request.jobs))
+        except TenureError as exc:
+            outcomes.append(exc)
+    return outcomes
 
 
 class Production(Protocol):

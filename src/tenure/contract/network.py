@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tenure.contract.backend import WaitsOn
+from tenure.contract.backend import EnqueueOutcomes, Serving, WaitsOn, each_alone
+from tenure.model.names import QueueName
+from tenure.model.request import RequestedJobs
 
 T = TypeVar("T")
 
@@ -17,3 +19,6 @@ class NetworkServing:
 
     def deferring(self, verb: Callable[[], T]) -> tuple[T, None]:
         return verb(), None
+
+    def enqueue_each(self: Serving, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
+        return each_alone(self, name, requests)

@@ -111,5 +111,5 @@ VERBS: dict[str, Verb] = {
 }
 
 REMEMBERED = frozenset(verb.name for verb in VERBS.values() if verb.remembered)
-#: Of `Backend`, and no verbs: they carry nothing out on the store's data.
-NOT_VERBS = frozenset({"url", "traits", "on_retry", "close", "once", "watch", "waits_on", "deferring"})
+#: Of `Backend`, and no verbs of their own: they carry nothing out on the store's data, or (`enqueue_each`) a verb for several.
+NOT_VERBS = frozenset({"url", "traits", "on_retry", "close", "once", "watch", "waits_on", "deferring", "enqueue_each"})

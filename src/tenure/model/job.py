@@ -84,6 +84,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     #: When it goes by itself: its ttl while nobody has claimed it, its retention once done.
     due_at_ms: int | None = None
     group: str | None = None
+    #: Whether it was enqueued to run after others (`queue.parents`), and whether it has steps or signals (`queue.steps`).
+    has_parents: bool = False
+    has_steps: bool = False
+    #: Of a blocked job, what a dead parent means: cancel, run or wait.
+    on_parent_dead: OnParentDead | None = None
+    #: The signal that it waits for.
+    waits_for: str | None = None
 
     @property
     def created_at(self) -> datetime:

@@ -1,7 +1,7 @@
 """A checksum over jobs that does not care for their order: two stores hold the same jobs if count and sum agree.
 
 Over id, payload, priority, headers, group, attempt, token and state; what is leased is read as ready, since leases do not
-move. `tenure.spark.pipelines.migration` computes the same in Spark: the text below is the agreement between the two.
+move. Steps, signals and parents of jobs are summed with them. `tenure.spark.pipelines.migration` computes the same in Spark: the text below is the agreement between the two.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from tenure.model.job import Job
+from tenure.model.step import Step
 
 #: Sixty bits of a digest are summed: such a sum of a billion jobs still fits Spark's decimals.
 HEX_DIGITS = 15
@@ -22,12 +23,27 @@ class Checksum(NamedTuple):
     def with_job(self, job: Job) -> Checksum:
         return Checksum(self.jobs + 1, self.total + job_sum(job))
 
+    def with_part(self, part: int) -> Checksum:
+        """With a step or a parent of a job that is in it."""
+        return Checksum(self.jobs, self.total + part)
+
     def __str__(self) -> str:
         return f"{self.jobs} jobs, {self.total:x}"
 
 
 def job_sum(job: Job) -> int:
-    state = job.state if job.state in ("done", "dead") else "waiting"
+    state = job.state if job.state in ("blocked", "done", "dead") else "waiting"
     headers = "".join([f"{len(name)}:{name}{len(value)}:{value}" for name, value in sorted(job.headers.items())])
     head = f"{job.tenant}/{job.queue}|{job.id}|{state}|{job.priority}|{job.attempt}|{job.token}|{headers}|{job.group or ''}|"
     return int(sha256(head.encode() + job.payload).hexdigest()[:HEX_DIGITS], 16)
+
+
+def step_sum(job: Job, number: int, step: Step) -> int:
+    """Of a step or a signal of a job. `number` counts them from 0."""
+    head = f"{job.tenant}/{job.queue}|{job.id}|{number}|{step.kind}|{len(step.name)}:{step.name}|"
+    return int(sha256(head.encode() + step.value).hexdigest()[:HEX_DIGITS], 16)
+
+
+def parent_sum(job: Job, parent: str) -> int:
+    """Of a job and a parent that is there."""
+    return int(sha256(f"{job.tenant}/{job.queue}|{job.id}|{parent}".encode()).hexdigest()[:HEX_DIGITS], 16)

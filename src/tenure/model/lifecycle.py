@@ -85,7 +85,7 @@ TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
     Change.PURGED: (frozenset({State.BLOCKED, State.WAITING, State.DONE, State.DEAD}), frozenset({State.GONE})),
     Change.RETIRED: (frozenset({State.DONE}), frozenset({State.GONE})),
     # From another store or an archive, as it stood there; nobody holds it here.
-    Change.RESTORED: (frozenset({State.GONE}), frozenset({State.WAITING, State.DONE, State.DEAD})),
+    Change.RESTORED: (frozenset({State.GONE}), frozenset({State.BLOCKED, State.WAITING, State.DONE, State.DEAD})),
     # A repair may have to set a job right from anything.
     Change.REPAIRED: (frozenset(State), frozenset(State)),
 }

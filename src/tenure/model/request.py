@@ -137,6 +137,13 @@ def checked_on_conflict(given: object) -> Literal["error", "keep"]:
     raise InvalidArgument(f"on_conflict={given!r}: error or keep")
 
 
+class RequestedJobs(NamedTuple):
+    """The jobs of one request, and the id under which the store remembers what came of it."""
+
+    id: bytes
+    jobs: Sequence[JobRequest]
+
+
 class PlainRequests(Sequence[JobRequest]):
     """Jobs that are nothing but their payloads, and known to be; a request is made of one only when it is asked for."""
 
@@ -229,11 +236,28 @@ class UpcomingRequest(NamedTuple):
     queues: Collection[str] | None
 
 
+class StepImage(NamedTuple):
+    """A step or a signal of a job, as it stood in a store."""
+
+    name: str
+    kind: Literal["step", "signal"]
+    value: bytes
+    stored_at_ms: int
+
+
+class ParentImage(NamedTuple):
+    """A job that another one runs after. `ended`: it was done or gone, and the other waited for it no longer."""
+
+    queue: str
+    job: bytes
+    ended: bool
+
+
 class JobImage(NamedTuple):
     """A job as it stood in a store, to be put into another or back: everything but its leases and its events."""
 
     id: bytes
-    #: waiting, done or dead; what was leased waits.
+    #: blocked, waiting, done or dead; what was leased waits.
     state: str
     payload: bytes
     headers: dict[str, str]
@@ -254,6 +278,14 @@ class JobImage(NamedTuple):
     #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
     due_at_ms: int
     group: str | None = None
+    #: In the order in which they were stored.
+    steps: tuple[StepImage, ...] = ()
+    #: In the order in which the job named them.
+    parents: tuple[ParentImage, ...] = ()
+    #: Of a blocked job.
+    on_parent_dead: OnParentDead = "cancel"
+    #: The signal that a waiting job waits for.
+    waits_for: str | None = None
 
 
 def job_image(job: object) -> JobImage:
@@ -261,9 +293,9 @@ def job_image(job: object) -> JobImage:
     if not isinstance(job, Job):
         raise InvalidArgument(f"what is restored is a Job, as get and list give it, not {type(job).__name__}")
     state = "waiting" if job.state in ("ready", "scheduled", "leased", "waiting") else job.state
-    if state not in ("waiting", "done", "dead"):
+    if state not in ("blocked", "waiting", "done", "dead"):
         raise InvalidArgument(
-            f"job {job.id} is {job.state}: only jobs that wait, are leased, done or dead are restored"
+            f"job {job.id} is {job.state}: only jobs that are blocked, wait, are leased, done or dead are restored"
         )
     if state == "dead" and job.reason not in ("max_attempts", "failed"):
         raise InvalidArgument(f"job {job.id} is dead for {job.reason!r}: max_attempts or failed")

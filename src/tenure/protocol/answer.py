@@ -17,7 +17,7 @@ The scope is checked before the body is read: a caller without it cannot make a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, TypeVar
 
 from tenure import telemetry
@@ -197,6 +197,7 @@ class InlineExchange(Exchange):
         self._identify = identify
         self.identity = identity
         self.content = content
+        self._path: Coroutine[None, object, Reply]
 
     def use_head(self, head: RequestHead, request_id: str) -> None:
         """The head was checked before (`head_cache`): neither route nor scope is looked up."""
@@ -217,7 +218,7 @@ class InlineExchange(Exchange):
     async def carry_out(self, request: DecodedRequest) -> object:
         if request.waiting is not None:
             raise NotInline
-        return self._dispatcher.run(request)
+        return await _Suspended()
 
     def cacheable_head(self, reply: Reply) -> RequestHead | None:
         """The head with its queue, for `head_cache`; None if it was refused, or is not worth caching."""
@@ -229,6 +230,46 @@ class InlineExchange(Exchange):
     def answer(self) -> Reply | None:
         """None: it takes a thread or a wait; nothing was carried out."""
         try:
-            return run_now(answer(self._dispatcher, self))
+            reply = self.begin()
+            if reply is not None:
+                return reply
+            assert self.request is not None
+            try:
+                result = self._dispatcher.run(self.request)
+            except Exception as exc:  # noqa: BLE001 - the path says what its caller is told
+                result = exc
+            return self.finish(result)
         except NotInline:
             return None
+
+    def begin(self) -> Reply | None:
+        """Take the path to where the request is carried out, by somebody else: `request` is known then, and `finish` goes on.
+
+        Returns the reply if it ends before. Raises NotInline.
+        """
+        self._path = answer(self._dispatcher, self)
+        try:
+            self._path.send(None)
+        except StopIteration as done:
+            reply: Reply = done.value
+            return reply
+        return None
+
+    def finish(self, result: object) -> Reply:
+        """The reply to a request that was begun, now that it was carried out: its answer, or the exception it raised."""
+        try:
+            if isinstance(result, Exception):
+                self._path.throw(result)
+            else:
+                self._path.send(result)
+        except StopIteration as done:
+            reply: Reply = done.value
+            return reply
+        raise RuntimeError("an exchange is carried out once")
+
+
+class _Suspended:
+    """What an `InlineExchange` waits for: `finish` gives it."""
+
+    def __await__(self) -> Generator[None, object, object]:
+        return (yield)

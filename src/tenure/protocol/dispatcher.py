@@ -16,19 +16,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from tenure import telemetry
 from tenure.clock import SystemClock
-from tenure.contract.backend import Backend
+from tenure.contract.backend import Backend, PendingSync
 from tenure.errors import Forbidden, InvalidArgument, OpenError, StoreClosed, TenureError, TooLarge, Unavailable
-from tenure.model.job import Enqueued
+from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lease import Settle
 from tenure.model.names import QueueName
+from tenure.model.request import PlainRequests, RequestedJobs
 from tenure.protocol import formats
 from tenure.protocol import messages as m
 from tenure.protocol.calls import Call, Operation, Waiting
@@ -42,6 +45,7 @@ from tenure.protocol.problems import problem_of, retry_after
 from tenure.protocol.routes import WrongMethod
 from tenure.telemetry import Telemetry
 
+T = TypeVar("T")
 _clock = SystemClock()
 #: Between two lines of log about a store that cannot answer.
 _QUIET_MS = 10_000
@@ -83,10 +87,38 @@ class DecodedRequest(NamedTuple):
     key: object
     #: Bytes of its body.
     size: int
+    #: The id under which the store remembers its outcome; None: it does not.
+    outcome: bytes | None = None
 
     @property
     def operation(self) -> Operation:
         return self.head.operation
+
+
+class Outcome(NamedTuple):
+    """What came of a request that was carried out beside others."""
+
+    #: The answer, or the exception that was raised.
+    answer: object
+    #: What has to be waited for before anybody is told; None: nothing.
+    sync: PendingSync | None
+
+
+def _merged_by(request: DecodedRequest) -> object:
+    """The queue of a request for one job of which only the payload is said; of any other request, nothing that is equal."""
+    jobs = request.call.request
+    if request.outcome is None or request.operation.name != "enqueue" or type(jobs) is not list or len(jobs) != 1:
+        return id(request)
+    payload = jobs[0]
+    return request.call.known if type(payload) is bytes and len(payload) <= MAX_PAYLOAD else id(request)
+
+
+def _caught(verb: Callable[[], T]) -> T | Exception:
+    """What it returns or raises: storing an error as an outcome may be a commit that has to be waited for, too."""
+    try:
+        return verb()
+    except Exception as exc:  # noqa: BLE001 - the request's caller is told
+        return exc
 
 
 class Dispatcher:
@@ -138,16 +170,18 @@ class Dispatcher:
         self.limits.check(request)
         backend = self.backend
         key: object = None
+        outcome = None
         if request_id is not None and (operation.remembered or operation.waits):
             key = RequestKey(tenant, identity.subject, request_id, operation.name, tuple(path.values()))
             if operation.remembered:
                 # Callers of the owner's socket are one user; they may ask again by a new owner, which knows the id
                 # alone.
                 asked_by = b"" if self.local else _asked_by(key, identity)
-                backend = backend.once(outcome_id(asked_by, request_id))
+                outcome = outcome_id(asked_by, request_id)
+                backend = backend.once(outcome)
         call = Call(backend, identity, tenant, path, request, self.in_flight, queue)
         waiting = None if operation.waits is None else operation.waits(call)
-        return DecodedRequest(head, call, waiting, key or object(), len(body))
+        return DecodedRequest(head, call, waiting, key or object(), len(body), outcome)
 
     def _decoded(self, operation: Operation, written: Format, body: bytes | bytearray | memoryview) -> object:
         limit = max(
@@ -184,6 +218,36 @@ class Dispatcher:
                     return answer
             finally:
                 self.in_flight.leave(key, entry)
+
+    def run_each(self, requests: Sequence[DecodedRequest]) -> list[Outcome]:
+        """Carry out requests of several callers, none of which waits, each as `run` does, in this order.
+
+        Single plain jobs for one queue that follow each other are one transaction (`Backend.enqueue_each`). Nobody waits
+        for a sync here: an outcome with a `sync` may be told once that is over.
+        """
+        outcomes: list[Outcome] = []
+        for name, group in groupby(requests, _merged_by):
+            together = list(group)
+            if isinstance(name, QueueName) and len(together) > 1:
+                outcomes += self._enqueue_each(name, together)
+            else:
+                outcomes += [self._deferred(partial(self.run, request)) for request in together]
+        return outcomes
+
+    def _deferred(self, verb: Callable[[], object]) -> Outcome:
+        return Outcome(*self.backend.deferring(partial(_caught, verb)))
+
+    def _enqueue_each(self, name: QueueName, requests: Sequence[DecodedRequest]) -> list[Outcome]:
+        meter, began = Telemetry.meter("enqueue"), perf_counter()
+        jobs = [RequestedJobs(request.outcome or b"", PlainRequests(request.call.request)) for request in requests]
+        caught, sync = self.backend.deferring(partial(_caught, lambda: self.backend.enqueue_each(name, jobs)))
+        answers = [caught] * len(requests) if isinstance(caught, Exception) else caught
+        for answer in answers:
+            if isinstance(answer, Exception):
+                meter.failed(began, type(answer))
+            else:
+                meter.did(began, len(answer))
+        return [Outcome(answer, sync) for answer in answers]
 
     def wait(self, request: DecodedRequest, notify: Callable[[], None]) -> Wait:
         """Begin to wait. `notify` is called, from any thread, whenever it is worth a `look`; look once right away."""

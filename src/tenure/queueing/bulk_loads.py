@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from struct import Struct
@@ -51,9 +52,14 @@ class StagedJobs(NamedTuple):
 
     #: (how many, shape) of neighbours that are alike.
     runs: list[tuple[int, LoadShape]]
-    keys: list[bytes]
+    #: Side by side.
+    keys: bytes
     #: The name of its group, of each job whose shape says that it has one.
     groups: list[bytes]
+
+    def packed(self, first: int, end: int) -> bytes:
+        """The keys of the jobs at these places."""
+        return self.keys[first * _KEY.size : end * _KEY.size]
 
 
 class _Repeated(Exception):
@@ -131,7 +137,7 @@ class _Load:
         self._journal: list[bytes] = []
         #: The journal row that is being filled: how many events, and their bytes.
         self._filled = 0
-        self._events: list[bytes] = []
+        self._events: list[_AlikeEvents] = []
         self._number = self._commit = 0
 
     def intend(self, tx: Transaction) -> Sequence[Table]:
@@ -142,13 +148,13 @@ class _Load:
         again = tx.get(keyspace.META, self._key) is not None
         tables = []
         for part in self._record.parts:
-            runs, keys, names = read_rows(self._folder, part.name, part.rows)
-            if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, keys):
+            jobs = read_rows(self._folder, part.name, part.rows)
+            if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, jobs):
                 raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
             if keyspace.READY not in part.spaces:  # before, its maker said when its jobs are visible
-                runs = [(count, self._visible(shape)) for count, shape in runs]
+                jobs = jobs._replace(runs=[(count, self._visible(shape)) for count, shape in jobs.runs])
             segments, ready, group_ready = _Segments(), list[bytes](), list[bytes]()
-            states = self._states(part, StagedJobs(runs, keys, names), segments, ready, group_ready)
+            states = self._states(part, jobs, segments, ready, group_ready)
             tables += self._written(part, keyspace.STATE, states)
             tables += self._written(part, keyspace.SEGMENT_STATE, iter(segments.states))
             tables += self._written(part, keyspace.SEGMENT_READY, iter(segments.marks))
@@ -250,23 +256,26 @@ class _Load:
 
         Its events go to the journal, in rows of their own.
         """
-        queue, first, keys = self.queues[part.queue], 0, jobs.keys
+        queue, first = self.queues[part.queue], 0
         names = iter(jobs.groups)
         for count, shape in jobs.runs:
             end = first + count
             if shape.flags & records.TOGETHER:
                 if self._filled + count > EVENTS_A_ROW:
                     self._close_row()
-                segments.add(queue.number, shape, keys[first:end], self._events_of(queue, shape, keys[first:end]).start)
+                packed = jobs.packed(first, end)
+                segments.add(queue.number, shape, packed, self._events_of(queue, shape, packed).start)
                 first = end
             while first < end:
                 until = min(end, first + EVENTS_A_ROW - self._filled)
                 grouped = shape.flags & records.HAS_GROUP
                 at = keyspace.ready_from(queue.number, shape.priority, shape.visible_at_ms, grouped)
-                ready += [at + key[4:] for key in keys[first:until]]
+                packed = jobs.packed(first, until)
+                keys = _split(packed)
+                ready += [at + key[4:] for key in keys]
                 if grouped:
-                    group_ready += self._of_groups(queue.number, shape, keys[first:until], names)
-                yield from self._alike(queue, shape, keys[first:until])
+                    group_ready += self._of_groups(queue.number, shape, keys, names)
+                yield from self._alike(queue, shape, keys, packed)
                 first = until
                 if self._filled == EVENTS_A_ROW:
                     self._close_row()
@@ -282,33 +291,48 @@ class _Load:
             made.append(keyspace.group_ready(queue, groups.group_id(name), tier, visible, key[4:]))
         return made
 
-    def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes]) -> Iterator[Row]:
+    def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes], packed: bytes) -> Iterator[Row]:
         """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
         priority, flags, visible, attempts, due_at = shape
         head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
         head = head[: records.STATE_ALIKE]
-        states = records.alike_states(head, NO_ID, self._events_of(queue, shape, keys))
+        states = records.alike_states(head, NO_ID, self._events_of(queue, shape, packed))
         return zip(keys, states, strict=True)
 
-    def _events_of(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes]) -> range:
-        """Add the events of jobs of one shape to the journal row that is being filled; returns their references."""
+    def _events_of(self, queue: RegisteredQueue, shape: LoadShape, packed: bytes) -> range:
+        """Add the events of jobs of one shape, whose keys are `packed`, to the journal row that is being filled.
+
+        Returns their references.
+        """
         priority, _, visible, attempts, _ = shape
         self._priorities.setdefault(queue.number, set()).add(priority)
-        first = (self._commit << records.REF_BITS) + self._filled
-        # An event's head ends with the queue's number, and a key begins with it.
-        begin = queue.enqueued[priority].removesuffix(queue.prefix)
-        end = NO_ID + records.pack_event_middle(0, 0, attempts, visible, 0) + records.NO_TEXT
-        self._events.append(begin + (end + begin).join(keys) + end)
-        self._filled += len(keys)
-        return range(first, first + len(keys))
+        first, count = (self._commit << records.REF_BITS) + self._filled, len(packed) // _KEY.size
+        middle = records.pack_event_middle(0, 0, attempts, visible, 0)
+        event = queue.enqueued[priority] + NO_ID + NO_ID + middle + records.NO_TEXT
+        self._events.append(_AlikeEvents(event, b"".join(_ids(count).unpack(packed))))
+        self._filled += count
+        return range(first, first + count)
 
     def _close_row(self) -> None:
         if self._filled:
-            row = records.encode_journal_row(self._filled, self._number, self._now, b"".join(self._events))
+            events = self._events
+            if len({alike.event for alike in events}) == 1:
+                jobs = b"".join([alike.jobs for alike in events])
+                row = records.encode_alike_row(self._number, self._now, events[0].event, jobs)
+            else:
+                every = b"".join([records.alike_events(*alike) for alike in events])
+                row = records.encode_journal_row(self._filled, self._number, self._now, every)
             self._journal.append(row)
             self._number += self._filled
             self._commit += 1
             self._filled, self._events = 0, []
+
+
+class _AlikeEvents(NamedTuple):
+    """Events that differ in their job alone: one of them, whose job is zeros, and the ids of all jobs."""
+
+    event: bytes
+    jobs: bytes
 
 
 class _Segments:
@@ -318,21 +342,33 @@ class _Segments:
         self.states: list[Row] = []
         self.marks: list[Row] = []
 
-    def add(self, queue: int, shape: LoadShape, keys: Sequence[bytes], first_event: int) -> None:
-        first, last = keys[0][4:], keys[-1][4:]
+    def add(self, queue: int, shape: LoadShape, packed: bytes, first_event: int) -> None:
+        """A segment of the jobs whose keys are `packed`."""
+        first, last = packed[4 : _KEY.size], packed[4 - _KEY.size :]
         state = records.encode_segment_state(
             _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, first_event, 0, first, NO_ID, NO_ID
         )
-        self.states.append((keys[-1], state))
+        self.states.append((packed[-_KEY.size :], state))
         ready = keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
         self.marks.append((ready + first, records.encode_segment_mark(last)))
 
 
-def _apart_from_segments(tx: Transaction, keys: Sequence[bytes]) -> bool:
-    """Whether no segment of the store lies among jobs with these keys. Segments must never overlap."""
-    for key, raw in tx.scan(keyspace.SEGMENT_STATE, keys[0], keyspace.LAST, 1):
-        return key[:4] != keys[-1][:4] or records.decode_segment_state(raw).first_job > keys[-1][4:]
+def _apart_from_segments(tx: Transaction, jobs: StagedJobs) -> bool:
+    """Whether no segment of the store lies among these jobs. Segments must never overlap."""
+    last = jobs.keys[-_KEY.size :]
+    for key, raw in tx.scan(keyspace.SEGMENT_STATE, jobs.packed(0, 1), keyspace.LAST, 1):
+        return key[:4] != last[:4] or records.decode_segment_state(raw).first_job > last[4:]
     return True
+
+
+def _split(packed: bytes) -> list[bytes]:
+    return [key for (key,) in _KEY.iter_unpack(packed)]
+
+
+@lru_cache(EVENTS_A_ROW)
+def _ids(count: int) -> Struct:
+    """Takes the ids out of so many keys side by side."""
+    return Struct("4x16s" * count)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -367,4 +403,4 @@ def read_rows(folder: Path, part: str, count: int) -> StagedJobs:
     names = records.decode_load_groups(body[end:]) if grouped else []
     if sum([alike for alike, _ in runs]) != count or len(names) != grouped or (len(body) != end and not grouped):
         raise Corrupt(f"{path} is not of {count} jobs")
-    return StagedJobs(runs, [key for (key,) in _KEY.iter_unpack(body[first:end])], names)
+    return StagedJobs(runs, body[first:end], names)

@@ -292,7 +292,8 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
         if by_turns is not None:
             if by_turns.together is not None:
                 return grant.segments(by_turns.together)
-            tx.delete_many(keyspace.GROUP_READY, by_turns.group_orphans)
+            if by_turns.group_orphans:
+                tx.delete_many(keyspace.GROUP_READY, by_turns.group_orphans)
             outcome = _granted(grant, by_turns, step)
             return step if by_turns.again else outcome
     if not queue.meter:

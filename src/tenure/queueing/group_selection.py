@@ -30,8 +30,8 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selected, Selection, read_rows
 from tenure.queueing.turns import InTurn, Sub
 from tenure.queueing.unit_of_work import UnitOfWork
-from tenure.storage import keyspace, records
-from tenure.storage.keyspace import GROUP_READY, GROUPS, READY
+from tenure.storage import keyspace
+from tenure.storage.keyspace import GROUP_READY, READY
 from tenure.storage.records import EVENTS_A_ROW, GroupRecord, TurnRecord
 from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
@@ -41,9 +41,10 @@ _IN_VAIN = 500
 _MOST = 256
 #: Where those stand that a claim has served, in the order of their last job.
 _SERVED = 1 << 40
-_TIER = 4  # where a ready key holds its tier
-_VISIBLE = slice(21, 29)  # where a group_ready key holds the time
-_JOB = slice(29, 45)
+_TIER, _READY_VISIBLE = 4, slice(5, 13)  # where a ready key holds its tier and the time
+_VISIBLE, _VISIBLE_AND_JOB = slice(21, 29), slice(21, 45)  # where a group_ready key holds the time and the job
+#: The tier of a job that has a group, in `ready`: by that in `group_ready`.
+_GROUPED_TIERS = [bytes((tier + keyspace.GROUPED,)) for tier in range(10)]
 
 
 class GroupSelection(Selection):
@@ -72,9 +73,11 @@ def select(
     if not selecting.serve_all(tiers):
         return None
     if not selecting.taken_together():
+        selecting.forget()
         selecting = _Selecting(unit, queue, until, request, inspect, together=False)
         selecting.serve_all(tiers)
     selecting.settle()
+    selecting.forget()
     return selecting.found
 
 
@@ -83,13 +86,13 @@ class _Limits:
 
     __slots__ = ("_full_at", "_now", "_rate", "_slots", "record", "taken")
 
-    def __init__(self, policy: GroupPolicy, record: GroupRecord | None, now_ms: int) -> None:
+    def __init__(self, policy: GroupPolicy, record: GroupRecord, now_ms: int) -> None:
         self.record = record
         self.taken = 0
         self._now = now_ms
-        self._slots = None if policy.max_leased is None else policy.max_leased - (record.leased if record else 0)
+        self._slots = None if policy.max_leased is None else policy.max_leased - record.leased
         self._rate = policy.rate if isinstance(policy.rate, Rate) else None
-        self._full_at = record.full_at_ns if record is not None else 0
+        self._full_at = record.full_at_ns
 
     @property
     def full(self) -> bool:
@@ -99,6 +102,10 @@ class _Limits:
     @property
     def room(self) -> bool:
         return not self.full and (self._rate is None or self.taken < self._rate.free(self._full_at, self._now))
+
+    def fills(self, count: int) -> bool:
+        """Whether it has as many leased jobs as it may have, once it takes so many more."""
+        return self._slots is not None and self.taken + count >= self._slots
 
     def at_most(self, count: int) -> int:
         """How many of so many jobs it may still take."""
@@ -124,23 +131,30 @@ class _Member:
     """A group, or the jobs that have none, in the order of one priority."""
 
     __slots__ = (
-        "_begin", "_claim", "_end", "_given", "_segment", "_start", "_step", "before", "jobs", "limits", "name", "next_at",
-        "policy", "sub", "taken", "tier",
+        "_begin", "_claim", "_end", "_given", "_segment", "_start", "_step", "before", "group", "jobs", "limits", "name", "next_at",
+        "policy", "taken", "tier",
     )  # fmt: skip
 
-    def __init__(self, claim: _Selecting, tier: bytes, sub: Sub, before: TurnRecord | None, start: TurnRecord) -> None:
-        """`before`: its place as stored, None if it has none; `start`: the place that it is served from."""
-        self._claim, self.tier, self.sub, self.before, self._start = claim, tier, sub, before, start
-        number = claim.queue.number
-        if sub.name:
-            self._begin = keyspace.group_tier(number, sub.name, tier[_TIER])
-            self._end = keyspace.group_tier_end(number, sub.name, tier[_TIER])
+    def __init__(
+        self, claim: _Selecting, tier: bytes, start: TurnRecord, group: bytes = b"", record: GroupRecord | None = None
+    ) -> None:
+        """`start`: the place that it is served from; `record`: of a group."""
+        self._claim, self.tier, self._start, self.group = claim, tier, start, group
+        #: Its place as it is stored.
+        self.before: TurnRecord | None = start
+        self.limits: _Limits | None = None
+        if record is not None:
+            number, at = claim.queue.number, tier[_TIER]
+            self._begin = keyspace.group_tier(number, group, at)
+            self._end = keyspace.group_tier(number, group, at + 1)
+            self.name = record.name
+            self.policy = claim.queue.policy.of_group(record.name.decode())
+            if self.policy.limited:
+                self.limits = claim.limits_of(group, self.policy, record)
         else:
             self._begin, self._end = tier, tier + claim.until
+            self.name, self.policy = b"", UNLIMITED
         self._step = 1
-        self.name = start.name
-        self.policy = claim.queue.policy.of_group(self.name.decode()) if self.name else UNLIMITED
-        self.limits = claim.limits_of(self) if self.name and self.policy.limited else None
         #: Jobs that were read, the next last; and when the one behind them is ready (None: there is none).
         self.jobs: list[Selected] = []
         self.next_at: int | None = 0
@@ -151,11 +165,12 @@ class _Member:
 
     def next(self) -> Selected | None:
         """Its next ready job."""
-        while not self.jobs and self.next_at is not None and self.next_at <= self._claim.now:
-            if self._claim.found.passed_over >= self._claim.inspect:
+        claim = self._claim
+        while not self.jobs:
+            if self.next_at is None or self.next_at > claim.now or claim.found.passed_over >= claim.inspect:
                 return None
             self._read_on()
-        return self.jobs.pop() if self.jobs else None
+        return self.jobs.pop()
 
     def next_part(self, most: int) -> SegmentShare | None:
         """The segment of its next ready jobs, and how many of them it gives now. None: they are stored as rows."""
@@ -180,40 +195,56 @@ class _Member:
         if self._segment is not None and self._step == 1:
             if self._given < self._segment.count:
                 return self._claim.now
-            keys = self._claim.unit.tx.keys(GROUP_READY if self.name else READY, self._begin, self._end, 1)
+            keys = self._claim.unit.tx.reader.keys(GROUP_READY if self.name else READY, self._begin, self._end, 1)
             self.next_at = self._time(keys[0]) if keys else None
         return self.next_at
 
     def _read_on(self) -> None:
         """Read as many jobs as it was given so far, and one key more, which tells what is left."""
-        claim, count = self._claim, self._step
+        claim, count, limits = self._claim, self._step, self.limits
         self._step = min(2 * count, _MOST)
-        rows = claim.unit.tx.keys(GROUP_READY if self.name else READY, self._begin, self._end, count + 1)
-        keys = [key for key in rows[:count] if self._time(key) <= claim.now]
-        self.next_at = self._time(rows[len(keys)]) if len(keys) < len(rows) else None
+        space = GROUP_READY if self.name else READY
+        if limits is not None and limits.fills(count):
+            # It loses its place, whenever the job behind these is ready: nothing else has to be known of that.
+            rows = claim.unit.tx.reader.keys(space, self._begin, self._end, count)
+            left = 0 if len(rows) == count < limits.record.waiting - limits.taken else None
+        else:
+            rows, left = claim.unit.tx.reader.keys(space, self._begin, self._end, count + 1), None
+        visible, until = _VISIBLE if self.name else _READY_VISIBLE, claim.until
+        keys = [key for key in rows[:count] if key[visible] < until]
+        self.next_at = self._time(rows[len(keys)]) if len(keys) < len(rows) else left
         if not keys:
             return
         self._begin = keys[-1] + b"\0"
-        self.jobs = claim.read(self, keys)[::-1]
+        self.jobs = (claim.read(list(map(self.ready_key, keys)), self.group) if self.name else claim.read(keys))[::-1]
 
     def _time(self, key: bytes) -> int:
-        return int.from_bytes(key[_VISIBLE] if self.name else key[5:13], "big")
+        return int.from_bytes(key[_VISIBLE if self.name else _READY_VISIBLE], "big")
 
     def ready_key(self, key: bytes) -> bytes:
         """The row of `ready` that goes with one of `group_ready`."""
-        tier = self.tier[:_TIER] + bytes((self.tier[_TIER] + keyspace.GROUPED,))
-        return tier + key[_VISIBLE] + key[_JOB]
+        tier = self.tier
+        return tier[:_TIER] + _GROUPED_TIERS[tier[_TIER]] + key[_VISIBLE_AND_JOB]
 
     def place(self) -> TurnRecord | None:
         """Its place once the claim is done."""
         left = self.next_ready()
         if left is None:
             return None
-        if self.limits is not None and not self.limits.room:
-            return None if self.limits.full else turns.parked(self._start, max(left, self.limits.opens_at_ms()))
+        limits = self.limits
+        if limits is not None:
+            if limits.full:
+                return None
+            if not limits.room:
+                return turns.parked(self._start, max(left, limits.opens_at_ms()))
         if left > self._claim.now:
             return turns.parked(self._start, left)
         return turns.served(self._start, self.taken, self.policy.weight)
+
+
+def _sub_of_none(queue: int, tier: bytes) -> Sub:
+    """The jobs without a group, among the groups of one priority."""
+    return Sub(keyspace.group_turns(queue, tier[_TIER]), b"")
 
 
 class _Found(NamedTuple):
@@ -260,32 +291,31 @@ class _Selecting:
         self._limits: dict[bytes, _Limits] = {}
         self._in_vain = 0
 
-    def limits_of(self, member: _Member) -> _Limits:
-        group = member.sub.name
+    def limits_of(self, group: bytes, policy: GroupPolicy, record: GroupRecord) -> _Limits:
         limits = self._limits.get(group)
         if limits is None:
-            raw = self.unit.tx.get(GROUPS, keyspace.of_queue(self.queue.number, group))
-            record = None if raw is None else records.decode_group(raw)
-            limits = self._limits[group] = _Limits(member.policy, record, self.now)
-            self.unit.groups.know(self.queue.number, group, record)
+            limits = self._limits[group] = _Limits(policy, record, self.now)
         return limits
 
-    def read(self, member: _Member, keys: list[bytes]) -> list[Selected]:
-        """The jobs of these rows that are good; the others are noted as passed over."""
+    def read(self, keys: list[bytes], group: bytes = b"") -> list[Selected]:
+        """The jobs of these rows of `ready` that are good; the others are noted as passed over."""
         found = Selection()
-        named = {member.ready_key(key): key for key in keys} if member.name else {}
-        read_rows(self.unit, self.queue, None, list(named) or keys, found, 1 << 30)
-        self.found.expired += found.expired
-        self.found.orphans += found.orphans
-        self.found.damaged += found.damaged
-        self.found.group_orphans += [named[key] for key in found.orphans if key in named]
+        read_rows(self.unit, self.queue, None, keys, found, 1 << 30)
+        if found.passed_over:
+            self.found.expired += found.expired
+            self.found.orphans += found.orphans
+            self.found.damaged += found.damaged
+            if group:
+                at = keyspace.group_tier(self.queue.number, group, keys[0][_TIER] - keyspace.GROUPED)
+                self.found.group_orphans += [at + key[_TIER + 1 :] for key in found.orphans]
         return found.jobs
 
     def serve_all(self, tiers: Sequence[bytes]) -> bool:
         """Take the jobs of all priorities. False: no group has a turn."""
         number = self.queue.number
         orders = [
-            (tier, InTurn(self.unit.tx, keyspace.group_turns(number, tier[_TIER]), snapshot=True)) for tier in tiers
+            (tier, InTurn(self.unit.tx.reader, keyspace.group_turns(number, tier[_TIER]), snapshot=True))
+            for tier in tiers
         ]
         if not any(order.named for _, order in orders):
             return False
@@ -296,17 +326,14 @@ class _Selecting:
 
     def serve(self, tier: bytes, order: InTurn) -> bool:
         """Take the jobs of one priority. False: the claim has what it may have, or has looked at as much as it may."""
-        first = order.peek()
-        heap = self._newcomer(tier, 0 if first is None else first[0])
+        heap = self._newcomer(tier, order)
         jobs, limit = self.found.jobs, self.limit
         while (left := limit - len(jobs) - self._in_parts) > 0:
             # At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
             while (coming := order.peek()) is not None and (not heap or (coming[0], _SERVED) <= heap[0][:2]):
-                place = order.step()
-                sub = groups.group_sub(self.queue.number, tier[_TIER], coming[1])
-                record = turns.place(self.unit.tx, sub)
-                if record is not None:  # or else another host moved it
-                    heappush(heap, _Found(coming[0], place, self._joined(tier, sub, record, record)))
+                place, member = order.step(), self._member(tier, coming[1])
+                if member is not None:
+                    heappush(heap, _Found(coming[0], place, member))
             if not heap:
                 return True
             at, _, member = heappop(heap)
@@ -333,6 +360,8 @@ class _Selecting:
             member.taken += 1
             if member.limits is not None:
                 member.limits.taken += 1
+            if left == 1:
+                return False
             # At the same virtual time, those that this claim has not served yet come first.
             heappush(heap, _Found(at + round(turns.ONE_JOB / member.policy.weight), _SERVED + len(jobs), member))
         return False
@@ -388,33 +417,57 @@ class _Selecting:
         most = self._request.max_bytes
         return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job.record.payload_bytes > most
 
-    def _newcomer(self, tier: bytes, virtual_time: int) -> list[_Found]:
+    def _newcomer(self, tier: bytes, order: InTurn) -> list[_Found]:
         """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""
-        tx, sub = self.unit.tx, groups.group_sub(self.queue.number, tier[_TIER], b"")
-        if not tx.keys(READY, tier, tier + self.until, 1, snapshot=True) or turns.place(tx, sub) is not None:
+        if (
+            not self.unit.tx.reader.keys(READY, tier, tier + self.until, 1, snapshot=True)
+            or self._place_of_none(tier) is not None
+        ):
             return []
-        start = turns.arrived(virtual_time, 1)
-        return [_Found(start.virtual_time, -1, self._joined(tier, sub, None, start))]
+        first = order.peek()
+        start = turns.arrived(0 if first is None else first[0], 1)
+        member = _Member(self, tier, start)
+        member.before = None
+        self._members.append(member)
+        return [_Found(start.virtual_time, -1, member)]
 
-    def _joined(self, tier: bytes, sub: Sub, before: TurnRecord | None, start: TurnRecord) -> _Member:
-        member = _Member(self, tier, sub, before, start)
+    def _member(self, tier: bytes, group: bytes) -> _Member | None:
+        """What stands in the order under this name. None: another host has moved it since."""
+        if group:
+            record = self.unit.groups.record(self.queue.number, group)
+            start = None if record is None else record.places.get(tier[_TIER])
+        else:
+            record, start = None, self._place_of_none(tier)
+        if start is None:
+            return None
+        member = _Member(self, tier, start, group, record)
         self._members.append(member)
         return member
+
+    def _place_of_none(self, tier: bytes) -> TurnRecord | None:
+        """The place of the jobs without a group."""
+        return turns.place(self.unit.tx, _sub_of_none(self.queue.number, tier))
+
+    def forget(self) -> None:
+        """Let go of the members, which refer to this claim: left so, they would wait for the garbage collector."""
+        self._members.clear()
 
     def settle(self) -> None:
         """Write what becomes of the places."""
         unit, number = self.unit, self.queue.number
         for member in self._members:
-            after = member.place()
-            turns.move(unit.tx, member.sub, member.before, after)
+            after, tier = member.place(), member.tier
+            if not member.name:
+                turns.move(unit.tx, _sub_of_none(number, tier), member.before, after)
+                continue
+            change = unit.groups.serve(number, tier[_TIER], member.group, member.name, after)
             limits = member.limits
-            if limits is not None and limits.full and after is None and member.next_ready() is not None:
-                change = unit.groups.of(number, member.sub.name, member.name)
-                change.lost_turns |= 1 << member.tier[_TIER]
-        for group, limits in self._limits.items():
-            full_at = limits.full_at_ns()
-            if full_at is not None and limits.record is not None:
-                unit.groups.of(number, group, limits.record.name).full_at_ns = full_at
+            if limits is not None:
+                if after is None and limits.full and member.next_ready() is not None:
+                    change.lost_turns |= 1 << tier[_TIER]
+                full_at = limits.full_at_ns()
+                if full_at is not None:
+                    change.full_at_ns = full_at
         found = self.found
         cleared = found.expired or found.orphans or self._in_vain > _IN_VAIN
         found.again = found.again and not found.jobs and found.together is None and bool(cleared)

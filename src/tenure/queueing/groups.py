@@ -2,7 +2,8 @@
 
     a job that has a group      JOBS (its group), STATE (HAS_GROUP), READY (its own tiers), GROUP_READY (by group)
     a group that has jobs       GROUPS: counts, the bucket of its rate, the turns it lost at its limit
-    … for each priority         TURNS: a place, if it has a job that claims may take now or later
+    … for each priority         its place, there, if it has a job that claims may take now or later; TURNS: its row
+                                in the order of turns, or, until it has a job, in that of time
 
 The groups of one priority take turns (`turns`). A claim takes a place away in the transaction that leaves the group
 without a job of that priority, or that fills it (`max_leased`); whoever makes a job wait, or lets one go, gives it back.
@@ -17,18 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tenure.errors import Corrupt
 from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
 from tenure.queueing import turns
 from tenure.queueing.registry import RegisteredQueue
-from tenure.queueing.turns import Status, Sub
+from tenure.queueing.turns import Status
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import GROUP_READY, GROUPS, JOBS, TURNS
-from tenure.storage.records import HAS_GROUP, GroupRecord, StateRecord, TurnRecord
+from tenure.storage.records import HAS_GROUP, NO_PLACES, GroupRecord, StateRecord, TurnRecord
 
 if TYPE_CHECKING:
     from tenure.queueing.unit_of_work import UnitOfWork
@@ -47,9 +48,11 @@ def group_id(name: bytes) -> bytes:
     return keyspace.digest(name)
 
 
-def group_sub(queue: int, tier: int, group: bytes) -> Sub:
-    """A group among those of one priority. `group` is empty for the jobs that have none."""
-    return Sub(keyspace.group_turns(queue, tier), group, parked=(keyspace.parked_groups(queue), bytes((tier,)) + group))
+def order_row(queue: int, tier: int, group: bytes, place: TurnRecord) -> bytes:
+    """The row of `turns` that serves a group's place: in the order of turns, or, while it is parked, in that of time."""
+    if place.status == Status.ACTIVE:
+        return keyspace.turn(keyspace.group_turns(queue, tier), place.virtual_time, group)
+    return keyspace.turn(keyspace.parked_groups(queue), place.at_ms, bytes((tier,)) + group)
 
 
 # ── what verbs tell ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +107,7 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
     if not state.flags & HAS_GROUP:
         return b""
     try:
-        raw = unit.tx.get(JOBS, keyspace.of_queue(queue, job))
+        raw = unit.tx.reader.get(JOBS, keyspace.of_queue(queue, job))
         return b"" if raw is None else records.job_group(raw, job)
     except Corrupt:
         return b""
@@ -131,7 +134,7 @@ def make_grouped(unit: UnitOfWork, queue: RegisteredQueue) -> RegisteredQueue:
 class GroupChange:
     """What one transaction changes about one group."""
 
-    __slots__ = ("expected", "full_at_ns", "leased", "lost_turns", "name", "offers", "waiting")
+    __slots__ = ("expected", "full_at_ns", "leased", "lost_turns", "moved", "name", "offers", "waiting")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -139,18 +142,18 @@ class GroupChange:
         #: By tier: from when on it has a job to give.
         self.offers: dict[int, int] = {}
         #: Tiers that will be among them.
-        self.expected: set[int] = set()
+        self.expected: set[int] | None = None
+        #: By tier: its place after a claim has served it, None if it lost it; the claim has changed its row in the order.
+        self.moved: dict[int, TurnRecord | None] | None = None
         #: A bit for each tier whose place a claim took away because the group is at its limit.
         self.lost_turns = 0
         #: Of its rate's bucket, if a claim took from it.
         self.full_at_ns: int | None = None
 
-
-class _Group(NamedTuple):
-    """A group as it was read."""
-
-    record: GroupRecord | None
-    places: dict[int, TurnRecord | None]
+    def move(self, tier: int, place: TurnRecord | None) -> None:
+        if self.moved is None:
+            self.moved = {}
+        self.moved[tier] = place
 
 
 class GroupChanges:
@@ -160,8 +163,9 @@ class GroupChanges:
         self._unit = unit
         self._queues: dict[int, RegisteredQueue] = {}
         self._changes: dict[tuple[int, bytes], GroupChange] = {}
-        self._read: dict[tuple[int, bytes], _Group] = {}
-        self._times: dict[bytes, int] = {}
+        self._read: dict[tuple[int, bytes], GroupRecord | None] = {}
+        #: Virtual times of scopes: by queue and tier.
+        self._times: dict[tuple[int, int], int] = {}
 
     def of(self, queue: int, group: bytes, name: bytes) -> GroupChange:
         change = self._changes.get((queue, group))
@@ -183,82 +187,123 @@ class GroupChanges:
         self._queues[queue.number] = queue
         for name, priority in jobs:
             raw = name.encode()
-            self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
+            change = self.of(queue.number, group_id(raw), raw)
+            if change.expected is None:
+                change.expected = set()
+            change.expected.add(9 - priority)
         self.read()
 
-    def know(self, queue: int, group: bytes, record: GroupRecord | None) -> None:
-        """The group's row was read by a claim: it need not be read again."""
-        self._read[queue, group] = _Group(record, {})
+    def record(self, queue: int, group: bytes) -> GroupRecord | None:
+        """The group's row, which is read once a transaction."""
+        at = (queue, group)
+        if at not in self._read:
+            raw = self._unit.tx.reader.get(GROUPS, keyspace.of_queue(queue, group))
+            self._read[at] = None if raw is None else records.decode_group(raw)
+        return self._read[at]
 
     @staticmethod
     def offer(change: GroupChange, tier: int, at_ms: int) -> None:
         change.offers[tier] = min(change.offers.get(tier, at_ms), at_ms)
 
+    def time(self, queue: int, tier: int) -> int:
+        """The virtual time of the groups of a priority, as it was before this transaction."""
+        found = self._times.get((queue, tier))
+        if found is None:
+            found = self._times[queue, tier] = turns.virtual_time(
+                self._unit.tx.reader, keyspace.group_turns(queue, tier)
+            )
+        return found
+
     def read(self) -> None:
-        """Read the groups that are changed, as far as they are not read yet."""
-        tx = self._unit.tx
-        missing = [at for at in self._changes if at not in self._read]
-        rows = tx.get_many(GROUPS, [keyspace.of_queue(*at) for at in missing]) if missing else []
-        for at, raw in zip(missing, rows, strict=True):
-            self._read[at] = _Group(None if raw is None else records.decode_group(raw), {})
-        for (queue, group), change in self._changes.items():
-            record, places = self._read[queue, group]
-            back = record is not None and record.at_limit and change.leased < 0
-            if not (back or change.expected or change.offers):
-                continue  # most claims: no place is given
-            tiers = change.expected.union(change.offers)
-            if back and record is not None:
-                tiers |= set(tiers_of(record.at_limit))
-            for tier in tiers - places.keys():
-                sub = group_sub(queue, tier, group)
-                places[tier] = turns.place(tx, sub)
-                if sub.scope not in self._times:
-                    self._times[sub.scope] = turns.virtual_time(tx, sub.scope)
+        """Read the groups that are changed, as far as they are not read yet, and what their places depend on."""
+        known = self._read
+        missing = [at for at in self._changes if at not in known]
+        if len(missing) == 1:
+            self.record(*missing[0])
+        elif missing:
+            rows = self._unit.tx.get_many(GROUPS, [keyspace.of_queue(*at) for at in missing])
+            for at, raw in zip(missing, rows, strict=True):
+                known[at] = None if raw is None else records.decode_group(raw)
+        for at, change in self._changes.items():
+            for tier in change.expected or change.offers:
+                self.time(at[0], tier)
+            if change.leased < 0 and (record := known[at]) is not None and record.at_limit:
+                for tier in tiers_of(record.at_limit):
+                    self.time(at[0], tier)
 
     def finish(self) -> None:
         """Write the groups, and the places that they get. Called once, by `UnitOfWork.finish`."""
         self.read()
-        for (queue, group), change in self._changes.items():
-            known = self._queues.get(queue) or self._unit.numbered(queue)
-            if known is not None:
-                self._write(known, group, change, *self._read[queue, group])
+        read = self._read
+        for at, change in self._changes.items():
+            self._write(*at, change, read[at])
 
-    def _write(
-        self,
-        queue: RegisteredQueue,
-        group: bytes,
-        change: GroupChange,
-        before: GroupRecord | None,
-        places: dict[int, TurnRecord | None],
-    ) -> None:
+    def _write(self, queue: int, group: bytes, change: GroupChange, before: GroupRecord | None) -> None:
+        at_limit, waiting, leased, full_at, name, places = before or GroupRecord(0, 0, 0, 0, change.name)
+        waiting, leased, at_limit = waiting + change.waiting, leased + change.leased, at_limit | change.lost_turns
+        if change.moved is not None:
+            places = {tier: place for tier, place in {**places, **change.moved}.items() if place is not None}
+        if change.full_at_ns is not None:
+            full_at = change.full_at_ns
+        if waiting <= 0:
+            waiting = at_limit = 0
+            for tier, place in places.items():
+                self._unit.tx.delete(TURNS, order_row(queue, tier, group, place))
+            places = NO_PLACES
+        record = GroupRecord(at_limit, waiting, leased if leased > 0 else 0, full_at, name, places)
+        if change.offers or (at_limit and change.leased < 0):
+            known = self._queues.get(queue) or self._unit.numbered(queue)
+            if known is not None:  # or else its row is lost, until `check` makes it again
+                record = self._placed(known, group, change, record)
+        self._save(queue, group, record, before)
+
+    def _placed(self, queue: RegisteredQueue, group: bytes, change: GroupChange, now: GroupRecord) -> GroupRecord:
+        """Give the group the places that it is to have: returns it with them, and with the turns that it cannot have yet."""
         unit = self._unit
-        was = before or GroupRecord(0, 0, 0, 0, change.name)
         policy = queue.policy.of_group(change.name.decode())
-        waiting, leased = max(0, was.waiting + change.waiting), max(0, was.leased + change.leased)
-        at_limit = was.at_limit | change.lost_turns
-        full_at = was.full_at_ns if change.full_at_ns is None else change.full_at_ns
-        room = policy.max_leased is None or leased < policy.max_leased
+        at_limit, offers = now.at_limit, change.offers
+        room = policy.max_leased is None or now.leased < policy.max_leased
         if room and at_limit and change.leased < 0:
             for tier in tiers_of(at_limit):
                 self.offer(change, tier, unit.now)
             at_limit = 0
             unit.has_work(queue, unit.now)
             unit.woken[queue.name] = unit.woken.get(queue.name, 0) + 1
-        opens = policy.rate.free_at_ms(full_at) if isinstance(policy.rate, Rate) and full_at else 0
-        for tier, at_ms in change.offers.items():
-            place = places[tier]
+        opens = policy.rate.free_at_ms(now.full_at_ns) if isinstance(policy.rate, Rate) and now.full_at_ns else 0
+        places = dict(now.places)
+        for tier, at_ms in offers.items():
+            place, at_ms = places.get(tier), max(at_ms, opens)
             if not room:
                 at_limit |= (place is None) << tier
-            elif place is None or turns.sooner(place, max(at_ms, opens), unit.now):
-                self._place(group_sub(queue.number, tier, group), place, max(at_ms, opens), policy, change.name)
-        self._save(queue.number, group, GroupRecord(at_limit, waiting, leased, full_at, change.name), before)
+            elif place is None or turns.sooner(place, at_ms, unit.now):
+                after = self._arrived(queue.number, tier, at_ms, policy)
+                self._reorder(queue.number, tier, group, place, after)
+                places[tier] = after
+        return GroupRecord(at_limit, now.waiting, now.leased, now.full_at_ns, now.name, places)
 
-    def _place(self, sub: Sub, before: TurnRecord | None, at_ms: int, policy: GroupPolicy, name: bytes) -> None:
+    def _arrived(self, queue: int, tier: int, at_ms: int, policy: GroupPolicy) -> TurnRecord:
+        """The place of a group that has a job from that moment on."""
         if at_ms > self._unit.now:
-            after = turns.parked(before or TurnRecord(Status.PARKED, 0, 0, name), at_ms)
-        else:
-            after = turns.arrived(self._times[sub.scope], policy.weight, name)
-        turns.move(self._unit.tx, sub, before, after)
+            return TurnRecord(int(Status.PARKED), at_ms, 0)
+        return turns.arrived(self.time(queue, tier), policy.weight)
+
+    def _reorder(
+        self, queue: int, tier: int, group: bytes, before: TurnRecord | None, after: TurnRecord | None
+    ) -> None:
+        writes = self._unit.tx.writes
+        if before is not None:
+            writes.append((TURNS, order_row(queue, tier, group, before), None))
+        if after is not None:
+            writes.append((TURNS, order_row(queue, tier, group, after), b""))
+
+    def serve(self, queue: int, tier: int, group: bytes, name: bytes, after: TurnRecord | None) -> GroupChange:
+        """A claim has served the group's place of this tier, or taken it away (None). Requires: its record was read."""
+        record, change = self._read[queue, group], self.of(queue, group, name)
+        before = None if record is None else record.places.get(tier)
+        if before != after:
+            self._reorder(queue, tier, group, before, after)
+            change.move(tier, after)
+        return change
 
     def _save(self, queue: int, group: bytes, record: GroupRecord, before: GroupRecord | None) -> None:
         """Write the group's row. An idle group has none, unless its bucket has to be remembered until it is full."""
@@ -267,7 +312,7 @@ class GroupChanges:
             if record != before:
                 tx.put(GROUPS, at, records.encode_group(record))
         elif record.full_at_ns > self._unit.now * _MS:
-            tx.put(GROUPS, at, records.encode_group(record._replace(at_limit=0)))
+            tx.put(GROUPS, at, records.encode_group(record))
             forget_at = -(-record.full_at_ns // _MS)
             tx.put(TURNS, keyspace.turn(keyspace.parked_groups(queue), forget_at, bytes((FORGET,)) + group), b"")
         elif before is not None:
@@ -288,43 +333,36 @@ _TIERS_OF = [[tier for tier in range(10) if bits >> tier & 1] for bits in range(
 
 def bring_back(unit: UnitOfWork, queue: RegisteredQueue) -> bool:
     """Groups of the queue whose moment has come get their turn. True: there were some; the caller commits, and looks again."""
-    tx, scope = unit.tx, keyspace.parked_groups(queue.number)
-    keys = tx.keys(TURNS, keyspace.turn_range(scope)[0], keyspace.turn_until(scope, unit.now), _AT_ONCE)
-    if keys and (first := keyspace.split_turn(keys[0])[1])[0] == REVISE:
+    tx, number = unit.tx, queue.number
+    scope = keyspace.parked_groups(number)
+    keys = tx.reader.keys(TURNS, keyspace.turn_range(scope)[0], keyspace.turn_until(scope, unit.now), _AT_ONCE)
+    if not keys:
+        return False
+    if (first := keyspace.split_turn(keys[0])[1])[0] == REVISE:
         _revise(unit, queue, first[1:])
         tx.delete(TURNS, keys[0])
         return True
-    moves: list[tuple[Sub, TurnRecord, TurnRecord]] = []
-    idle: list[bytes] = []
-    times: dict[bytes, int] = {}
+    changes = unit.groups
     for key in keys:
         at_ms, name = keyspace.split_turn(key)
         tier, group = name[0], name[1:]
+        record = changes.record(number, group)
+        before = None if record is None else record.places.get(tier)
         if tier == FORGET:
-            idle += _idle(unit, queue.number, group)
-            continue
-        sub = group_sub(queue.number, tier, group)
-        before = turns.place(tx, sub)
-        if before is None or before.status != Status.PARKED or before.at_ms != at_ms:
-            continue  # it was moved since
-        if sub.scope not in times:
-            times[sub.scope] = turns.virtual_time(tx, sub.scope)
-        weight = queue.policy.of_group(before.name.decode()).weight
-        moves.append((sub, before, turns.arrived(times[sub.scope], weight, before.name)))
-    tx.delete_many(TURNS, keys)
-    for move in moves:
-        turns.move(tx, *move)
-    tx.delete_many(GROUPS, idle)
-    return bool(keys)
+            tx.delete(TURNS, key)
+            tx.delete_many(GROUPS, _idle(unit, number, group, record))
+        elif record is None or before is None or before.status != Status.PARKED or before.at_ms != at_ms:
+            tx.delete(TURNS, key)  # it was moved since
+        else:
+            weight = queue.policy.of_group(record.name.decode()).weight
+            changes.serve(number, tier, group, record.name, turns.arrived(changes.time(number, tier), weight))
+    return True
 
 
-def _idle(unit: UnitOfWork, queue: int, group: bytes) -> list[bytes]:
-    """The group's row, if nothing has to be remembered of it any more."""
-    at = keyspace.of_queue(queue, group)
-    raw = unit.tx.get(GROUPS, at)
-    record = None if raw is None else records.decode_group(raw)
+def _idle(unit: UnitOfWork, queue: int, group: bytes, record: GroupRecord | None) -> list[bytes]:
+    """The key of the group's row, if nothing has to be remembered of it any more."""
     used = record is None or record.waiting or record.leased or record.full_at_ns > unit.now * _MS
-    return [] if used else [at]
+    return [] if used else [keyspace.of_queue(queue, group)]
 
 
 def next_turn(reader: Reader, queue: RegisteredQueue) -> int | None:
@@ -359,18 +397,14 @@ def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
         begin = keyspace.of_queue(number, after) + b"\0"
     rows = unit.tx.scan(GROUPS, begin, end, _AT_ONCE)
     found = [(key, records.decode_group(raw)) for key, raw in rows]
-    times = [turns.virtual_time(unit.tx, keyspace.group_turns(number, tier)) for tier in range(10)]
     for key, record in found:
-        weight = queue.policy.of_group(record.name.decode()).weight
+        weight, places = queue.policy.of_group(record.name.decode()).weight, dict(record.places)
         for tier in tiers_of(record.at_limit):
-            turns.move(
-                unit.tx,
-                group_sub(number, tier, key[4:]),
-                None,
-                turns.arrived(times[tier], weight, record.name),
-            )
+            places[tier] = turns.arrived(unit.groups.time(number, tier), weight)
+            unit.tx.put(TURNS, order_row(number, tier, key[4:], places[tier]), b"")
         if record.at_limit or record.full_at_ns:
-            unit.tx.put(GROUPS, key, records.encode_group(record._replace(at_limit=0, full_at_ns=0)))
+            changed = record._replace(at_limit=0, full_at_ns=0, places=places)
+            unit.tx.put(GROUPS, key, records.encode_group(changed))
     if len(rows) == _AT_ONCE:
         unit.tx.put(TURNS, _revise_row(number, rows[-1][0][4:]), b"")
 

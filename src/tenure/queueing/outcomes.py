@@ -140,7 +140,7 @@ class RememberingCore(Core):
             if seen is not None:
                 return self._again(seen, answer)
             result = fn(unit)
-            self._keep(unit, key, False, answer.encode(result))
+            keep_outcome(unit, key, self._arguments, False, answer.encode(result))
             return result
 
         try:
@@ -152,7 +152,7 @@ class RememberingCore(Core):
             seen = read_outcome(unit.tx, key)
             if seen is not None:
                 return (self._again(seen, answer),)
-            self._keep(unit, key, True, _encode(packed(error)))
+            keep_outcome(unit, key, self._arguments, True, _encode(packed(error)))
             return None
 
         other = self._core.write(fail)
@@ -171,15 +171,17 @@ class RememberingCore(Core):
             raise Corrupt(f"a request's outcome cannot be read: {exc}") from exc
         raise unpacked(failure)
 
-    def _keep(self, unit: UnitOfWork, key: bytes, failed: bool, answer: bytes) -> None:
-        until = unit.now + REQUEST_MEMORY_MS
-        row, parts = records.encode_request(until, self._arguments, failed, answer)
-        tx = unit.tx
-        tx.put(keyspace.REQUESTS, keyspace.request(key, 0), row)
-        if parts:
-            tx.put_many(keyspace.REQUESTS, [(keyspace.request(key, part), v) for part, v in enumerate(parts, 1)])
-        # Where others name their queue, a request says how many parts it has: the sweeper need not read it.
-        tx.put(keyspace.DUE, keyspace.due(Due.REQUEST, until, len(parts), key), b"")
+
+def keep_outcome(unit: UnitOfWork, key: bytes, arguments: bytes, failed: bool, answer: bytes) -> None:
+    """Remember what a request came to. `arguments` is a digest of what it asked for."""
+    until = unit.now + REQUEST_MEMORY_MS
+    row, parts = records.encode_request(until, arguments, failed, answer)
+    tx = unit.tx
+    tx.put(keyspace.REQUESTS, keyspace.request(key, 0), row)
+    if parts:
+        tx.put_many(keyspace.REQUESTS, [(keyspace.request(key, part), v) for part, v in enumerate(parts, 1)])
+    # Where others name their queue, a request says how many parts it has: the sweeper need not read it.
+    tx.put(keyspace.DUE, keyspace.due(Due.REQUEST, until, len(parts), key), b"")
 
 
 def read_outcome(reader: Reader, key: bytes) -> RequestRecord | None:

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import ChildJob, Counts, Job, Page, ParentResult, QueueDepth, QueueInfo, ended_as
+from tenure.model.job import ChildJob, Counts, Job, OnParentDead, Page, ParentResult, QueueDepth, QueueInfo, ended_as
 from tenure.model.lifecycle import Change, Reason, State, shown
 from tenure.model.names import QueueName
 from tenure.queueing import flows, journal
@@ -16,11 +16,13 @@ from tenure.queueing.enqueue import holders_at
 from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
 from tenure.queueing.registry import RegisteredQueue
+from tenure.queueing.step_rows import read_head
 from tenure.queueing.waiters import until_ended
 from tenure.queueing.waiting_ranges import waiting_ranges, waiting_rows
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, iterate_keys
 from tenure.storage.keyspace import Counter
+from tenure.storage.records import HAS_PARENTS, HAS_STEPS, ON_PARENT_DEAD, StateRecord
 
 #: Payloads and results of one answer: past it, a list goes on with its cursor.
 ANSWER_BYTES = 16 * 1024**2
@@ -32,7 +34,7 @@ _FEW = 64
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
     keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.BLOCKED, keyspace.PARENTS,
-    keyspace.CHILDREN,
+    keyspace.CHILDREN, keyspace.STEPS,
 )  # fmt: skip
 
 
@@ -111,7 +113,24 @@ def _read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) ->
         worker=None if lease is None else lease.worker_name or None,
         due_at_ms=state.due_at_ms or None,
         group=record.group.decode() or None,
+        has_parents=bool(state.flags & HAS_PARENTS),
+        has_steps=bool(state.flags & HAS_STEPS),
+        on_parent_dead=_on_parent_dead(reader, at) if state.state == State.BLOCKED else None,
+        waits_for=_waited_for(reader, queue.number, job, state),
     )
+
+
+def _on_parent_dead(reader: Reader, at: bytes) -> OnParentDead | None:
+    raw = reader.get(keyspace.BLOCKED, at)
+    return None if raw is None else ON_PARENT_DEAD[records.decode_blocked(raw, at[4:]).on_parent_dead]
+
+
+def _waited_for(reader: Reader, queue: int, job: bytes, state: StateRecord) -> str | None:
+    """The signal that a waiting job waits for; a delivery since then waits for it no longer."""
+    if state.state != State.WAITING or not state.flags & HAS_STEPS:
+        return None
+    head = read_head(reader, queue, job)
+    return head.signal or None if head.token == state.token else None
 
 
 def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | None:

@@ -1,8 +1,8 @@
 """Jobs put in as they stood elsewhere: in another store (`migrate`), or here before they were archived.
 
 Id, state, attempts, token and times are kept, so that programs that know a job by its id find it again, and a token
-handed out there is never handed out twice. Leases and events stay behind: what was leased waits, and the journal begins
-with `restored`.
+handed out there is never handed out twice. Steps, signals and parents come along (`restored_links`). Leases and events
+stay behind: what was leased waits, and the journal begins with `restored`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tenure.queueing.locations import note_foreign
 from tenure.queueing.outcomes import Answer
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.removal import COUNTED, due_row, index_row
+from tenure.queueing.restored_links import RestoredLinks, blocked_row
+from tenure.queueing.step_rows import restore_steps
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
@@ -33,11 +35,15 @@ from tenure.storage.records import PART_BYTES, Notes, StateRecord
 #: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
 _KEPT_MS = 86_400_000
 
+#: A job without parents.
+_NO_PARENTS = (False, 0)
+#: What the two rows of a job and a parent take.
+_LINK_BYTES = 84
 _PIECE = Answer[tuple[Restored, int]](tuple[Restored, int])
 
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
-    size = sum([JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
+    size = sum([JOB_OVERHEAD + _weight(image) + _attached_bytes(image) for image in images])
     if size > core.traits.atomic_bytes and not core.traits.cuts_batches:
         raise TooLarge("the batch", size, core.traits.atomic_bytes)
     whole, left = Restored(added=[], there=[], refused={}), list(images)
@@ -77,16 +83,21 @@ def _restore(unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage
         else:
             refused[image.id.hex()] = "a job with this id is there already, and differs"
     keyed = _keys(unit, queue, new, refused)
+    links = RestoredLinks(unit, queue, new)
+    links.refuse(new, refused)
     fresh = [image for image in new if image.id.hex() not in refused]
     if queue.meter:
-        waiting = sum([image.state == "waiting" for image in fresh])
+        waiting = sum([not _ended(image) for image in fresh])
         quotas.admit(unit, queue, waiting, sum(map(_weight, fresh)), by_rate=False)
     if any(image.group for image in fresh):
         queue = groups.make_grouped(unit, queue)
+    joined = {image.id: links.write(image) for image in fresh if image.parents}
     for image in fresh:
-        _put(unit, queue, image)
+        _put(unit, queue, image, joined.get(image.id, _NO_PARENTS), image.id in links.parents_here)
+    links.write_parents()
     for image, digest in keyed:
-        _hold(unit, queue, image, digest)
+        if image.id.hex() not in refused:
+            _hold(unit, queue, image, digest)
     added = [image.id.hex() for image in fresh]
     unit.count(queue.number, Counter.ENQUEUED, len(added))
     return Restored(added=added, there=there, refused=refused)
@@ -123,10 +134,10 @@ def _keys(
     taken = {key: job for key, (job, _) in holders(unit, queue, [digest for _, digest in keyed]).items()}
     held = []
     # A job that has not ended must hold its key; one that has may leave it to another.
-    for image, digest in sorted(keyed, key=lambda pair: pair[0].state != "waiting"):
+    for image, digest in sorted(keyed, key=lambda pair: _ended(pair[0])):
         if taken.setdefault(digest, image.id) == image.id:
             held.append((image, digest))
-        elif image.state == "waiting" and not image.replays:
+        elif not _ended(image) and not image.replays:
             refused[image.id.hex()] = f"its idempotency key {image.key!r} is held by job {taken[digest].hex()}"
     return held
 
@@ -134,7 +145,7 @@ def _keys(
 def _hold(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, digest: bytes) -> None:
     until = image.created_at_ms + queue.dedup_ms
     if until <= unit.now:
-        if image.state != "waiting":
+        if _ended(image):
             return  # its window has passed
         until = unit.now + 1
     at = keyspace.of_queue(queue.number, digest)
@@ -146,8 +157,12 @@ def _hold(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, digest: byt
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage) -> None:
+def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, parents: tuple[bool, int], is_parent: bool) -> None:
+    """`parents`: whether it has any, and how many have not ended for it. One that waits for none is not blocked."""
     tx, number, job = unit.tx, queue.number, image.id
+    has_parents, unmet = parents
+    if image.state == "blocked" and not unmet:
+        image = image._replace(state="waiting", visible_at_ms=max(unit.now, image.visible_at_ms))
     at = keyspace.of_queue(number, job)
     row, parts = records.encode_job(
         image.created_at_ms,
@@ -163,6 +178,8 @@ def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage) -> None:
     flags = (records.HAS_PARTS if parts else 0) | (records.HAS_KEY if image.key else 0) | _note(unit, number, image)
     if image.group:
         flags |= records.HAS_GROUP
+    flags |= (records.HAS_PARENTS if has_parents else 0) | (records.HAS_CHILDREN if is_parent else 0)
+    flags |= restore_steps(unit, number, image)
     state = _state(unit, queue, image, flags)
     ref = unit.event(
         Change.RESTORED, number, job, state, at_ms=state.visible_at_ms, text=(image.error or "")
@@ -170,16 +187,24 @@ def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage) -> None:
     tx.put(keyspace.STATE, at, records.encode_state(state._replace(last_event=ref)))
     index, due = index_row(number, job, state), due_row(number, job, state)
     if index is not None:
-        tx.put(*index, b"")
+        tx.put(*index, blocked_row(unmet, image.on_parent_dead) if state.state == State.BLOCKED else b"")
     if due is not None:
         tx.put(keyspace.DUE, due, b"")
     unit.count(number, COUNTED[State(state.state)], 1)
     if queue.meter:
-        quota_usage.moved(unit, queue.meter, int(state.state == State.WAITING), _weight(image))
+        quota_usage.moved(unit, queue.meter, int(not _ended(image)), _weight(image))
     if state.state == State.WAITING:
         unit.ready(queue, state.priority, state.visible_at_ms)
         if image.group:
             groups.wait(unit, queue, job, state.priority, state.visible_at_ms, image.group.encode())
+
+
+def _ended(image: JobImage) -> bool:
+    return image.state in ("done", "dead")
+
+
+def _attached_bytes(image: JobImage) -> int:
+    return sum([len(step.value) for step in image.steps]) + _LINK_BYTES * len(image.parents)
 
 
 def _weight(image: JobImage) -> int:
@@ -199,7 +224,7 @@ def _note(unit: UnitOfWork, queue: int, image: JobImage) -> int:
 
 def _state(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, flags: int) -> StateRecord:
     state = State[image.state.upper()]
-    ended = image.ended_at_ms if state is not State.WAITING else 0
+    ended = image.ended_at_ms if _ended(image) else 0
     due = image.due_at_ms if state is not State.DEAD else 0
     if state is State.DONE and due <= unit.now:
         kept = max(queue.retention_ms, queue.result_retention_ms if image.result is not None else 0) or _KEPT_MS

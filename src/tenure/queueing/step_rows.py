@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tenure.model.lease import Settle
+from tenure.model.request import JobImage
 from tenure.model.step import too_many
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
@@ -31,9 +34,32 @@ def put_row(unit: UnitOfWork, queue: int, job: bytes, kind: StepRow, name: str, 
         raise refused
     record = StepRecord(name, value, unit.now, head.count)
     unit.tx.put(STEPS, keyspace.step(queue, job, kind, name), records.encode_struct(record))
-    counted = StepsRecord(count, size, head.waits_for, head.token)
+    counted = replace(head, count=count, size=size)
     unit.tx.put(STEPS, keyspace.of_queue(queue, job), records.encode_struct(counted))
     return head
+
+
+def put_head(unit: UnitOfWork, queue: int, job: bytes, count: int, size: int, signal: str | None, token: int) -> None:
+    """Write a job's first row of `steps`. `signal`: what the delivery with this token waits for; None: nothing."""
+    waits = StepsRecord(count, size) if signal is None else _waiting(count, size, signal, token)
+    unit.tx.put(STEPS, keyspace.of_queue(queue, job), records.encode_struct(waits))
+
+
+def _waiting(count: int, size: int, signal: str, token: int) -> StepsRecord:
+    return StepsRecord(count, size, keyspace.digest(signal.encode()), token, signal)
+
+
+def restore_steps(unit: UnitOfWork, queue: int, image: JobImage) -> int:
+    """Write the steps and signals of a job that is put in, and what it waits for; returns the flags to set."""
+    if not image.steps and image.waits_for is None:
+        return 0
+    for place, step in enumerate(image.steps):
+        key = keyspace.step(queue, image.id, StepRow[step.kind.upper()], step.name)
+        record = StepRecord(step.name, step.value, step.stored_at_ms, place)
+        unit.tx.put(STEPS, key, records.encode_struct(record))
+    size = sum([len(step.value) for step in image.steps])
+    put_head(unit, queue, image.id, len(image.steps), size, image.waits_for, image.token)
+    return HAS_STEPS
 
 
 def note_steps(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> None:
@@ -49,6 +75,5 @@ def wait_for_signal(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, stat
     if read_row(unit.tx, queue.number, job, StepRow.SIGNAL, signal) is not None:
         return state._replace(visible_at_ms=unit.now)
     head = read_head(unit.tx, queue.number, job)
-    waiting = StepsRecord(head.count, head.size, keyspace.digest(signal.encode()), state.token)
-    unit.tx.put(STEPS, keyspace.of_queue(queue.number, job), records.encode_struct(waiting))
+    put_head(unit, queue.number, job, head.count, head.size, signal, state.token)
     return state._replace(visible_at_ms=unit.now + (item.delay_ms or 0), flags=state.flags | HAS_STEPS)

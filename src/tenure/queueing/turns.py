@@ -49,15 +49,10 @@ class Sub(NamedTuple):
     name: bytes
     #: The queue's number, and the reference.
     due: tuple[int, bytes] = (0, b"")
-    #: Where its row is while it is parked, if that is not in `due`: a scope ordered by time, and its name there.
-    parked: tuple[bytes, bytes] | None = None
 
     def parked_row(self, at_ms: int) -> tuple[int, bytes]:
         """Space and key of the row that brings it back."""
-        if self.parked is None:
-            return DUE, keyspace.due(Due.TURN, at_ms, *self.due)
-        scope, name = self.parked
-        return TURNS, keyspace.turn(scope, at_ms, name)
+        return DUE, keyspace.due(Due.TURN, at_ms, *self.due)
 
 
 def place(reader: Reader, sub: Sub) -> TurnRecord | None:
@@ -88,7 +83,8 @@ class InTurn:
     @property
     def named(self) -> bool:
         """Whether one of the first has a name. Only one of them has none."""
-        return len(self._keys) > 1 or (bool(self._keys) and bool(keyspace.split_turn(self._keys[0])[1]))
+        keys = self._keys
+        return len(keys) > 1 or (bool(keys) and len(keys[0]) > keyspace.TURN_BYTES)
 
     def peek(self) -> tuple[int, bytes] | None:
         """The next one; None: there are no more."""
@@ -119,12 +115,12 @@ def served(record: TurnRecord, jobs: int, weight: float) -> TurnRecord:
     return record._replace(virtual_time=record.virtual_time + round(jobs * ONE_JOB / weight))
 
 
-def arrived(now: int, weight: float, name: bytes = b"") -> TurnRecord:
+def arrived(now: int, weight: float) -> TurnRecord:
     """A place for one whose past is not kept: behind what each of the others gets next, before what they get then.
 
     At the very time of what they get then, the order of the names would decide, and the last name would get half.
     """
-    return TurnRecord(Status.ACTIVE, 0, now + round(ONE_JOB / weight) - 1, name)
+    return TurnRecord(int(Status.ACTIVE), 0, now + round(ONE_JOB / weight) - 1)
 
 
 def activated(before: TurnRecord | None, now: int, name: bytes = b"") -> TurnRecord:

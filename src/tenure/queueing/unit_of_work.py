@@ -295,10 +295,12 @@ class UnitOfWork:
 
     def queue(self, name: QueueName) -> RegisteredQueue:
         """The queue of that name, made if it is not there."""
+        return self.known_queue(name) or self.make_queues([name])[0]
+
+    def known_queue(self, name: QueueName) -> RegisteredQueue | None:
+        """The queue of that name, if it was there or this transaction made it."""
         found = self._core.registry.find(self.tx, name)
-        if found is None and self._made is not None:
-            found = self._made.get(name)
-        return found if found is not None else self.make_queues([name])[0]
+        return self._made.get(name) if found is None and self._made is not None else found
 
     def make_queues(self, names: Sequence[QueueName]) -> list[RegisteredQueue]:
         if self._made is None:
@@ -332,6 +334,7 @@ class UnitOfWork:
         """Write the journal, and the turns that queues get. Called once, by `Core.write`."""
         if self._groups is not None:
             self._groups.finish()
+            self._groups = None  # it refers to this unit: left so, both would wait for the garbage collector
         if self.offers is not None:
             self._core.turns.offer(self, self.offers)
         events, tx = self._events, self.tx

@@ -123,8 +123,12 @@ class GroupCommit:
             with suppress(Exception):
                 callback()
 
-    def wait(self, version: int) -> None:
-        """Return once that commit is durable. Raises Unavailable if a sync failed before it was."""
+    def wait(self, version: int, *, gather: bool = True) -> None:
+        """Return once that commit is durable. Raises Unavailable if a sync failed before it was.
+
+        `gather`: a sync that this thread leads may wait a moment for other callers. An event loop gathers by itself: no
+        other request is carried out while it waits here.
+        """
         if self._deferred.newest is not None:
             self._deferred.newest = max(self._deferred.newest, version)
             return
@@ -140,13 +144,13 @@ class GroupCommit:
                 try:
                     # Of those who slept here while another led, each finds that this sync is over, and looks again.
                     if current is self._current and self._durable < version and self._failed is None:
-                        self._lead(current)
+                        self._lead(current, gather)
                 finally:
                     current.inside = inside
 
-    def _lead(self, current: _Sync) -> None:
+    def _lead(self, current: _Sync, gather: bool) -> None:
         """Sync, and let the next one begin. Requires: the gate of `current` is held."""
-        if self._crowd >= _CROWD:
+        if gather and self._crowd >= _CROWD:
             self._gather()
         before, target = self._durable, self.applied_to  # all commits up to here were written before this sync begins
         began = perf_counter()

@@ -28,14 +28,15 @@
     segment_ready  as ready, of its first job                    its last job, while it waits
     job_queues   job 16                                          queue u32: of jobs whose id does not name their queue
     turns        0 u8, scope 8, virtual time u64, sub-queue      – : sub-queues that have work, in the order of their turns
-                 1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again
+                 1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again;
+                                                                 those of groups are in `groups`
     group_ready  queue u32, group 16, 9-priority u8, visible_at u64, job   – : waiting jobs that have a group, by group
-    groups       queue u32, group 16                             counts, what its limits need, its name
+    groups       queue u32, group 16                             counts, what its limits need, its name, its turns
     blocked      queue u32, job 16                               how many of its parents have not ended
     children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
                  0 u32, queue u32, last job 16, queue u32, child 16   which of up to 100 jobs, evenly spaced, one waits for
     parents      queue u32, job 16, place u32                    up to 500 jobs that it waits for, from that place on
-                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of restored jobs and of before
+                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of jobs enqueued before those rows were
     segment_groups  as group_ready, of its first job             its last job, while it waits and its jobs have a group
     steps        queue u32, job 16                               how many steps and signals it has, what it waits for
                  queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
@@ -458,6 +459,8 @@ def step_kind(key: bytes) -> StepRow | None:
 # ── turns: the tenants of the store, the queues of a tenant ──────────────────────────────────────────────────────────
 
 _TURN = Struct(">B8sQ")
+#: Of a row in the order of turns, before the sub-queue.
+TURN_BYTES = _TURN.size
 #: What a due row of kind TURN refers to, if it is of a queue.
 QUEUE_TURN = b"\xff" * 16
 #: The scope whose sub-queues are tenants, each named by the scope of its queues.

@@ -14,6 +14,7 @@ import tenure
 from tenure.api.queue import Queue
 from tenure.errors import Unavailable
 from tenure.model.job import NewJob
+from tenure.model.schedule import Schedule
 from tests.backends.redis.servers import Server, running, wait_until
 
 pytestmark = pytest.mark.xdist_group("redis")
@@ -43,6 +44,10 @@ def _plain_user(server: Server) -> str:
     return f"redis+unix://plain:pw@{server.socket}"
 
 
+def _schedule(name: str) -> Schedule:
+    return Schedule(name=name, tenant="default", queue="work", payload=b"now", every_ms=3_600_000)
+
+
 @pytest.mark.parametrize("scripts", [False, True], ids=["functions", "scripts"])
 def test_a_full_server_can_be_emptied_and_loses_nothing(scripts: bool) -> None:
     with _full_server() as server:
@@ -53,6 +58,8 @@ def test_a_full_server_can_be_emptied_and_loses_nothing(scripts: bool) -> None:
             queue.configure(tenure.Policy(retention=3600, max_attempts=2, backoff=tenure.Backoff.fixed(0)))
             first = queue.enqueue(b"early").id
             early = queue.claim(limit=1)
+            for name in ("hourly", "nightly"):
+                store.add_schedule(_schedule(name))
             made = {first, *_fill(queue)}
             client.config_set("maxmemory", "1mb")  # full, however much is freed below
             gone: set[str] = set()
@@ -66,7 +73,12 @@ def test_a_full_server_can_be_emptied_and_loses_nothing(scripts: bool) -> None:
                 queue.record_step(early[0], "charge", b"receipt")
             with pytest.raises(Unavailable, match="full"):
                 queue.signal(first, "go")
-            # What ends work, or frees memory, is taken.
+            with pytest.raises(Unavailable, match="full"):
+                store.add_schedule(_schedule("daily"))
+            # What ends work, or frees memory, is taken; and a schedule that fills the server can be stopped.
+            assert store.pause_schedule("nightly")
+            assert store.remove_schedule("hourly")
+            assert [(schedule.name, schedule.paused) for schedule in store.schedules()] == [("nightly", True)]
             queue.extend(early[0], 60)
             queue.progress(early[0], 0.5, "half")
             queue.ack(early[0], result=b"small")

@@ -1,6 +1,8 @@
 """A connection of the owner's listener: it reads requests, has them answered, and notices when its caller leaves.
 
-turn     on the event loop: answers small requests that have arrived whole; hands the connection to a thread otherwise
+turn     on the event loop: reads a small request that has arrived whole; hands the connection to a thread otherwise.
+         The loop carries it out beside those of other connections, and `carried_out` replies; a reply whose commit has to
+         be synced is held until they have shared a sync (`answer_held`)
 serve    in a thread of its own: answers one request after another, and may block
 wait     in that thread: waits for the store and for the caller's end of the socket at once
 """
@@ -12,16 +14,18 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
 from tenure import telemetry
 from tenure.backends.owner.event_loop import AfterTurn
 from tenure.clock import SystemClock
+from tenure.contract.backend import PendingSync
 from tenure.errors import InvalidArgument, TenureError, TooLarge
-from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, answer, run_now
-from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Reply
+from tenure.protocol.answer import Abandoned, Exchange, InlineExchange, NotInline, answer, run_now
+from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Outcome, Reply
 from tenure.protocol.head_cache import Match
 from tenure.protocol.http_heads import parse, render
 from tenure.protocol.identity import Identity
@@ -44,6 +48,15 @@ class CallerGone(Abandoned):
     """The caller has closed the connection."""
 
 
+class HeldReply(NamedTuple):
+    """A reply that may be sent once its commit is durable."""
+
+    reply: Reply
+    sync: PendingSync
+    #: Of the request: an error is told in the caller's format.
+    headers: Mapping[str, str]
+
+
 class Connection:
     """One caller's connection. The event loop serves it, or a thread of its own."""
 
@@ -56,6 +69,10 @@ class Connection:
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
         self._unsent = b""
+        #: A request that the event loop carries out, and its bytes, if its head may be cached.
+        self._begun: InlineExchange | None = None
+        self._cacheable: bytes | None = None
+        self._held: HeldReply | None = None
         #: So many small verbs in a row have not waited.
         self._small = 0
         #: Requests that it has had answered; as the listener last saw it, with what was in its buffer, and since when.
@@ -108,86 +125,141 @@ class Connection:
     # ── in the event loop ────────────────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> AfterTurn:
-        """Answer what has arrived, as far as that takes neither a wait nor long."""
-        buffer = self._buffer
+        """Begin what has arrived, as far as that takes neither a wait nor long."""
+        return self._guarded(self._turn)
+
+    def answer_held(self) -> AfterTurn:
+        """Send the reply that waits for a sync, and go on with what has arrived meanwhile."""
+        return self._guarded(self._answer_held)
+
+    def _guarded(self, step: Callable[[], AfterTurn]) -> AfterTurn:
         try:
-            with contextlib.suppress(BlockingIOError):
-                got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
-                if not got:
-                    return AfterTurn.CLOSE
-                if not buffer and (match := self._listener.heads.find(got)) is not None:
-                    return self._answer_match(match, got)
-                buffer += got
-            while (end := buffer.find(b"\r\n\r\n")) >= 0:
-                if not self._answer_inline(end):
-                    return AfterTurn.TO_THREAD
-                if self._dispatcher.stopping:
-                    return AfterTurn.CLOSE
-            return AfterTurn.KEEP if len(buffer) <= self._dispatcher.limits.head_bytes else AfterTurn.CLOSE
+            return step()
         except OSError:
             return AfterTurn.CLOSE
         except Exception as exc:  # noqa: BLE001 - a bug must not end without a word
             telemetry.warn("connection_failed", exc)
             return AfterTurn.CLOSE
 
-    def _answer_match(self, match: Match, got: bytes) -> AfterTurn:
-        """Answer a request whose head is in the cache: the listener trusts all callers (`Listener.trusting`)."""
+    def _turn(self) -> AfterTurn:
+        with contextlib.suppress(BlockingIOError):
+            got = self.sock.recv(262_144, socket.MSG_DONTWAIT)
+            if not got:
+                return AfterTurn.CLOSE
+            if not self._buffer and (match := self._listener.heads.find(got)) is not None:
+                return self._begin_match(match, got)
+            self._buffer += got
+        return self._begin_buffered()
+
+    def _begin_buffered(self) -> AfterTurn:
+        buffer, after = self._buffer, AfterTurn.KEEP
+        while after is AfterTurn.KEEP and (end := buffer.find(b"\r\n\r\n")) >= 0:
+            after = self._begin_inline(end)
+        if after is AfterTurn.KEEP and len(buffer) > self._dispatcher.limits.head_bytes:
+            return AfterTurn.CLOSE
+        return after
+
+    def _begin_match(self, match: Match, got: bytes) -> AfterTurn:
+        """Begin a request whose head is in the cache: the listener trusts all callers (`Listener.trusting`)."""
         head, headers = match.cached
         exchange = InlineExchange(
             self._dispatcher, head.operation.method, "", headers, got[match.body :], identity=head.identity
         )
         exchange.use_head(head, match.request_id)
-        with self._lock:
-            self._busy = True
-        try:
-            reply = exchange.answer()
-            if reply is None:
-                self._buffer += got
-                return AfterTurn.TO_THREAD
-            if not self._sent_at_once(reply):
-                return AfterTurn.TO_THREAD
-        finally:
-            with self._lock:
-                self._busy = False
-        return AfterTurn.CLOSE if self._dispatcher.stopping else AfterTurn.KEEP
+        after = self._begin(exchange)
+        if after is AfterTurn.TO_THREAD and not self._unsent:
+            self._buffer += got
+        return after
 
-    def _answer_inline(self, end: int) -> bool:
-        """Answer the request whose head ends there; False: it needs a thread of its own, and is still in the buffer."""
+    def _begin_inline(self, end: int) -> AfterTurn:
+        """Begin the request whose head ends there. TO_THREAD: it is still in the buffer, unless it has been answered."""
         method, target, headers = parse(self._buffer[:end].decode("latin-1"))
         length = headers.get("content-length", "0")
         if not method or "?" in target or not length.isdigit() or not _THREAD_HEADERS.isdisjoint(headers):
-            return False
+            return AfterTurn.TO_THREAD
         whole = end + 4 + int(length)
         if len(self._buffer) < whole or whole > _INLINE_BYTES:
-            return False
+            return AfterTurn.TO_THREAD
         data, listener = bytes(self._buffer[:whole]), self._listener
         exchange = InlineExchange(
             self._dispatcher, method, target, headers, data[end + 4 :], identify=listener.identify
         )
+        after = self._begin(exchange)
+        if after is not AfterTurn.TO_THREAD or self._unsent:
+            del self._buffer[:whole]
+        if after is AfterTurn.CARRY_OUT and listener.trusting:
+            self._cacheable = data
+        return after
+
+    def _begin(self, exchange: InlineExchange) -> AfterTurn:
+        """TO_THREAD: it takes a thread of its own; or it was refused, and `_unsent` is left of the reply."""
         with self._lock:
             self._busy = True
         try:
-            reply = exchange.answer()
-            if reply is None:
-                return False
-            head = exchange.cacheable_head(reply) if listener.trusting else None
-            if head is not None:
-                listener.heads.store(data, head, headers)
-            del self._buffer[:whole]
-            return self._sent_at_once(reply)
+            reply = exchange.begin()
+        except BaseException as exc:
+            with self._lock:
+                self._busy = False
+            if isinstance(exc, NotInline):
+                return AfterTurn.TO_THREAD
+            raise
+        if reply is not None:
+            return self._send_at_once(reply)
+        self._begun = exchange
+        return AfterTurn.CARRY_OUT
+
+    @property
+    def request(self) -> DecodedRequest:
+        """What is to be carried out, after a turn that says so."""
+        assert self._begun is not None
+        assert self._begun.request is not None
+        return self._begun.request
+
+    def carried_out(self, outcome: Outcome) -> AfterTurn:
+        """Reply to the request, and go on with what has arrived."""
+        return self._guarded(partial(self._carried_out, outcome))
+
+    def _carried_out(self, outcome: Outcome) -> AfterTurn:
+        exchange, self._begun = self._begun, None
+        data, self._cacheable = self._cacheable, None
+        assert exchange is not None
+        reply = exchange.finish(outcome.answer)
+        if data is not None and (head := exchange.cacheable_head(reply)) is not None:
+            self._listener.heads.store(data, head, exchange.headers)
+        if outcome.sync is not None:
+            self._held = HeldReply(reply, outcome.sync, exchange.headers)
+            return AfterTurn.HOLD
+        return self._send_and_go_on(reply)
+
+    def _answer_held(self) -> AfterTurn:
+        held, self._held = self._held, None
+        assert held is not None
+        try:
+            held.sync.wait()
+            reply = held.reply
+        except TenureError as exc:
+            reply = self._dispatcher.refusal(self._dispatcher.for_callers(exc), held.headers)
+        return self._send_and_go_on(reply)
+
+    def _send_and_go_on(self, reply: Reply) -> AfterTurn:
+        after = self._send_at_once(reply)
+        return self._begin_buffered() if after is AfterTurn.KEEP and self._buffer else after
+
+    def _send_at_once(self, reply: Reply) -> AfterTurn:
+        """TO_THREAD: some of it is left for a thread to send."""
+        data = render(reply, not self._dispatcher.stopping)
+        sent = 0
+        try:
+            with contextlib.suppress(BlockingIOError):
+                sent = self.sock.send(data, socket.MSG_DONTWAIT)
         finally:
             with self._lock:
                 self._busy = False
-
-    def _sent_at_once(self, reply: Reply) -> bool:
-        """False: some of it is left for a thread to send."""
-        data = render(reply, not self._dispatcher.stopping)
-        sent = 0
-        with contextlib.suppress(BlockingIOError):
-            sent = self.sock.send(data, socket.MSG_DONTWAIT)
         self.answered += 1
-        self._unsent = data[sent:]
-        return not self._unsent
+        if sent < len(data):
+            self._unsent = data[sent:]
+            return AfterTurn.TO_THREAD
+        return AfterTurn.CLOSE if self._dispatcher.stopping else AfterTurn.KEEP
 
     # ── in a thread of its own ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,9 +1,17 @@
 """One thread that answers small verbs on all of a listener's connections.
 
-A thread a connection is simple, and right where verbs wait: for jobs, or for the disk. Where they do not, four busy
-threads mostly take the interpreter and the caches from each other: one thread that does a verb after the other answers
-a third more. So this thread reads what has arrived and answers requests that are small, whole and do not wait. It
-leaves the rest to a thread of the connection's own (`Connection.serve`), which gives the connection back afterwards.
+A thread a connection is simple, and right where a verb waits for jobs. Where verbs do not wait, four busy threads mostly
+take the interpreter and the caches from each other. So this thread reads what has arrived and carries out requests that
+are small, whole and do not wait. It leaves the rest to a thread of the connection's own (`Connection.serve`), which
+gives the connection back afterwards.
+
+What is ready on all sockets is carried out together (`Dispatcher.run_each`), and where commits have to reach the disk,
+the replies wait for one sync:
+
+    ready connections ─▶ read a request of each ─▶ carry them out: single plain jobs for one queue in one transaction
+                      ─▶ more ready? those, too ─▶ one sync ─▶ send the replies
+
+Each caller is answered as if it had been alone, with an outcome of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +23,11 @@ import selectors
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from tenure import telemetry
+from tenure.protocol.dispatcher import DecodedRequest, Outcome
 
 
 class AfterTurn(enum.Enum):
@@ -24,13 +36,27 @@ class AfterTurn(enum.Enum):
     KEEP = 1
     TO_THREAD = 2
     CLOSE = 3
+    #: Its reply waits for a sync: `answer_held` sends it. It has no turn before.
+    HOLD = 4
+    #: It has a request that is to be carried out: `carried_out` replies.
+    CARRY_OUT = 5
 
 
 class Connection(Protocol):
     sock: socket.socket
 
+    @property
+    def request(self) -> DecodedRequest:
+        """What is to be carried out, after CARRY_OUT."""
+
     def turn(self) -> AfterTurn:
-        """Answer what has arrived, as far as that takes neither a wait nor long. Never blocks."""
+        """Read what has arrived, as far as that takes neither a wait nor long. Never blocks."""
+
+    def carried_out(self, outcome: Outcome) -> AfterTurn:
+        """Reply to the request. Never blocks."""
+
+    def answer_held(self) -> AfterTurn:
+        """Wait until the commit of the request that it holds is durable, and send the reply."""
 
     def serve(self) -> None:
         """In a thread of its own: answer what `turn` left, then give the connection back to the loop."""
@@ -39,8 +65,13 @@ class Connection(Protocol):
         """Close it."""
 
 
+#: While replies wait for a sync, so often the loop looks for further requests that may share it.
+_LOOKS = 4
+
+
 class EventLoop:
-    def __init__(self) -> None:
+    def __init__(self, run_each: Callable[[Sequence[DecodedRequest]], list[Outcome]]) -> None:
+        self._run_each = run_each
         self._selector = selectors.DefaultSelector()
         self._handles: tuple[int, ...] = os.pipe()
         self._reading, self._writing = self._handles
@@ -48,6 +79,10 @@ class EventLoop:
         os.set_blocking(self._writing, False)
         self._selector.register(self._reading, selectors.EVENT_READ)
         self._added: deque[Connection] = deque()
+        #: Connections whose requests are to be carried out.
+        self._begun: dict[Connection, None] = {}
+        #: Connections whose replies wait for a sync.
+        self._held: dict[Connection, None] = {}
         self._lock = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="tenure-loop", daemon=True)
@@ -78,32 +113,72 @@ class EventLoop:
         self._close()
 
     def _run(self) -> None:
+        looks = 0
         while not self._stopping:
-            for key, _ in self._selector.select():
-                if key.data is None:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._reading, 4096)
-                else:
-                    self._turn(key.data, registered=True)
-            while self._added:
-                # What arrived together with its last request may be in its buffer already: no event tells of it again.
-                self._turn(self._added.popleft(), registered=False)
+            more = self._turn_ready(0 if self._held or self._begun else None)
+            self._carry_out()
+            looks += 1
+            if self._held and (not more or looks >= _LOOKS):
+                self._answer_held()
+            if not self._held:
+                looks = 0
+        self._carry_out()
+        self._answer_held()
         with self._lock:
             left = [*self._added, *(key.data for key in self._selector.get_map().values() if key.data is not None)]
             self._close()
         for connection in left:
             connection.end()
 
-    def _turn(self, connection: Connection, registered: bool) -> None:
-        after = connection.turn()
-        if registered and after is not AfterTurn.KEEP:
-            self._selector.unregister(connection.sock)
-        elif not registered and after is AfterTurn.KEEP:
+    def _turn_ready(self, timeout: int | None) -> bool:
+        """Give each connection that is ready its turn. False: none was."""
+        more = False
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._reading, 4096)
+            elif key.data not in self._held and key.data not in self._begun:
+                more = True
+                self._after_turn(key.data, key.data.turn())
+        while self._added:
+            # What arrived together with its last request may be in its buffer already: no event tells of it again.
+            connection = self._added.popleft()
             self._selector.register(connection.sock, selectors.EVENT_READ, connection)
-        if after is AfterTurn.CLOSE:
-            connection.end()
-        elif after is AfterTurn.TO_THREAD:
-            threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
+            self._after_turn(connection, connection.turn())
+            more = True
+        return more
+
+    def _carry_out(self) -> None:
+        begun, self._begun = list(self._begun), {}
+        if not begun:
+            return
+        try:
+            outcomes = self._run_each([connection.request for connection in begun])
+        except Exception as exc:  # noqa: BLE001 - a bug of ours ends these connections, not the loop
+            telemetry.warn("requests_failed", exc)
+            for connection in begun:
+                self._after_turn(connection, AfterTurn.CLOSE)
+            return
+        for connection, outcome in zip(begun, outcomes, strict=True):
+            self._after_turn(connection, connection.carried_out(outcome))
+
+    def _answer_held(self) -> None:
+        """Send the replies that wait: the sync that the first waits for serves all of them."""
+        held, self._held = self._held, {}
+        for connection in held:
+            self._after_turn(connection, connection.answer_held())
+
+    def _after_turn(self, connection: Connection, after: AfterTurn) -> None:
+        if after is AfterTurn.HOLD:
+            self._held[connection] = None
+        elif after is AfterTurn.CARRY_OUT:
+            self._begun[connection] = None
+        elif after is not AfterTurn.KEEP:
+            self._selector.unregister(connection.sock)
+            if after is AfterTurn.CLOSE:
+                connection.end()
+            else:
+                threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
 
     def _close(self) -> None:
         """Once: a second time its handles may be another's, as in a child that was forked after it was stopped."""

@@ -1,9 +1,9 @@
 """A small HTTP/1.1 server for the operations, inside any process, with nothing to install.
 
 It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `tenure serve`.
-Each connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices
-at once when the caller leaves. Where small verbs wait for nothing, one thread answers those of all connections
-(`event_loop`).
+One thread answers the small verbs of all connections, where they wait for nothing but a sync (`event_loop`). Otherwise a
+connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices at once
+when the caller leaves.
 
 The accepting thread also looks after the connections: one that has never asked for anything, or stands still in a
 request or an answer, is closed after IDLE_SECONDS. There are no more of them than `connection_limit` allows: at the
@@ -82,7 +82,7 @@ class Listener:
         self._listening = listening
         self._lock = threading.Lock()
         self._connections: dict[Connection, None] = {}
-        self.loop = EventLoop() if dispatcher.backend.waits_on == "nothing" else None
+        self.loop = None if dispatcher.backend.waits_on == "io" else EventLoop(dispatcher.run_each)
         self.heads = HeadCache()
         #: Every caller has the same identity.
         self.trusting = identify is _trusting

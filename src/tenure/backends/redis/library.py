@@ -14,7 +14,7 @@ from tenure.backends.redis.constants import preamble
 #: jobs so that they can end them. What they add (a row of the journal, a lease) is small beside what they free.
 WHEN_FULL = frozenset({
     "bind_request", "cancel", "claim", "count_chunk", "delete_queue", "discard", "events", "extend", "finish_write", "forget_consumer",
-    "progress", "purge", "remember", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
+    "pause_schedule", "progress", "purge", "remember", "remove_schedule", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
 })  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from tenure.backends.redis import journal
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import (
+    HAS_PARENTS,
+    HAS_STEPS,
     PLACE,
     State,
     decode_body,
@@ -30,6 +32,7 @@ from tenure.model.retry import Policy
 from tenure.queueing.queries import ANSWER_BYTES
 from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
+from tenure.storage.records import ON_PARENT_DEAD
 
 #: What the server tells of a job: state, body, error, progress, result, lease.
 _FIELDS = 6
@@ -72,7 +75,7 @@ def surely_gone(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
 
 
 def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | None:
-    raw, body, error, progress, result, lease = fields
+    raw, body, error, progress, result, beside = fields
     if not raw and not body:
         return None
     if not raw or not body:
@@ -80,9 +83,11 @@ def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | 
     state = decode_state(raw, job)
     key, headers, payload, group = decode_body(body, job)
     held = state.state == lifecycle.State.LEASED
-    if held and lease is None:
+    if held and beside is None:
         raise Corrupt(f"its lease {state.lease.hex()} is missing", job.hex())
-    holder = decode_lease(lease, state.lease) if held else None
+    holder = decode_lease(beside, state.lease) if held else None
+    blocked = state.state == lifecycle.State.BLOCKED and beside is not None
+    waits_for = beside if state.state == lifecycle.State.WAITING else None
     fraction, note = decode_progress(progress)
     return Job(
         id=job.hex(),
@@ -110,6 +115,10 @@ def _job(shard: Shard, job: bytes, fields: Sequence[Any], now_ms: int) -> Job | 
         worker=None if holder is None else holder.worker,
         due_at_ms=state.due_at_ms or None,
         group=group,
+        has_parents=bool(state.flags & HAS_PARENTS),
+        has_steps=bool(state.flags & HAS_STEPS),
+        on_parent_dead=ON_PARENT_DEAD[int(beside)] if blocked else None,
+        waits_for=None if waits_for is None else waits_for.decode(),
     )
 
 

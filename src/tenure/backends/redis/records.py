@@ -29,6 +29,7 @@ FLAGS = {
     "HAS_STEPS": 128,
 }  # fmt: skip
 HAS_KEY, HAS_GROUP = FLAGS["HAS_KEY"], FLAGS["HAS_GROUP"]
+HAS_PARENTS, HAS_STEPS = FLAGS["HAS_PARENTS"], FLAGS["HAS_STEPS"]
 
 WISH = Struct(">BBIQQ")  # priority, flags, max_attempts (0: the policy's), delay, ttl (0: none)
 KEYED = Struct(">I16s16sB")  # index, digest of the key, digest of the payload, 1 if another payload is no conflict
@@ -48,6 +49,10 @@ STEPS = Struct(
     ">IQQ"
 )  # how many steps, their bytes, token of the delivery that began to wait; the signal it waits for follows
 STEP = Struct(">IQ")  # place among the steps of its job, when it was stored; its value follows
+RESTORED_STEP = Struct(
+    ">1sIIQ"
+)  # its kind, how long its name and its value are, when it was stored; name and value follow
+RESTORED_PARENT = Struct(">16sB")  # a parent, and whether it had ended
 SCHEDULE = Struct(">BQQ")  # whether it is paused, when it was made, when its last pause ended; the schedule follows
 WAITS = Struct(">IB")  # parents that have not ended, what a dead one means
 #: Digits of a SHA-1 that seal a record.

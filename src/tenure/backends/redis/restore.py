@@ -10,6 +10,8 @@ from tenure.backends.redis.produce import ATOMIC_BYTES, FIRST_RULES, created_tex
 from tenure.backends.redis.records import (
     HAS_GROUP,
     HAS_KEY,
+    RESTORED_PARENT,
+    RESTORED_STEP,
     State,
     encode_body,
     encode_progress,
@@ -23,9 +25,9 @@ from tenure.model.ids import NO_ID
 from tenure.model.job import Restored
 from tenure.model.lifecycle import Reason
 from tenure.model.names import QueueName
-from tenure.model.request import JobImage
+from tenure.model.request import JobImage, StepImage
 from tenure.storage.keyspace import digest
-from tenure.storage.records import encode_headers
+from tenure.storage.records import ON_PARENT_DEAD, encode_headers
 
 _JOB_OVERHEAD = 512
 #: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
@@ -34,6 +36,7 @@ _KEPT_MS = 86_400_000
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
     size = sum([_JOB_OVERHEAD + len(image.payload) + len(image.result or b"") for image in images])
+    size += sum([len(step.value) for image in images for step in image.steps])
     if size > ATOMIC_BYTES:
         raise TooLarge("the batch", size, ATOMIC_BYTES)
     queue = core.shards.find_or_register(name)
@@ -48,12 +51,19 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
         whole.added.extend(_ids(added))
         whole.there.extend(_ids(there))
         for job, why in zip(refused[::2], refused[1::2], strict=True):
-            whole.refused[job.hex()] = (
-                f"its idempotency key {keys[job]!r} is held by job {why[1:].hex()}"
-                if why[:1] == b"k"
-                else "a job with this id is there already, and differs"
-            )
+            whole.refused[job.hex()] = _refusal(keys[job], why)
     return whole
+
+
+def _refusal(key: str | None, why: bytes) -> str:
+    """What a letter of the Lua means, and the job that follows it."""
+    other = why[1:].hex()
+    said = {
+        b"k": f"its idempotency key {key!r} is held by job {other}",
+        b"p": f"it waits for job {other}, which is not there: on Redis and Valkey, in the same queue and partition",
+        b"x": f"it waits for job {other}, which is dead",
+    }
+    return said.get(why[:1], "a job with this id is there already, and differs")
 
 
 def _ids(joined: bytes) -> list[str]:
@@ -76,7 +86,7 @@ def _packed(image: JobImage) -> list[Arg]:
         token=image.token,
         created_at_ms=image.created_at_ms,
         visible_at_ms=image.visible_at_ms,
-        ended_at_ms=0 if state is lifecycle.State.WAITING else image.ended_at_ms,
+        ended_at_ms=image.ended_at_ms if state in lifecycle.TERMINAL else 0,
         due_at_ms=0 if state is lifecycle.State.DEAD else image.due_at_ms,
         last_event=0,
         lease=NO_ID,
@@ -92,7 +102,23 @@ def _packed(image: JobImage) -> list[Arg]:
         _note(None if image.error is None else image.error.encode("utf-8", "replace")),
         _note(progress),
         _note(None if image.result is None else encode_result(image.result)),
+        _packed_parents(image),
+        b"".join([_packed_step(step) for step in image.steps]),
+        (image.waits_for or "").encode(),
     ]
+
+
+def _packed_parents(image: JobImage) -> bytes:
+    """What a dead parent means, and the parents; those of other queues cannot be told from such as are not there."""
+    if not image.parents:
+        return b""
+    policy = bytes((ON_PARENT_DEAD.index(image.on_parent_dead),))
+    return policy + b"".join([RESTORED_PARENT.pack(parent.job, parent.ended) for parent in image.parents])
+
+
+def _packed_step(step: StepImage) -> bytes:
+    name, kind = step.name.encode(), b"s" if step.kind == "step" else b"g"
+    return RESTORED_STEP.pack(kind, len(name), len(step.value), step.stored_at_ms) + name + step.value
 
 
 def _note(text: bytes | None) -> bytes:

@@ -7,22 +7,41 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from tenure.errors import InvalidArgument
+from tenure.model.attachments import checked_attached
 from tenure.model.ids import job_id_bytes
-from tenure.model.job import MAX_ERROR_CHARS
+from tenure.model.job import MAX_ERROR_CHARS, OnParentDead
 from tenure.model.names import MAX_KEY_BYTES, checked, short_text
-from tenure.model.request import JobImage, checked_bytes, checked_headers
+from tenure.model.request import JobImage, ParentImage, StepImage, checked_bytes, checked_headers
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.snapshot import SnapshotInfo
+from tenure.model.step import MAX_STEPS
 from tenure.model.write import CHUNK, MAX_KEEP_MS, LoadPart, Refusal
 from tenure.protocol.messages.base import Number, PositiveMs, Request, Small, checked_text
 from tenure.protocol.messages.jobs import Jobs
+
+
+class StepBody(Request, array_like=True):
+    """A step or a signal of it (`model.request.StepImage`)."""
+
+    name: str
+    kind: Literal["step", "signal"]
+    value: bytes
+    stored_at_ms: Number
+
+
+class ParentBody(Request, array_like=True):
+    """A job that it runs after (`model.request.ParentImage`)."""
+
+    queue: str
+    id: str
+    ended: bool = False
 
 
 class ImageBody(Request, kw_only=True):
     """A job as it stood elsewhere (`model.request.JobImage`)."""
 
     id: str
-    state: Literal["waiting", "done", "dead"]
+    state: Literal["blocked", "waiting", "done", "dead"]
     payload: bytes
     headers: dict[str, str] = field(default_factory=dict)
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
@@ -41,6 +60,10 @@ class ImageBody(Request, kw_only=True):
     progress_note: Annotated[str, Meta(max_length=MAX_ERROR_CHARS)] | None = None
     due_at_ms: Number = 0
     group: str | None = None
+    steps: Annotated[list[StepBody], Meta(max_length=MAX_STEPS)] = field(default_factory=list)
+    parents: list[ParentBody] = field(default_factory=list)
+    on_parent_dead: OnParentDead = "cancel"
+    waits_for: str | None = None
 
     def checked(self) -> JobImage:
         if self.state == "dead" and self.reason is None:
@@ -56,11 +79,16 @@ class ImageBody(Request, kw_only=True):
             checked("group", self.group)
         if self.key is not None:
             short_text("key", self.key, MAX_KEY_BYTES)
-        return JobImage(job_id_bytes(self.id), *[getattr(self, name) for name in JobImage._fields[1:]])
+        image = JobImage(job_id_bytes(self.id), *[getattr(self, name) for name in JobImage._fields[1:]])
+        steps = tuple(StepImage(step.name, step.kind, step.value, step.stored_at_ms) for step in self.steps)
+        parents = tuple(ParentImage(parent.queue, job_id_bytes(parent.id), parent.ended) for parent in self.parents)
+        return checked_attached(image._replace(steps=steps, parents=parents))
 
     @classmethod
     def of(cls, image: JobImage) -> ImageBody:
-        return cls(**image._asdict() | {"id": image.id.hex()})
+        steps = [StepBody(*step) for step in image.steps]
+        parents = [ParentBody(parent.queue, parent.job.hex(), parent.ended) for parent in image.parents]
+        return cls(**image._asdict() | {"id": image.id.hex(), "steps": steps, "parents": parents})
 
 
 class RestoreBody(Request):

@@ -9,15 +9,17 @@ from typing import NamedTuple
 from tenure.errors import Corrupt
 from tenure.queueing import turns
 from tenure.queueing.checking.survey import Fault, Survey
-from tenure.queueing.groups import group_id, group_sub
+from tenure.queueing.groups import group_id, order_row
+from tenure.queueing.turns import Status
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader, iterate_keys
-from tenure.storage.keyspace import GROUP_READY, GROUPS
-from tenure.storage.records import GroupRecord
+from tenure.storage.engine import Reader, get_each, iterate_keys
+from tenure.storage.keyspace import GROUP_READY, GROUPS, TURNS
+from tenure.storage.records import NO_PLACES, GroupRecord, TurnRecord
 
 RULE = "groups"
 _GROUP_ROW = 20
+_TIERS = range(10)
 
 
 class _Waiting(NamedTuple):
@@ -80,13 +82,18 @@ def _check_group(survey: Survey, key: bytes, value: bytes | None, tiers: Tally[i
         )
         survey.add(Fault(RULE, detail, "set_group", queue, space=GROUPS, key=key, number=leased))
         return
-    lost = record.at_limit if record is not None else 0
-    for tier in tiers:
-        place = survey.reader.get(keyspace.TURNS, keyspace.turn_place(keyspace.group_turns(queue, tier), group))
-        if place is None and not lost >> tier & 1:
+    lost, places = (0, NO_PLACES) if record is None else (record.at_limit, record.places)
+    for tier in {*tiers, *places}:
+        place = places.get(tier)
+        served = place is not None and _is_there(survey.reader, order_row(queue, tier, group, place))
+        if not served and (place is not None or not lost >> tier & 1):
             detail = f"a group has jobs of priority {9 - tier}, and no turn"
             survey.add(Fault(RULE, detail, "set_group", queue, space=GROUPS, key=key, number=leased))
             return
+
+
+def _is_there(reader: Reader, row: bytes) -> bool:
+    return isinstance(get_each(reader, TURNS, [row])[0], bytes)
 
 
 def set_group(unit: UnitOfWork, fault: Fault) -> str:
@@ -103,14 +110,33 @@ def set_group(unit: UnitOfWork, fault: Fault) -> str:
         tx.delete(GROUPS, fault.key)
         return "deleted the row of a group that has no jobs"
     weight = found.policy.of_group(name.decode()).weight
-    subs = [group_sub(queue, tier, group) for tier in tiers]
-    missing = [sub for sub in subs if turns.place(tx, sub) is None]
-    times = {sub.scope: turns.virtual_time(tx, sub.scope) for sub in missing}
-    for sub in missing:
-        turns.move(tx, sub, None, turns.arrived(times[sub.scope], weight, name))
-    tx.put(GROUPS, fault.key, records.encode_group(GroupRecord(0, tiers.total(), fault.number, 0, name)))
+    places: dict[int, TurnRecord] = {}
+    for tier, rows in _rows_of_turns(tx, queue, group).items():
+        if tier in tiers:
+            places[tier] = rows.pop()
+        tx.delete_many(TURNS, [order_row(queue, tier, group, place) for place in rows])
+    for tier in tiers.keys() - places.keys():
+        places[tier] = turns.arrived(turns.virtual_time(tx, keyspace.group_turns(queue, tier)), weight)
+        tx.put(TURNS, order_row(queue, tier, group, places[tier]), b"")
+    record = GroupRecord(0, tiers.total(), fault.number, 0, name, places)
+    tx.put(GROUPS, fault.key, records.encode_group(record))
     unit.has_work(found, unit.now)
     return "counted the group's jobs anew, and saw to its turns"
+
+
+def _rows_of_turns(reader: Reader, queue: int, group: bytes) -> dict[int, list[TurnRecord]]:
+    """By tier: the places that the group's rows in `turns` are of."""
+    found: dict[int, list[TurnRecord]] = {}
+    for tier in _TIERS:
+        for keys in iterate_keys(reader, TURNS, *keyspace.turn_range(keyspace.group_turns(queue, tier))):
+            for virtual_time, name in map(keyspace.split_turn, keys):
+                if name == group:
+                    found.setdefault(tier, []).append(TurnRecord(int(Status.ACTIVE), 0, virtual_time))
+    for keys in iterate_keys(reader, TURNS, *keyspace.turn_range(keyspace.parked_groups(queue))):
+        for at_ms, name in map(keyspace.split_turn, keys):
+            if name[1:] == group and name[0] in _TIERS:
+                found.setdefault(name[0], []).append(TurnRecord(int(Status.PARKED), at_ms, 0))
+    return found
 
 
 def _name(reader: Reader, queue: int, group: bytes, job: bytes) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from msgspec.structs import replace
+
 from tenure.errors import Corrupt
 from tenure.queueing.checking.rebuild import LastEvents, read_state
 from tenure.queueing.checking.survey import Fault, Survey
@@ -71,5 +73,5 @@ def recount_steps(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents
         except Corrupt:
             continue  # a fault of its own
     said = _said(tx.get(STEPS, at), fault.job) or StepsRecord()
-    tx.put(STEPS, at, records.encode_struct(StepsRecord(count, size, said.waits_for, said.token)))
+    tx.put(STEPS, at, records.encode_struct(replace(said, count=count, size=size)))
     return f"it has {count} steps, by a recount"

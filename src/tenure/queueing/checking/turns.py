@@ -5,12 +5,13 @@ from __future__ import annotations
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.queueing.checking.survey import Fault, Survey
-from tenure.queueing.groups import FORGET, REVISE, group_sub
+from tenure.queueing.groups import FORGET, REVISE
 from tenure.queueing.queue_turns import queue_sub, tenant_sub
 from tenure.queueing.turns import Status, Sub
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
-from tenure.storage.keyspace import TURNS
+from tenure.storage.keyspace import GROUP_READY, GROUPS, TURNS
+from tenure.storage.records import TurnRecord
 
 #: How a row of the order begins; the others are places.
 _ORDER = 0
@@ -38,16 +39,32 @@ def _check_order(survey: Survey, key: bytes, scope: bytes, sub: bytes, number: i
         if sub[0] in (FORGET, REVISE):
             return  # the row of an idle group, which goes when its time comes; groups to be looked at by the next claims
         scope, sub = keyspace.group_turns(queue, sub[0]), sub[1:]
-    raw = get_each(survey.reader, TURNS, [keyspace.turn_place(scope, sub)])[0]
-    if isinstance(raw, Corrupt):
-        return  # noted with its own row
     try:
-        place = None if raw is None else records.decode_turn(raw)
+        place = _place(survey, scope, sub)
     except Corrupt:
-        return
+        return  # noted with its own row
     wanted = (Status.PARKED, number) if parked else (Status.ACTIVE, number)
     if place is None or (place.status, place.at_ms if parked else place.virtual_time) != wanted:
         survey.add(Fault("index", "a stray row in turns: its place is another", "delete_row", space=TURNS, key=key))
+
+
+def _place(survey: Survey, scope: bytes, sub: bytes) -> TurnRecord | None:
+    """The place of a sub-queue: of a group it stands in the group's row. Raises Corrupt."""
+    of_group = keyspace.split_group_turns(scope) if sub else None
+    if of_group is None:
+        space, key = TURNS, keyspace.turn_place(scope, sub)
+    else:
+        space, key = GROUPS, keyspace.of_queue(of_group[0], sub)
+    raw = get_each(survey.reader, space, [key])[0]
+    if isinstance(raw, Corrupt):
+        raise raw
+    if of_group is None:
+        return None if raw is None else records.decode_turn(raw)
+    if raw is not None:
+        return records.decode_group(raw).places.get(of_group[1])
+    if survey.reader.keys(GROUP_READY, *keyspace.group_range(of_group[0], sub), 1):
+        raise Corrupt("the group has no row")  # noted with the group, which takes this row of the order for its place
+    return None
 
 
 def _check_place(survey: Survey, key: bytes, value: bytes) -> None:
@@ -60,19 +77,12 @@ def _check_place(survey: Survey, key: bytes, value: bytes) -> None:
     if place.status == Status.ACTIVE:
         there = survey.reader.get(TURNS, keyspace.turn(scope, place.virtual_time, sub)) is not None
     elif place.status == Status.PARKED:
-        there = survey.reader.get(*_named(scope, sub).parked_row(place.at_ms)) is not None
+        parked = Sub(scope, sub, (keyspace.queue_of(sub), keyspace.QUEUE_TURN)).parked_row(place.at_ms)
+        there = survey.reader.get(*parked) is not None
     else:
         there = True
     if not there:
         survey.add(Fault("index", "a place in turns has no row that serves it", "delete_row", space=TURNS, key=key))
-
-
-def _named(scope: bytes, name: bytes) -> Sub:
-    """The queue, or the group, that a place is of."""
-    group = keyspace.split_group_turns(scope)
-    if group is not None:
-        return group_sub(*group, name)
-    return Sub(scope, name, (keyspace.queue_of(name), keyspace.QUEUE_TURN))
 
 
 def _check_queue(survey: Survey, number: int) -> None:

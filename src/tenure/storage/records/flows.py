@@ -13,6 +13,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from tenure.errors import Corrupt
+from tenure.model.job import OnParentDead
 from tenure.storage.records.framing import V1, V1_BYTE, seal, unseal
 
 _BLOCKED = Struct(">BIB")
@@ -21,7 +22,7 @@ _BLOCK = Struct(">BQB16s")
 PARENTS_A_ROW = 500
 _REFERENCE = 20
 #: Stored on disk: do not renumber.
-ON_PARENT_DEAD = ("cancel", "run", "wait")
+ON_PARENT_DEAD: tuple[OnParentDead, ...] = ("cancel", "run", "wait")
 
 
 class BlockedRecord(NamedTuple):

@@ -1,14 +1,22 @@
-"""A group of a queue: how many of its jobs wait and are leased, and what its limits need."""
+"""A group of a queue: how many of its jobs wait and are leased, its places in the order of turns, what its limits need."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tenure.storage.records.framing import V1, damaged, new_tuple, seal, unseal
+from tenure.storage.records.turns import TurnRecord
 
-_GROUP = Struct(">BHQQQ")
+_GROUP = Struct(">BHQQQB")
+_PLACE = Struct(">BBQQ")
+_SIZE = _GROUP.size
 _unpack = _GROUP.unpack_from
+_unpack_place = _PLACE.unpack_from
+
+NO_PLACES: Mapping[int, TurnRecord] = MappingProxyType({})
 
 
 class GroupRecord(NamedTuple):
@@ -19,14 +27,35 @@ class GroupRecord(NamedTuple):
     #: Of its rate's bucket: when it is full again, in nanoseconds; 0: it is full.
     full_at_ns: int
     name: bytes
+    #: By tier (9 − priority): its place among the groups of that priority. One that has none gets no turn.
+    places: Mapping[int, TurnRecord] = NO_PLACES
 
 
 def encode_group(record: GroupRecord) -> bytes:
-    return seal(_GROUP.pack(V1, record.at_limit, record.waiting, record.leased, record.full_at_ns) + record.name)
+    at_limit, waiting, leased, full_at_ns, name, places = record
+    body = _GROUP.pack(V1, at_limit, waiting, leased, full_at_ns, len(name)) + name
+    for tier, place in sorted(places.items()):
+        body += _PLACE.pack(tier, place.status, place.at_ms, place.virtual_time)
+    return seal(body)
 
 
 def decode_group(value: bytes) -> GroupRecord:
     body = unseal("the row of a group", value)
-    if len(body) <= _GROUP.size:
+    size = len(body)
+    _, at_limit, waiting, leased, full_at_ns, length = _unpack(body) if size > _SIZE else _NOTHING
+    end = _SIZE + length
+    if not length or (size - end) % _PLACE.size or end > size:
         raise damaged("the row of a group", value)
-    return new_tuple(GroupRecord, (*_unpack(body)[1:], body[_GROUP.size :]))
+    places = NO_PLACES if end == size else _places(body, end)
+    return new_tuple(GroupRecord, (at_limit, waiting, leased, full_at_ns, body[_SIZE:end], places))
+
+
+def _places(body: bytes, at: int) -> dict[int, TurnRecord]:
+    found = {}
+    for begin in range(at, len(body), _PLACE.size):
+        tier, status, at_ms, virtual_time = _unpack_place(body, begin)
+        found[tier] = new_tuple(TurnRecord, (status, at_ms, virtual_time, b""))
+    return found
+
+
+_NOTHING = (0, 0, 0, 0, 0, 0)

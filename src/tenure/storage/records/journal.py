@@ -1,4 +1,8 @@
-"""The journal: one row a commit, its events of fixed width."""
+"""The journal: one row a commit, its events of fixed width.
+
+version 1   header, events, a tail of their texts
+version 2   header, one event, a job's id for each event: events that differ in their job alone
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import LONG, crc32, crc32_held
-from tenure.storage.records.framing import V1, damaged, pack_crc, unseal
+from tenure.storage.records.framing import V1, V2, damaged, new_tuple, pack_crc
 
 _JOURNAL = Struct(">BBHQQ")  # version, reserved, events, first event's number, time
 _EVENT = Struct(">BBBBI16s16sQIIQQII")
@@ -20,6 +24,9 @@ REF_BITS = 10
 REF_BYTES = 8
 _REF = Struct(">Q")
 _PREVIOUS_AT = EVENT_BYTES - 16  # in an event: before the reference to its text
+#: In an event.
+_JOB_AT, _JOB_BYTES = 8, 16
+_JOB_FIELD = 5
 
 #: The pieces of an event, for those who write many at once: head + job + lease + middle + text reference.
 pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queue
@@ -78,11 +85,27 @@ def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes
     return body + pack_crc(crc32_held(body))
 
 
+def encode_alike_row(first_number: int, time_ms: int, event: bytes, jobs: bytes) -> bytes:
+    """A row of events that have no text and differ in their job alone: `event`, whose job is zeros, and all jobs' ids."""
+    count = len(jobs) // _JOB_BYTES
+    body = b"".join((_pack_journal(V2, 0, count, first_number, time_ms), event, jobs))
+    return body + pack_crc(crc32_held(body))
+
+
+def alike_events(event: bytes, jobs: bytes) -> bytes:
+    """The events of such a row, one after another, as a row of version 1 has them."""
+    before, after = event[:_JOB_AT], event[_JOB_AT + _JOB_BYTES :]
+    ids = [jobs[at : at + _JOB_BYTES] for at in range(0, len(jobs), _JOB_BYTES)]
+    return before + (after + before).join(ids) + after
+
+
 def rebase_journal(value: bytes, first_number: int, time_ms: int, previous: Callable[[int], int]) -> bytes:
     """The row with another first number and time, and each event's reference to the one before it made anew."""
-    body = bytearray(unseal("a journal row", value))
+    body = bytearray(_unsealed("a journal row", value))
     version, reserved, events, _, _ = _JOURNAL.unpack_from(body)
     _JOURNAL.pack_into(body, 0, version, reserved, events, first_number, time_ms)
+    if version == V2:
+        events = 1
     for at in range(_JOURNAL.size + _PREVIOUS_AT, _JOURNAL.size + events * EVENT_BYTES, EVENT_BYTES):
         (ref,) = _REF.unpack_from(body, at)
         if ref:
@@ -93,16 +116,16 @@ def rebase_journal(value: bytes, first_number: int, time_ms: int, previous: Call
 
 def decode_journal_header(value: bytes) -> JournalHeader:
     """The header alone, its CRC unchecked: for the writer, who wrote the row."""
-    if len(value) < _JOURNAL.size + 4 or value[0] != V1:
+    if len(value) < _JOURNAL.size + 4 or value[0] not in (V1, V2):
         raise damaged("a journal row", value)
     return JournalHeader(*_JOURNAL.unpack_from(value)[2:])
 
 
 def decode_journal(value: bytes, commit: int) -> JournalRow:
-    body = unseal(f"journal row {commit}", value)
-    if len(body) < _JOURNAL.size:
-        raise damaged(f"journal row {commit}", value)
+    body = _unsealed(f"journal row {commit}", value)
     header = JournalHeader(*_JOURNAL.unpack_from(body)[2:])
+    if body[0] == V2:
+        return _decode_alike(header, body, commit)
     end = _JOURNAL.size + header.events * EVENT_BYTES
     try:
         events = [EventRecord._make(fields) for fields in _EVENT.iter_unpack(body[_JOURNAL.size : end])]
@@ -111,6 +134,24 @@ def decode_journal(value: bytes, commit: int) -> JournalRow:
     if len(events) != header.events:
         raise Corrupt(f"journal row {commit} is cut short")
     return JournalRow(header, events, body[end:])
+
+
+def _decode_alike(header: JournalHeader, body: bytes, commit: int) -> JournalRow:
+    first = _JOURNAL.size + EVENT_BYTES
+    if len(body) != first + header.events * _JOB_BYTES:
+        raise Corrupt(f"journal row {commit} is cut short")
+    fields = _EVENT.unpack_from(body, _JOURNAL.size)
+    before, after = fields[:_JOB_FIELD], fields[_JOB_FIELD + 1 :]
+    jobs = [body[at : at + _JOB_BYTES] for at in range(first, len(body), _JOB_BYTES)]
+    return JournalRow(header, [new_tuple(EventRecord, (*before, job, *after)) for job in jobs], b"")
+
+
+def _unsealed(what: str, value: bytes) -> bytes:
+    """The row without its CRC. Raises Corrupt if it is damaged, or of another version."""
+    body = value[:-4]
+    if len(body) < _JOURNAL.size or crc32_held(body) != int.from_bytes(value[-4:], "big") or body[0] not in (V1, V2):
+        raise damaged(what, value)
+    return body
 
 
 def event_ref(commit: int, index: int) -> int:

@@ -96,19 +96,27 @@ def decode_segment_mark(value: bytes) -> bytes:
 
 def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes], group: bytes = b"") -> bytes:
     """Ids in ascending order; each payload goes with the checksum that its row in `jobs` would have."""
-    sizes = list(map(len, payloads))
-    begins = {size: crc32(plain_job_head(created_at_ms, size, group)) for size in set(sizes)}
-    summed = crc32 if max(sizes) <= LONG else crc32_held
-    if len(begins) == 1:
-        sums = map(summed, payloads, repeat(begins[sizes[0]]))
+    return encode_packed_segment(created_at_ms, b"".join(jobs), payloads, b"".join(payloads), group)
+
+
+def encode_packed_segment(
+    created_at_ms: int, jobs: bytes, payloads: Sequence[bytes], packed: bytes | memoryview, group: bytes = b""
+) -> bytes:
+    """The same of ids side by side, and of payloads that are side by side in `packed` as well."""
+    count, longest = len(payloads), max(map(len, payloads))
+    summed = crc32 if longest <= LONG else crc32_held
+    if longest * count == len(packed):  # of one length
+        begin = crc32(plain_job_head(created_at_ms, longest, group))
+        packed_sizes, sums = pack_crc(longest) * count, map(summed, payloads, repeat(begin))
     else:
-        sums = map(summed, payloads, map(begins.__getitem__, sizes))
-    pack = _numbers(len(jobs)).pack
+        sizes = list(map(len, payloads))
+        begins = {size: crc32(plain_job_head(created_at_ms, size, group)) for size in set(sizes)}
+        packed_sizes, sums = _numbers(count).pack(*sizes), map(summed, payloads, map(begins.__getitem__, sizes))
     named = _GROUP_LENGTH.pack(len(group)) + group if group else b""
-    first = _SEGMENT.pack(V2 if group else V1, len(jobs), created_at_ms)
-    head = b"".join((first, *jobs, pack(*sizes), pack(*sums), named))
-    body = b"".join((head, pack_crc(crc32(head)), *payloads))
-    return body + pack_crc(crc32_held(body))
+    first = _SEGMENT.pack(V2 if group else V1, count, created_at_ms)
+    head = b"".join((first, jobs, packed_sizes, _numbers(count).pack(*sums), named))
+    head += pack_crc(crc32(head))
+    return b"".join((head, packed, pack_crc(crc32_held(packed, crc32(head)))))
 
 
 class NewSegment:
@@ -227,6 +235,10 @@ class Segment(NewSegment):
     def _head(self, size: int) -> bytes:
         return plain_job_head(self.created_at_ms, size, self.group)
 
+    def payload_bytes(self, first: int, end: int) -> int:
+        """The bytes of all payloads at these places."""
+        return sum(self.sizes[first:end]) if self.size is None else self.size * (end - first)
+
     # Of the jobs at some places, as they lie in the value: for readers that want columns.
 
     def packed_ids(self, first: int, end: int) -> bytes:
@@ -237,12 +249,12 @@ class Segment(NewSegment):
         at = self.ids + self.count * 16
         return self.value[at + first * 4 : at + end * 4]
 
-    def packed_payloads(self, first: int, end: int) -> bytes:
+    def packed_payloads(self, first: int, end: int) -> memoryview:
+        value = memoryview(self.value)
         if self.size is not None:
-            return self.value[self.payloads_at + first * self.size : self.payloads_at + end * self.size]
-        sizes = self.sizes
-        begin = self.payloads_at + sum(sizes[:first])
-        return self.value[begin : begin + sum(sizes[first:end])]
+            return value[self.payloads_at + first * self.size : self.payloads_at + end * self.size]
+        begin = self.payloads_at + self.payload_bytes(0, first)
+        return value[begin : begin + self.payload_bytes(first, end)]
 
 
 def segment_state_row(state: SegmentStateRecord) -> bytes:

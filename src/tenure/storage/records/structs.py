@@ -33,6 +33,8 @@ class StepsRecord(msgspec.Struct, frozen=True, array_like=True):
     #: Digest of the signal's name, and the token of the delivery that began to wait: a later delivery waits no longer.
     waits_for: bytes = b""
     token: int = 0
+    #: The signal's name. Empty in rows of before 2026-11-16.
+    signal: str = ""
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument
+from tenure.model.attachments import Attached
 from tenure.model.job import Job, NewJob
 from tenure.model.retry import Policy
 from tenure.testing.conformance.world import (
@@ -187,6 +190,124 @@ def test_what_is_no_job_is_not_restored(store: Store, queue: Queue, change: dict
 def test_a_delivery_is_not_restored(queue: Queue) -> None:
     with pytest.raises(InvalidArgument):
         queue.restore([NewJob(b"x")])  # type: ignore[list-item]
+
+
+# ── steps, signals and parents ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _whole(queue: Queue, to: str, *ids: str) -> tuple[list[Job], dict[str, Attached]]:
+    """Jobs and what is attached to them, for the queue `to`: their parents are there too."""
+    jobs = [seen(queue, id) for id in ids]
+    attached = {}
+    for job in jobs:
+        parents = queue.parents(job.id) if job.has_parents else []
+        moved = [msgspec.structs.replace(parent, queue=to) for parent in parents]
+        attached[job.id] = Attached(steps=queue.steps(job.id), parents=moved)
+    return jobs, attached
+
+
+def test_steps_and_signals_are_restored(world: World) -> None:
+    source, there = world.queue("from", policy=PROMPT), world.queue("to", policy=PROMPT)
+    job_id = source.enqueue(b"x").id
+    first = claimed(source)
+    source.record_step(first, "charge", b"42")
+    source.signal(job_id, "approval", b"yes")
+    source.record_step(first, "empty", b"")
+    source.release(first)
+    steps = source.steps(job_id)
+    jobs, attached = _whole(source, "to", job_id)
+    assert (jobs[0].has_steps, jobs[0].has_parents, jobs[0].waits_for) == (True, False, None)
+    assert there.restore(jobs, attached).added == [job_id]
+    assert there.steps(job_id) == steps
+    again = claimed(there)
+    assert there.record_step(again, "charge", b"another") == b"42", "what was done is not done again"
+    assert not there.signal(job_id, "approval")
+    assert there.record_step(again, "ship", b"1") == b"1"
+    assert [step.name for step in there.steps(job_id)] == ["charge", "approval", "empty", "ship"]
+    there.ack(again)
+    assert there.steps(job_id) == []
+
+
+def test_a_restored_job_waits_for_its_signal(world: World, clock: ManualClock) -> None:
+    source, there = world.queue("from"), world.queue("to")
+    job_id = source.enqueue(b"x").id
+    source.snooze(claimed(source), 3600, until_signal="go")
+    jobs, attached = _whole(source, "to", job_id)
+    assert jobs[0].waits_for == "go"
+    there.restore(jobs, attached)
+    assert not there.claim()
+    assert there.signal(job_id, "other")
+    assert not there.claim()
+    assert there.signal(job_id, "go", b"!")
+    assert claimed(there).id == job_id
+    clock.advance(1)
+    assert seen(there, job_id).waits_for is None
+
+
+def test_a_restored_job_still_waits_for_its_parents(world: World) -> None:
+    source, there = world.queue("from", policy=KEEPING), world.queue("to", policy=KEEPING)
+    done = source.enqueue(b"done", priority=9).id
+    first = [NewJob(b"p", name="p"), NewJob(b"child", after=["#p", done]), NewJob(b"last", name="l", after=["#p"])]
+    parent, child, last = [job.id for job in source.enqueue_many(first)]
+    source.ack(claimed(source), result=b"r")
+    jobs, attached = _whole(source, "to", last, child, parent, done)
+    assert [(job.state, job.has_parents, job.on_parent_dead) for job in jobs] == [
+        ("blocked", True, "cancel"), ("blocked", True, "cancel"), ("ready", False, None), ("done", False, None),
+    ]  # fmt: skip
+    restored = there.restore(jobs, attached)
+    assert (len(restored.added), restored.refused) == (4, {})
+    assert there.counts().blocked == 2
+    assert happened(there, child) == ["restored"]
+    with nothing_written(world.store):
+        assert sorted(there.restore(jobs, attached).there) == sorted(restored.added)
+    assert [p.id for p in there.parents(child)] == [parent, done]
+    there.ack(claimed(there), result=b"now")
+    claim = there.claim(limit=5)
+    assert sorted(d.id for d in claim) == sorted([child, last])
+    assert [p.result for p in there.parents(child)] == [b"now", b"r"]
+
+
+def test_a_job_whose_parent_is_missing_is_refused(world: World) -> None:
+    source, there = world.queue("from", policy=PROMPT), world.queue("to", policy=PROMPT)
+    graph = [NewJob(b"p", name="p"), NewJob(b"c", name="c", after=["#p"]), NewJob(b"g", after=["#c"])]
+    parent, child, grandchild = [job.id for job in source.enqueue_many(graph)]
+    jobs, attached = _whole(source, "to", grandchild, child)
+    with nothing_written(world.store):
+        refused = there.restore(jobs, attached).refused
+    assert refused.keys() == {child, grandchild}
+    assert parent in refused[child]
+    with pytest.raises(InvalidArgument, match="with the parents"):
+        there.restore(jobs)
+    everything = _whole(source, "to", grandchild, parent, child)
+    assert len(there.restore(*everything).added) == 3
+    for id in (parent, child, grandchild):
+        delivery = claimed(there)
+        assert delivery.id == id
+        there.ack(delivery)
+
+
+@pytest.mark.parametrize("policy", ["cancel", "run", "wait"])
+def test_what_a_dead_parent_means_is_kept(world: World, policy: Literal["cancel", "run", "wait"]) -> None:
+    source, there = world.queue("from", policy=PROMPT), world.queue("to", policy=PROMPT)
+    graph = [NewJob(b"p", name="p"), NewJob(b"c", after=["#p"], on_parent_dead=policy)]
+    parent, child = [job.id for job in source.enqueue_many(graph)]
+    jobs, attached = _whole(source, "to", child, parent)
+    there.restore(jobs, attached)
+    there.fail(claimed(there), error="no")
+    found = there.get(child)
+    assert (None if found is None else found.state) == {"cancel": None, "run": "ready", "wait": "blocked"}[policy]
+
+
+def test_a_restored_job_waits_for_a_dead_parent_to_be_replayed(world: World) -> None:
+    source, there = world.queue("from", policy=PROMPT), world.queue("to", policy=PROMPT)
+    graph = [NewJob(b"p", name="p"), NewJob(b"c", after=["#p"], on_parent_dead="wait")]
+    parent, child = [job.id for job in source.enqueue_many(graph)]
+    source.fail(claimed(source), error="no")
+    there.restore(*_whole(source, "to", child, parent))
+    assert seen(there, child).state == "blocked"
+    there.replay(ids=[parent])
+    there.ack(claimed(there))
+    assert claimed(there).id == child
 
 
 # ── discard ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,20 @@
 -- ── queries: nothing here writes, but for a consumer's place in the journal ──────────────────────────────────────────
 
--- What there is of each job: state, body, error, progress, result, lease.
+-- What few jobs have beside them: of a leased one its lease, of a blocked one what a dead parent means, of one that waits
+-- for a signal its name.
+function L.fetch_beside(b, id, s)
+  if s.state == LEASED then return call('HGET', b.base .. ':lease', s.lease) end
+  if s.state == BLOCKED then
+    local w = L.waits_of(b, id)
+    return w and tostring(w.policy)
+  end
+  if s.state == WAITING and L.has(s.flags, HAS_STEPS) then
+    local head = L.steps_head(b, id)
+    return head and head.token == s.token and head.waits_for ~= '' and head.waits_for
+  end
+end
+
+-- What there is of each job: state, body, error, progress, result, and what L.fetch_beside tells.
 function L.fetch(b, ids, reply)
   for _, id in ipairs(ids) do
     local n = #reply
@@ -11,7 +25,7 @@ function L.fetch(b, ids, reply)
     reply[n + 1] = value or ''
     reply[n + 2] = call('HGET', b.base .. ':jobs', id) or ''
     reply[n + 3], reply[n + 4], reply[n + 5] = notes[1] or false, notes[2] or false, notes[3] or false
-    reply[n + 6] = s and s.state == LEASED and call('HGET', b.base .. ':lease', s.lease) or false
+    reply[n + 6] = s and L.fetch_beside(b, id, s) or false
   end
   return reply
 end
