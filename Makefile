@@ -80,7 +80,7 @@ CRASH_SIZES = \
 	KILL_POINTS=$${KILL_POINTS:-2000} \
 	PLANTED=all
 
-test-crash: setup servers ## kill -9 a working process 200 times an engine, kill before 2,000 system calls, flip 2,000 bytes, plant 32 bugs, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
+test-crash: setup servers ## kill -9 a working process 200 times an engine, kill before 2,000 system calls, flip 2,000 bytes, plant 40 bugs, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
 	@$(CRASH_SIZES) $(PY) -m pytest -q -rP -m crash --timeout 3600 $(addprefix tests/,analysis crash damage proofs worker backends/redis bulk spark moving dashboard outbox flows planted) $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 

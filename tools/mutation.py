@@ -47,7 +47,7 @@ TESTS = (
     "tests/conformance/test_segments.py", "tests/simulation/test_simulation.py::test_no_history_breaks_a_promise",
     "tests/flows/test_repair.py", "tests/bulk/test_loading.py", "tests/bulk/test_staged_rows.py", "tests/moving",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
-    "tests/server/test_waiting.py", "tests/server/test_quotas.py",
+    "tests/server/test_waiting.py", "tests/server/test_quotas.py", "tests/damage/test_repair.py",
 )  # fmt: skip
 #: Seconds that the chosen tests of one mutant take without it, at most; and after how many it has hung.
 BUDGET = 40.0
@@ -55,7 +55,7 @@ PATIENCE = 180.0
 #: Seconds of a core after which it loops.
 CPU_SECONDS = 40
 #: Plugins that none of these tests needs, and that take seconds to import.
-_PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "schemathesis", "faker", "anyio")]
+_PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
 
 
 class Mutant(NamedTuple):

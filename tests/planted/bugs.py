@@ -97,6 +97,5 @@ BUGS = (
     Bug("a parent that died and was replayed counts twice", "queueing/flows.py",
         "# It counts now; done after a replay, it must not count again.\n                self._edges.cut(edge)", "pass"),
     Bug("a parent that is kept counts for no child", "queueing/flows.py", "self.ended[edge[20:]] += 1\n        elif", "pass\n        elif"),
-    Bug("a claim is answered before its jobs are durable", "queueing/grant.py", "tx.answers_after = newest >> REF_BITS", "tx.answers_after = 0"),
     Bug("the journal skips a number", "queueing/unit_of_work.py", "self._number + len(events), self.now", "self._number + len(events) + 1, self.now"),
 )  # fmt: skip

@@ -62,12 +62,16 @@ class FaultyEngine(MemoryEngine):
                 if fate == "conflict" and self.traits.scope == "host":
                     self._run_in_vain(fn)
                 self.others()
-            before = self.version()
-            result = super().transact(fn)
-            if self.version() != before and not self._claimed:
-                self.sync()  # its caller is answered once it is durable, and with it all before it
-            return result
+            return self._answered(fn)
         return self._go_wrong(fate, fn)
+
+    def _answered(self, fn: Callable[[Transaction], T]) -> T:
+        """A transaction whose caller is answered once it is durable, and with it all before it; a claim does not wait."""
+        before = self.version()
+        result = super().transact(fn)
+        if self.version() != before and not self._claimed:
+            self.sync()
+        return result
 
     def sync(self) -> None:
         """Everything is durable now."""
@@ -87,7 +91,7 @@ class FaultyEngine(MemoryEngine):
         if fate == "full":
             raise Unavailable("the simulated disk is full")
         if fate == "damaged":
-            return super().transact(lambda tx: fn(_damaged(tx)))
+            return self._answered(lambda tx: fn(_damaged(tx)))
         if fate in ("unknown_lost", "cut_lost"):
             self._run_in_vain(fn)
         else:
