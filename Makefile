@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 PEERS := $(VENV)/.peers-installed
 DOCS  := $(VENV)/.docs-installed
 RELEASE := $(VENV)/.release-installed
+COVERAGE := $(VENV)/.coverage-installed
 ARGS  ?=
 
 # -qq: errors only. A machine's own pip configuration may name places that do not exist, and pip warns about each.
@@ -22,7 +23,7 @@ DJANGO := .venv-django/.installed
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup installed servers demo test test-crash simulate proof proof-full check check-format check-lint check-types check-imports format docs release-check bench bench-full lock clean
+.PHONY: help setup installed servers demo test test-crash simulate coverage mutation proof proof-full check check-format check-lint check-types check-imports format docs release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +59,7 @@ CRASH_SIZES = \
 	SPARK_ROWS=1000000 \
 	SPARK_KILLS=5 \
 	SPARK_DRAIN=20000 \
-	POWER_IMAGES=$${POWER_IMAGES:-2000} \
+	POWER_IMAGES=$${POWER_IMAGES:-20000} \
 	DASHBOARD_JOBS=1000000 \
 	DASHBOARD_QUEUES=500 \
 	OPENING_ROUNDS=$${OPENING_ROUNDS:-30} \
@@ -79,12 +80,22 @@ CRASH_SIZES = \
 	KILL_POINTS=$${KILL_POINTS:-2000} \
 	PLANTED=all
 
-test-crash: setup servers ## kill -9 a working process 200 times an engine, kill before 2,000 system calls, flip 2,000 bytes, plant 32 bugs, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
+test-crash: setup servers ## kill -9 a working process 200 times an engine, kill before 2,000 system calls, flip 2,000 bytes, plant 40 bugs, kill 50 busy workers, 100,000 fuzzed payloads (CRASH_ROUNDS=n, DAMAGE_FLIPS=n, WORKER_KILLS=n, FUZZ=n)
 	@$(CRASH_SIZES) $(PY) -m pytest -q -rP -m crash --timeout 3600 $(addprefix tests/,analysis crash damage proofs worker backends/redis bulk spark moving dashboard outbox flows planted) $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
 simulate: installed ## run histories of the real code by seed, in one thread, with faults: 2,000 (HISTORIES=n); a failure is shrunk and told
 	@$(PY) -m tests.simulation --histories $(or $(HISTORIES),2000) $(ARGS)
+
+coverage: installed $(COVERAGE) ## which branches of model, storage and queueing the tests execute, by package; fails below 95 % (ARGS=--missing says what is not; ten minutes)
+	@rm -rf build/coverage; $(PY) tools/branch_coverage.py $(ARGS)
+
+mutation: installed $(COVERAGE) ## change one small thing in model or queueing, 300 times (SAMPLE=n), and count how often a test fails
+	@rm -f build/mutation-map.json; $(PY) tools/mutation.py --sample $(or $(SAMPLE),300) $(ARGS)
+
+$(COVERAGE): requirements/coverage.txt | $(STAMP)
+	@$(PIP_INSTALL) --require-hashes -r requirements/coverage.txt
+	@touch $@
 
 proof: installed ## check the specification (spec/) with TLC, and refute its broken variants; two minutes
 	@$(PY) tools/proof.py $(ARGS)
@@ -152,6 +163,7 @@ lock: setup ## pin again what pyproject.toml asks for (UPGRADE=1: at the newest 
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --extra server --constraint requirements/dev.txt --output-file requirements/container.txt pyproject.toml requirements/container.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/release.txt requirements/release.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/coverage.txt requirements/coverage.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/docs.txt requirements/docs.in
 	@[ ! -e $(DJANGO) ] || CUSTOM_COMPILE_COMMAND="make lock" .venv-django/bin/python -m piptools compile $(COMPILE_OPTIONS) --output-file requirements/django.txt pyproject.toml requirements/django.in
 	@! grep -nE '://|^ *(-i|-f|--[a-z-]*(index|links|host))|(^|[ =])/' requirements/*.txt || { echo "make lock: an address got into requirements/" >&2; exit 1; }

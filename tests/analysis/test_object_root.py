@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tenure.analysis.commit_log import CommitLog, RunConflict, new_attempt
+from tenure.analysis.history_folder import Entry, HistoryFolder
 from tenure.analysis.object_root import ObjectRoot
 from tenure.analysis.root import LocalRoot, open_root, parquet_files
-from tenure.errors import InvalidArgument, SettingsError
+from tenure.errors import InvalidArgument, OpenError, SettingsError
 from tests.analysis import object_writer, s3_server
 from tests.analysis.object_writer import FILES, Run
+from tests.docs.blocks import DOCS, blocks
 
 pytest.importorskip("obstore")
 #: `make test-crash` kills more.
@@ -117,6 +119,28 @@ def test_parquet_is_read_by_arrow_duckdb_and_polars(root: ObjectRoot) -> None:
     assert polars.scan_pyarrow_dataset(rows).select(polars.col("number").max()).collect().item() == 1999
 
 
+def test_the_example_of_the_documents_reads_a_history(
+    root: ObjectRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = HistoryFolder(root.address)
+    with pytest.raises(InvalidArgument, match="no history"):
+        folder.dataset("bronze")
+    for number in (1, 2):
+        place = f"bronze/run={number}/a"
+        with root.draft(f"{place}/part-00000.parquet") as file:
+            pq.write_table(pa.table({"number": range(10)}), file)
+        folder.log.commit(
+            Entry(
+                number=number, store="rocksdb:x", start={"0": 0}, end={"0": 5}, last_number={"0": 9}, start_ms=None, end_ms=1,
+                tables={"bronze": place}, rows={"bronze": 10}, paused={}, slo=60,
+            )
+        )  # fmt: skip
+    monkeypatch.setenv("HISTORY", root.address)
+    block = next(block for block in blocks(DOCS / "pipelines.md") if "HistoryFolder" in block.body)
+    exec(block.body, {})
+    assert capsys.readouterr().out == "20\n"
+
+
 def test_a_server_that_replaces_anyway_is_refused(server: s3_server.Objects) -> None:
     """Some servers take If-None-Match and do not know it: two runs would overwrite each other's commits."""
     root = open_root(f"s3://{s3_server.BUCKET}/h")
@@ -125,6 +149,15 @@ def test_a_server_that_replaces_anyway_is_refused(server: s3_server.Objects) -> 
     server.conditions = False
     with pytest.raises(InvalidArgument, match="replaces objects though it is asked not to"):
         root.check_create()
+
+
+def test_what_the_server_refuses_is_told_as_ours(server: s3_server.Objects) -> None:
+    with pytest.raises(OpenError, match="s3://nowhere/h: there is no such bucket"):
+        open_root("s3://nowhere/h").check_create()
+    with pytest.raises(OpenError, match="s3://nowhere/h cannot be read or written"):
+        open_root("s3://nowhere/h").files("_log")
+    with pytest.raises(FileNotFoundError):
+        open_root(f"s3://{s3_server.BUCKET}/h").open("nothing")
 
 
 def test_a_commit_whose_answer_was_lost_counts(server: s3_server.Objects) -> None:

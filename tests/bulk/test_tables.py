@@ -466,11 +466,13 @@ def test_flipped_bytes_of_a_copy_are_an_error_or_nothing_at_all(scheme: str, tmp
     assert met > 5, "most bytes matter"
 
 
-def _tables_of(folder: Path) -> list[list[dict[str, object]]]:
+def _tables_of(folder: Path) -> list[pa.Table]:
     with open_copy(folder) as reader:
         moment = StoreView(reader, 0)
         return [
-            [row for part in plan(moment, query, 300) for b in read_part(moment, query, part) for row in b.to_pylist()]
+            pa.Table.from_batches(
+                [batch for part in plan(moment, query, 300) for batch in read_part(moment, query, part)], query.schema
+            )
             for query in (Query("jobs"), Query("events"), Query("leases"), Query("indexes"))
         ]
 

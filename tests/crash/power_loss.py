@@ -3,15 +3,17 @@
 `record` runs a process under strace and reads back what it did to the files of one folder. `Images` plays that back up to
 any moment, and writes out what a power cut at that moment may leave on the disk:
 
-- a file's bytes up to its last `fsync` or `fdatasync` are there;
-- of what was written to it later, any suffix is missing, or reads as zeros: each file on its own, since the system writes
-  files back in any order;
+- a file's bytes that were written before its last `fsync` or `fdatasync` began, or through (O_DSYNC), are there;
+- of what was appended to it later (RocksDB's logs), any suffix is missing, or reads as zeros; of pages that were written
+  in place (LMDB), any is missing or torn: each file on its own, since the system writes files back in any order;
 - a file that was removed may still be there.
+
+Images that are equal byte for byte have equal digests: one of them is opened, and speaks for all.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import random
 import re
 import shutil
@@ -21,6 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+_PAGE, _SECTOR = 4096, 512
+#: What RocksDB tells of itself: no image differs by it.
+_NEVER_READ = re.compile(r"/db/LOG(\.old.*)?$")
 _CALLS = "write,pwrite64,writev,pwritev,lseek,fdatasync,fsync,openat,rename,renameat,renameat2,ftruncate,unlink,unlinkat,link,linkat"
 _LINE = re.compile(rb"^(\d+) +(.*)$")
 _NAMED = re.compile(rb"^(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
@@ -31,11 +36,12 @@ _TEXT = re.compile(rb'"((?:\\x[0-9a-f]{2})*)"')
 class Step(NamedTuple):
     """One system call that changed a file, or made it durable."""
 
-    kind: str  # "make", "write", "sync begins", "sync", "cut", "rename", "link", "unlink"
+    kind: str  # "make", "write", "write through", "sync begins", "sync", "cut", "rename", "link", "unlink"
     path: str
     data: bytes = b""
     at: int | None = None  # where it is written (None: at the end); the new length ("cut")
     other: str = ""  # the new name ("rename", "link")
+    thread: str = ""  # who syncs
 
 
 def record(command: Sequence[str], folder: Path, log: Path, trace: Path, cwd: Path) -> list[Step]:
@@ -51,6 +57,7 @@ def record(command: Sequence[str], folder: Path, log: Path, trace: Path, cwd: Pa
 def _steps(trace: Path, folder: bytes, log: bytes) -> Iterator[Step]:
     begun: dict[bytes, bytes] = {}
     positions: dict[bytes, int] = {}
+    through: set[bytes] = set()
     with trace.open("rb") as lines:
         for line in lines:
             found = _LINE.match(line)
@@ -60,19 +67,20 @@ def _steps(trace: Path, folder: bytes, log: bytes) -> Iterator[Step]:
             if rest.endswith(b"<unfinished ...>"):
                 begun[thread] = rest[: -len(b"<unfinished ...>")].rstrip()
                 if rest.startswith((b"fsync", b"fdatasync")):
-                    yield from _sync_begins(begun[thread], folder)
+                    yield from _sync_begins(begun[thread], folder, thread)
                 continue
             if rest.startswith(b"<... "):
                 rest = begun.pop(thread, b"") + rest.partition(b" resumed>")[2]
             elif rest.startswith((b"fsync", b"fdatasync")):
-                yield from _sync_begins(rest, folder)
-            yield from _step(rest, folder, log, positions)
+                yield from _sync_begins(rest, folder, thread)
+            for step in _step(rest, folder, log, positions, through):
+                yield step._replace(thread=thread.decode())
 
 
-def _sync_begins(rest: bytes, folder: bytes) -> Iterator[Step]:
+def _sync_begins(rest: bytes, folder: bytes, thread: bytes) -> Iterator[Step]:
     path = _handle(rest.partition(b"(")[2])
     if path.startswith(folder + b"/"):
-        yield Step("sync begins", path.decode())
+        yield Step("sync begins", path.decode(), thread=thread.decode())
 
 
 def _handle(arguments: bytes) -> bytes:
@@ -87,8 +95,10 @@ def _bytes(escaped: bytes) -> bytes:
     return bytes.fromhex(escaped.replace(b"\\x", b"").decode())
 
 
-def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int]) -> Iterator[Step]:
-    """What one call did. `positions`: where files stand by `lseek`, for the `writev` that follows (LMDB)."""
+def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int], through: set[bytes]) -> Iterator[Step]:
+    """What one call did. For LMDB: `positions`, where files stand by `lseek`, for the `writev` that follows; and `through`,
+    the numbers of open files whose writes are durable at once.
+    """
     found = _NAMED.match(rest)
     if found is None or int(found.group(3)) < 0:
         return
@@ -99,6 +109,8 @@ def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int]) -
     if call == b"openat":
         (name,) = _TEXT.findall(arguments)
         path = _bytes(name)
+        number = str(result).encode()
+        (through.add if b"O_DSYNC" in arguments else through.discard)(number)
         if b"O_CREAT" in arguments and path.startswith(folder + b"/"):
             yield Step("make", path.decode())
             if b"O_TRUNC" in arguments:
@@ -119,7 +131,8 @@ def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int]) -
         at = int(arguments.rpartition(b",")[2]) if call in (b"pwrite64", b"pwritev") else None
         if call == b"writev":
             at = positions[path]
-        yield Step("write", path.decode(), _bytes(text)[:result], at)
+        kind = "write through" if arguments.partition(b"<")[0] in through else "write"
+        yield Step(kind, path.decode(), _bytes(text)[:result], at)
 
 
 def _names(call: bytes, arguments: bytes, folder: bytes) -> Iterator[Step]:
@@ -129,14 +142,79 @@ def _names(call: bytes, arguments: bytes, folder: bytes) -> Iterator[Step]:
         yield Step(kind, names[0], other=names[1] if len(names) > 1 else "")
 
 
-@dataclass
+@dataclass(eq=False)
 class _File:
+    """One file: as the process sees it, and what of it is on the disk."""
+
     data: bytearray = field(default_factory=bytearray)
-    #: Bytes known durable; those of a sync that has begun.
-    durable: int = 0
-    syncing: int = 0
-    #: Lengths it had after each write.
-    borders: list[int] = field(default_factory=list)
+    #: What a power cut cannot take; and the writes since, oldest first: (where, bytes).
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+    #: How many writes there were ever; of each thread that syncs, how many when it began.
+    writes: int = 0
+    begun: dict[str, int] = field(default_factory=dict)
+    #: Its bytes and their digest, until it changes.
+    whole: tuple[bytes, bytes] | None = None
+
+    def write(self, at: int | None, data: bytes, *, through: bool) -> None:
+        at = len(self.data) if at is None else at
+        _overwrite(self.data, at, data)
+        self.whole = None
+        if through:
+            _overwrite(self.durable, at, data)
+        else:
+            self.pending.append((at, data))
+            self.writes += 1
+
+    def cut(self, size: int) -> None:
+        for content in (self.data, self.durable):
+            del content[size:]
+        self.data.extend(bytes(size - len(self.data)))
+        self.pending = [(at, data[: size - at]) if at < size else (size, b"") for at, data in self.pending]
+        self.whole = None
+
+    def sync(self, thread: str) -> None:
+        """Durable is what was written before the sync began."""
+        left = self.writes - self.begun.pop(thread, self.writes)
+        done = self.pending[: len(self.pending) - left]
+        for at, data in done:
+            _overwrite(self.durable, at, data)
+        del self.pending[: len(done)]
+
+    def image(self) -> tuple[bytes, bytes]:
+        """All of its bytes, and their digest."""
+        if self.whole is None:
+            self.whole = bytes(self.data), _digest(self.data)
+        return self.whole
+
+    def appended(self) -> bool:
+        """Whether the writes that are not durable only made it longer."""
+        return all(at >= len(self.durable) for at, _ in self.pending)
+
+
+def _overwrite(content: bytearray, at: int, data: bytes) -> None:
+    if at > len(content):
+        content.extend(bytes(at - len(content)))  # a hole
+    content[at : at + len(data)] = data
+
+
+def _digest(data: bytes | bytearray) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+class Image(NamedTuple):
+    """What a disk may hold: each file's bytes by its name, the same for equal images; and how many bytes files lost."""
+
+    files: dict[str, bytes]
+    digest: bytes
+    lost: dict[str, int]
+
+    def write(self, target: Path) -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        for name, data in self.files.items():
+            place = target / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
 
 
 class Images:
@@ -144,7 +222,8 @@ class Images:
 
     def __init__(self, steps: Sequence[Step], folder: Path, log: Path, chance: random.Random) -> None:
         self._steps = steps
-        self._folder = folder
+        self.folder = folder
+        self.log = log
         self._log = str(log)
         self._chance = chance
         self.files: dict[str, _File] = {}
@@ -175,73 +254,90 @@ class Images:
             pass  # a folder
         elif step.kind == "unlink":
             self._removed[step.path] = self.files.pop(step.path)
-        elif step.kind == "write":
-            at = len(file.data) if step.at is None else step.at
-            if at > len(file.data):
-                file.data.extend(bytes(at - len(file.data)))  # a hole
-            file.data[at : at + len(step.data)] = step.data
-            file.durable = min(file.durable, at)
-            file.borders.append(len(file.data))
+        elif step.kind in ("write", "write through"):
+            file.write(step.at, step.data, through=step.kind == "write through")
         elif step.kind == "cut":
             assert step.at is not None
-            del file.data[step.at :]
-            file.durable = min(file.durable, step.at)
+            file.cut(step.at)
         elif step.kind == "sync begins":
-            file.syncing = len(file.data)
+            file.begun[step.thread] = file.writes
         elif step.kind == "sync":
-            file.durable = max(file.durable, min(file.syncing, len(file.data)))
+            file.sync(step.thread)
 
     def unsynced(self) -> dict[str, _File]:
         """The files with bytes that are not durable."""
-        return {path: file for path, file in self.files.items() if len(file.data) > file.durable}
+        return {path: file for path, file in self.files.items() if file.pending}
+
+    def killed(self, marks: Sequence[bytes]) -> Image:
+        """What a process leaves that is killed now: every byte that it wrote. The system goes on.
+
+        `marks`: what DURABLE held of late. It is mapped, so that no call shows its bytes.
+        """
+        return self._image({path: file.image() for path, file in self.files.items()}, {}, marks[-1:])
+
+    def cut(self, marks: Sequence[bytes]) -> Image:
+        """What a power cut may leave now; each call draws anew."""
+        files = {**self._removed, **self.files} if self._chance.random() < 0.3 else self.files
+        found: dict[str, tuple[bytes, bytes]] = {}
+        lost: dict[str, int] = {}
+        for path, file in files.items():
+            if _NEVER_READ.search(path):
+                continue
+            if path in self.files and file.pending:
+                data = self._left(file)
+                found[path] = data, _digest(data)
+                if data != file.data:
+                    lost[path] = len(file.data) - len(data)
+            else:
+                found[path] = file.image()
+        return self._image(found, lost, self._some(marks))
+
+    def _some(self, marks: Sequence[bytes]) -> Sequence[bytes]:
+        """Mostly the last one; sometimes any; sometimes the file is gone."""
+        kind = self._chance.random()
+        return marks[-1:] if kind < 0.6 else marks if kind < 0.8 else ()
+
+    def _image(self, found: dict[str, tuple[bytes, bytes]], lost: dict[str, int], marks: Sequence[bytes]) -> Image:
+        files = {str(Path(path).relative_to(self.folder)): data for path, (data, _) in found.items()}
+        files.pop("DURABLE", None)
+        if marks:
+            files["DURABLE"] = self._chance.choice(marks)
+        if "OWNER" in files:
+            files["OWNER"] = b""
+        named = sorted(
+            (path, digest) for path, (_, digest) in found.items() if not path.endswith(("/OWNER", "/DURABLE"))
+        )
+        named.append(("DURABLE", files.get("DURABLE", b"")))
+        return Image(files, _digest(repr(named).encode()), {Path(path).name: count for path, count in lost.items()})
+
+    def _left(self, file: _File) -> bytes:
+        """What a power cut leaves of a file that is not durable."""
+        if file.appended():
+            kept = self._kept(file)
+            zeros = kept < len(file.data) and self._chance.random() < 0.15
+            return bytes(file.data[:kept]).ljust(len(file.data) if zeros else 0, b"\0")
+        kind = self._chance.random()
+        if kind < 0.2:
+            return bytes(file.durable)
+        if kind < 0.4:
+            return bytes(file.data)
+        content, odds = bytearray(file.durable), self._chance.choice((0.2, 0.5, 0.8))
+        for at, data in file.pending:
+            for page in range(0, len(data), _PAGE):
+                if self._chance.random() < odds:
+                    torn = self._chance.randrange(8) if self._chance.random() < 0.2 else 8
+                    _overwrite(content, at + page, data[page : page + torn * _SECTOR])
+        return bytes(content)
 
     def _kept(self, file: _File) -> int:
-        chance = self._chance
-        size = len(file.data)
-        borders = [border for border in file.borders if file.durable <= border <= size]
+        """How many bytes of a file that was only appended to: often up to where a write ended."""
+        chance, size = self._chance, len(file.data)
         kind = chance.random()
         if kind < 0.35:
             return size
-        if kind < 0.5 or not borders:
-            return file.durable
+        if kind < 0.5 or size <= _SECTOR:
+            return len(file.durable)
         if kind < 0.85:
-            return chance.choice(borders)
-        return chance.randint(file.durable, size)
-
-    def write_killed(self, target: Path, marks: Sequence[bytes]) -> None:
-        """Write out what a process leaves that is killed now: every byte that it wrote. The system goes on."""
-        shutil.rmtree(target, ignore_errors=True)
-        for path, file in self.files.items():
-            place = target / Path(path).relative_to(self._folder)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(bytes(file.data))
-        if marks:
-            (target / "DURABLE").write_bytes(marks[-1])
-        if (target / "OWNER").exists():
-            os.truncate(target / "OWNER", 0)
-
-    def write(self, target: Path, marks: Sequence[bytes]) -> dict[str, int]:
-        """Write out one image; the names of the files that lost bytes, and how many they lost."""
-        shutil.rmtree(target, ignore_errors=True)
-        lost = {path: self._kept(file) for path, file in self.unsynced().items()}
-        told: dict[str, int] = {}
-        files = dict(self.files)
-        if self._chance.random() < 0.3:
-            files = {**self._removed, **files}
-        for path, file in files.items():
-            name = Path(path).relative_to(self._folder)
-            place = target / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            kept = lost.get(path, len(file.data))
-            data = bytes(file.data[:kept])
-            if kept < len(file.data):
-                told[str(name)] = len(file.data) - kept
-                if self._chance.random() < 0.15:
-                    data = data.ljust(len(file.data), b"\0")
-            place.write_bytes(data)
-        if marks and self._chance.random() < 0.8:
-            (target / "DURABLE").write_bytes(self._chance.choice(marks))
-        else:
-            (target / "DURABLE").unlink(missing_ok=True)
-        os.truncate(target / "OWNER", 0)
-        return told
+            at, data = chance.choice(file.pending)
+            return min(size, at + len(data))
+        return chance.randint(len(file.durable), size)

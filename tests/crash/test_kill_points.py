@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.power_loss import Images, Step, record
-from tests.crash.test_power_loss import ROOT, acknowledged, events, folder, marks  # noqa: F401 - a fixture
+from tests.crash.said import Said
+from tests.crash.test_power_loss import ROOT, Recorded, events, folder  # noqa: F401 - a fixture
 
 POINTS = int(os.environ.get("KILL_POINTS", "16"))
 #: Points of one recorded run, at most; and how many processes are really killed.
@@ -41,41 +41,35 @@ def worker(engine: str, run: Path, seed: int) -> list[str]:
     return [*command, str(seed), "2", str(CALLS), "driver"]
 
 
-def recorded(engine: str, run: Path, seed: int) -> list[Step]:
-    return record(worker(engine, run, seed), run / "data", run / "log", run / "trace", ROOT)
-
-
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_killed_before_a_system_call(engine: str, folder: Path) -> None:  # noqa: F811 - the fixture
     seed = int(os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(2**32))
     print(f"CRASH_SEED={seed}")
-    chance, left, opened, runs = random.Random(seed), POINTS, 0, 0
+    chance, left, opened, distinct, runs = random.Random(seed), POINTS, 0, 0, 0
     while left > 0:
-        run = folder / "run"
-        steps = recorded(engine, run, chance.randrange(2**31))
+        run = Recorded(folder / "run", engine, "disk", 2, "driver", chance)
         runs += 1
-        history = events(f"{engine}:{run / 'data'}")
-        made = next(n for n, step in enumerate(steps) if step.path.endswith("/FORMAT.new"))
-        points = chance.sample(range(made, len(steps) + 1), min(left, A_RUN, len(steps) + 1 - made))
+        points = chance.sample(range(run.made, len(run.steps) + 1), min(left, A_RUN, len(run.steps) + 1 - run.made))
         left -= len(points)
-        images = Images(steps, run / "data", run / "log", chance)
         for point in sorted(points):
-            images.play(point)
-            opened += judge(engine, images, folder / "image", history, f"before call {point} of {len(steps)}")
-    print(f"{engine}: {POINTS} kill points in {runs} runs: {opened} opened, the others were no store yet; nothing lost")
+            run.play(point)
+            opened += judge(run, folder / "image", f"before call {point} of {len(run.steps)}")
+        distinct += run.distinct
+    print(
+        f"{engine}: {POINTS} kill points in {runs} runs: {opened} opened ({distinct} distinct images), the others were "
+        "no store yet; nothing lost"
+    )
     assert opened > POINTS // 2
 
 
-def judge(engine: str, images: Images, target: Path, history: list[tuple[object, ...]], where: str) -> bool:
+def judge(run: Recorded, target: Path, where: str) -> bool:
     """Whether there was a store. It opens, and has all that was acknowledged, and nothing that did not happen."""
-    said = bytes(images.said)
-    images.write_killed(target, marks(said))
-    if not (target / "FORMAT").exists():
+    image = run.images.killed(run.said.marks)
+    if "FORMAT" not in image.files:
         return False
-    found = events(f"{engine}:{target}")
-    assert found == history[: len(found)], f"not a prefix, {where}"
-    there = {(kind, job_id) for _, _, kind, job_id, _ in found}
-    missing = acknowledged(said) - there
+    found = run.opened(image, target, claims=False)
+    assert not found.refusal, f"refused, {where}: {found.refusal}"
+    missing = run.missing(found.events)
     assert not missing, f"acknowledged and lost, {where}: {missing}"
     return True
 
@@ -98,6 +92,6 @@ def test_really_killed(engine: str, folder: Path) -> None:  # noqa: F811 - the f
             found = events(f"{engine}:{run / 'data'}")
             there = {(kind, job_id) for _, _, kind, job_id, _ in found}
             said = log.read_bytes() if log.exists() else b""
-            missing = acknowledged(said[: said.rfind(b"\n") + 1]) - there
+            missing = Said(said).acknowledged - there
             assert not missing, f"acknowledged and lost: {missing}"
     assert killed == KILLS

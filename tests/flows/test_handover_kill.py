@@ -94,7 +94,7 @@ def test_both_or_neither_before_a_system_call(engine: str, folder: Path) -> None
     both = 0
     for point in points:
         images.play(point)
-        images.write_killed(image, ())
+        images.killed(()).write(image)
         said = bytes(images.said).split()[1:]
         acked = int(said[-1]) + 1 if said else 0
         number = left(f"{engine}:{image}")

@@ -23,7 +23,9 @@ from typing import Literal, TypeVar
 from tenure.errors import CommitUnknown, Corrupt, TenureError, Unavailable
 from tenure.storage.engine import Changes, Reader, Space, Transaction
 from tenure.storage.engines.memory import MemoryEngine
-from tenure.storage.keyspace import COUNTERS, JOURNAL, commit
+from tenure.storage.keyspace import COUNTERS, GROUPS, JOURNAL, Counter, commit, counter
+from tenure.storage.records import decode_count
+from tenure.storage.records.groups import decode_group
 
 T = TypeVar("T")
 Fate = Literal[
@@ -60,12 +62,16 @@ class FaultyEngine(MemoryEngine):
                 if fate == "conflict" and self.traits.scope == "host":
                     self._run_in_vain(fn)
                 self.others()
-            before = self.version()
-            result = super().transact(fn)
-            if self.version() != before and not self._claimed:
-                self.sync()  # its caller is answered once it is durable, and with it all before it
-            return result
+            return self._answered(fn)
         return self._go_wrong(fate, fn)
+
+    def _answered(self, fn: Callable[[Transaction], T]) -> T:
+        """A transaction whose caller is answered once it is durable, and with it all before it; a claim does not wait."""
+        before = self.version()
+        result = super().transact(fn)
+        if self.version() != before and not self._claimed:
+            self.sync()
+        return result
 
     def sync(self) -> None:
         """Everything is durable now."""
@@ -85,7 +91,7 @@ class FaultyEngine(MemoryEngine):
         if fate == "full":
             raise Unavailable("the simulated disk is full")
         if fate == "damaged":
-            return super().transact(lambda tx: fn(_damaged(tx)))
+            return self._answered(lambda tx: fn(_damaged(tx)))
         if fate in ("unknown_lost", "cut_lost"):
             self._run_in_vain(fn)
         else:
@@ -136,6 +142,13 @@ class FaultyEngine(MemoryEngine):
         self._slow = 0
         self.begin = self.begin_plain
         return lost
+
+    def leased(self, queue: int) -> tuple[int, int]:
+        """How many jobs of the queue are leased; and of that group of its that has most."""
+        found = decode_count(self._tables[COUNTERS].get(counter(queue, Counter.LEASED)))
+        rows = self._tables[GROUPS].items()
+        groups = [decode_group(value).leased for key, value in rows if key.startswith(queue.to_bytes(4, "big"))]
+        return found, max(groups, default=0)
 
     def journal_from(self, number: int, durable: bool = True) -> list[tuple[bytes, bytes]]:
         """The rows of the journal from this commit on: those that are durable, or all."""

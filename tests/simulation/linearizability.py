@@ -68,16 +68,24 @@ def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False
     `ttl`: it may vanish while it waits. `blocked`: it may wait for jobs at first, and vanish or go on when they end.
     """
     calls = sorted(calls, key=lambda call: call.begin)
-    everything = (1 << len(calls)) - 1
+    count = len(calls)
+    everything = (1 << count) - 1
     optional = sum(1 << place for place, call in enumerate(calls) if call.answer == "unknown")
     stack = [(0, _State("unmade") if blocked else _State())]
     seen = set(stack)
     while stack:
         done, state = stack.pop()
-        if done | optional == everything:
+        waits = everything & ~(done | optional)
+        if not waits:
             return True
-        soonest = min([call.end for place, call in enumerate(calls) if not (done | optional) >> place & 1])
-        for place, call in enumerate(calls):
+        soonest, place = FOREVER, (waits & -waits).bit_length() - 1
+        while place < count and calls[place].begin <= soonest:
+            if waits >> place & 1 and calls[place].end < soonest:
+                soonest = calls[place].end
+            place += 1
+        left = everything & ~done
+        for place in range((left & -left).bit_length() - 1, count):
+            call = calls[place]
             if call.begin > soonest:
                 break
             if done >> place & 1:

@@ -6,7 +6,7 @@ A step is one call of one actor: a producer, a worker with the deliveries it hol
 administrator; or time passes, the calendar is set, the power fails. While a transaction is between two of its own steps,
 the engine lets others go: their whole steps then happen inside this one's.
 
-After every step, the journal's new events go through the specification. At the end the faults stop: then every job must
+After every step, the journal's new events go through the specification, and no limit is exceeded. At the end the faults stop: then every job must
 come to an end, `check` must be clean, no job may have run before the jobs that it waits for, and the answers that
 callers got must have an explanation.
 
@@ -152,6 +152,8 @@ class History:
         self._signalling = not Dice(seed ^ 0x516).below(3)
         self._values: dict[tuple[bytes, str, str], object] = {}
         self._jobs: list[tuple[QueueName, bytes]] = []
+        #: Of each queue, how many of its jobs may be leased at once, and of each of its groups.
+        self._limits: list[tuple[int | None, int | None]] = []
         self._stores: list[Store] = []
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,6 +172,7 @@ class History:
                 for _ in _QUEUES
             ]  # fmt: skip
             self._stores[0].apply(dict(zip([name.queue for name in _QUEUES], policies, strict=True)))
+            self._limits = [(policy.max_leased, (policy.group or GroupPolicy()).max_leased) for policy in policies]
             self._calm = False
             for number in self._numbers:
                 self._step(number)
@@ -248,6 +251,8 @@ class History:
 
     def _follow(self) -> None:
         """Let the journal's new events through the specification."""
+        if self._engine.durable_to < self._next_commit:
+            return
         for key, value in self._engine.journal_from(self._next_commit):
             commit = split_commit(key)
             row = records.decode_journal(value, commit)
@@ -261,6 +266,17 @@ class History:
                     self._story.append(seen)
             self.events += row.header.events
             self._next_commit = commit + 1
+        self._judge_limits()
+
+    def _judge_limits(self) -> None:
+        """No queue and no group has more leased jobs than its policy, which never changes, allows."""
+        for number, limits in enumerate(self._limits, 1):
+            if limits != (None, None):
+                for limit, leased in zip(limits, self._engine.leased(number), strict=True):
+                    if limit is not None and leased > limit:
+                        raise Violation(
+                            f"{leased} jobs of queue {number} or of one group of it are leased, not {limit}"
+                        )
 
     def _say(self, line: str) -> None:
         if self.log is not None:
@@ -309,7 +325,8 @@ class History:
         except PowerCut:
             call.answered("unknown", None, call.begin, call.from_ms)
             raise
-        self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
+        if self.log is not None:
+            self._say(f"{verb} on {call.queue.queue}: {answer} {'' if result is None else _short(result)}")
         result = None if answer == "unknown" else result
         call.answered(answer, result, call.begin, call.from_ms)
 
@@ -615,9 +632,12 @@ class History:
         queues = [store.queue(name.queue) for name in _QUEUES]
         for queue in queues:
             queue.resume()
+        idle = 0
         for _ in range(40):
             self._clock.advance(1800)
-            if not sum([self._drain(queue) for queue in queues]):
+            # A round may find nothing but leases that have ended, whose jobs wait for their backoff: the next has them.
+            idle = 0 if sum([self._drain(queue) for queue in queues]) else idle + 1
+            if idle == 2:
                 break
         else:
             raise Violation("jobs come back for ever")
@@ -678,13 +698,21 @@ class History:
                 ended.setdefault(job, event.type)
 
     def _judge(self, store: Store) -> None:
-        """What callers were told of each job has an explanation."""
+        """What callers were told of each job has an explanation; and no job waits for one that will not end."""
+        states: dict[str, str] = {}
         for name, job in self._jobs:
             self._moment += 1
             seen = store.queue(name.queue).get(job.hex())
+            states[job.hex()] = "gone" if seen is None else seen.state
             self._record(
                 job, "get", self._moment, self._now(), None if seen is None else (_stored(seen.state), seen.token)
             )
+        for child, (parents, policy) in self._parents.items():
+            dead = [states.get(parent) == "dead" for parent in parents]
+            ended = [states.get(parent) in ("dead", "done", "gone") for parent in parents]
+            stuck = any(dead) if policy == "cancel" else all(ended) if policy == "run" else False
+            if stuck and states[child] == "blocked":
+                raise Violation(f"{child} is blocked ({policy}) behind parents that are dead: {parents}")
         for name, job in self._jobs:
             calls = self._calls[job]
             first = min(call.begin for call in calls)

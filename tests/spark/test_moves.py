@@ -26,6 +26,7 @@ from tenure.spark.jobs.load import load
 from tenure.spark.jobs.migrate import migrate
 from tenure.spark.jobs.replay import replay
 from tenure.spark.pipelines.job_mapping import as_jobs, parse_mapping
+from tests.moving import flows
 from tests.moving.filled import fill
 from tests.spark.made import small_plans
 from tests.spark.test_history import Stopped, stop_at
@@ -73,6 +74,36 @@ def test_migrate_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
         assert [info.paused for info in store.queues()] == [False, False, True]
     with pytest.raises(InvalidArgument, match="one store"):
         migrate(spark, urls[0], urls[0])
+
+
+def test_flows_and_steps_are_migrated_archived_and_restored(spark: SparkSession, tmp_path: Path) -> None:
+    urls, root = [f"rocksdb:{tmp_path / 'a'}", f"rocksdb:{tmp_path / 'b'}"], str(tmp_path / "archive")
+    with tenure.open(urls[0], sweep=False) as store:
+        flows.make(store)
+        store.queue("reports").enqueue(b"has nothing attached")
+        queue = store.queue("stepped")
+        stepped = queue.enqueue(b"x").id
+        delivery = queue.claim()[0]
+        queue.record_step(delivery, "first", b"1")
+        queue.signal(stepped, "second", b"2")
+        queue.fail(delivery, error="no")
+        before = [flows.told(store.queue(name)) for name in ("site", "reports")]
+        schedules, steps = store.schedules(), queue.steps(stepped)
+    first = summed(urls[0])
+    moved = migrate(spark, urls[0], urls[1])
+    assert (moved.facts["verified"], moved.facts["source"], moved.written) == (True, str(first), first.jobs)
+    assert summed(urls[1]) == first
+    with tenure.open(urls[1], sweep=False) as store:
+        assert [flows.told(store.queue(name)) for name in ("site", "reports")] == before
+        assert store.schedules() == schedules
+    archived = archive(spark, urls[1], root, LATER, states=("dead",), queue="stepped")
+    assert archived.written == 1
+    with tenure.open(urls[1], sweep=False) as store:
+        assert store.queue("stepped").steps(stepped) == []
+    assert restore(spark, urls[1], root).written == 1
+    with tenure.open(urls[1], sweep=False) as store:
+        assert store.queue("stepped").steps(stepped) == steps
+        assert store.check().clean
 
 
 def test_archive_and_restore(spark: SparkSession, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def all_keys(url: str) -> list[Key]:
 
 
 def test_it_drains_to_the_end_and_goes_on_from_there(spark: SparkSession, url: str, bronze: Bronze):
-    frame = stream(spark, url, maxEventsPerTrigger=200)
+    frame = stream(spark, url, maxEventsPerTrigger=299)
     progress = bronze.drain(frame)
     truth = all_keys(url)
     assert bronze.keys() == truth

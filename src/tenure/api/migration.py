@@ -60,10 +60,7 @@ def migrate(
     chosen = [info for info in source.queues(tenant) if queue is None or info.queue == queue]
     total = sum(_kept(info) for info in chosen)
     prepare(target, chosen)
-    copied = _Copy(source, target, chosen, lambda done: progress(done, total) if progress is not None else None)
-    for states in PHASES:
-        copied.add(states)
-    copied.add_blocked()
+    copied = copy(source, target, chosen, told=lambda done: progress(done, total) if progress is not None else None)
     refused = copied.refused
     sums = (Checksum(), Checksum())
     if verify:
@@ -83,19 +80,41 @@ def migrate(
     )
 
 
-class _Copy:
+Listing = Callable[[Queue, Sequence[str]], Iterable[Job]]
+"""The jobs of a queue that are in one of these states."""
+
+
+def copy(
+    source: Store,
+    target: Store,
+    queues: list[QueueInfo],
+    *,
+    jobs: Listing | None = None,
+    told: Callable[[int], None] = lambda done: None,
+) -> Copied:
+    """Copy the jobs that `jobs` lists (all, if it is not given), with what is attached to them. Parents come first."""
+    copied = Copied(source, target, queues, jobs or jobs_of, told)
+    for states in PHASES:
+        copied.add(states)
+    copied.add_blocked()
+    return copied
+
+
+class Copied:
     """Jobs on their way, and what became of them."""
 
-    def __init__(self, source: Store, target: Store, queues: list[QueueInfo], told: Callable[[int], None]) -> None:
+    def __init__(
+        self, source: Store, target: Store, queues: list[QueueInfo], jobs: Listing, told: Callable[[int], None]
+    ) -> None:
         self._pairs = [(source.queue(i.queue, i.tenant), target.queue(i.queue, i.tenant)) for i in queues]
-        self._told = told
+        self._listed, self._told = jobs, told
         self.jobs = self.added = self.there = 0
         self.refused: dict[str, str] = {}
 
     def add(self, states: Sequence[str]) -> None:
         """Copy the jobs that are in one of these states."""
         for here, into in self._pairs:
-            for batch in batches(with_attached(here, jobs_of(here, states))):
+            for batch in batches(with_attached(here, self._listed(here, states))):
                 self.jobs += len(batch)
                 self.refused |= self._put(into, batch).refused
                 self._told(self.jobs)
@@ -103,7 +122,7 @@ class _Copy:
     def add_blocked(self) -> None:
         """Copy the jobs that are blocked. Those that wait for a later one are refused, and tried again once that is there."""
         self.add(("blocked",))
-        while True:
+        while self.refused:
             before = self.added
             for here, into in self._pairs:
                 left = [job for id in self.refused if (job := here.get(id)) is not None and job.state == "blocked"]

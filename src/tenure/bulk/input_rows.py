@@ -5,7 +5,7 @@
     priority       0 to 9                  max_attempts   1 and more
     delay, ttl     seconds, or an interval at             a timestamp, or seconds since 1970
     key            an idempotency key      headers        a map of strings
-    group          a name
+    group          a name                  flow, name, after, on_parent_dead   its place in a flow (`flow_rows`)
 
 A timestamp without a time zone (`TIMESTAMP_NTZ`) is in the session's.
 
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tenure.bulk.flow_rows import FLOW_COLUMNS, check_flows
 from tenure.bulk.json_payloads import JsonStyle, as_json, zone_of
 from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS
@@ -43,8 +44,10 @@ STAGED = {
     "ttl_ms": pa.int64(),
     "headers": pa.map_(pa.string(), pa.string()),
     "group": pa.large_string(),
+    **FLOW_COLUMNS,
 }
-COLUMNS = ("payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers", "group")
+COLUMNS = ("payload", "queue", "tenant", "priority", "delay", "at", "key", "max_attempts", "ttl", "headers", "group",
+           *FLOW_COLUMNS)  # fmt: skip
 _NAMES = {"tenant": rf"^{TENANT_PATTERN}\z", "group": rf"^{TENANT_PATTERN}\z", "queue": rf"^{NAME_PATTERN}\z"}
 
 
@@ -83,6 +86,10 @@ class _Rejects:
             self.reasons[row] = reason(row)
         self.out |= bad
 
+    def add_one(self, row: int, reason: str) -> None:
+        self.reasons.setdefault(row, reason)
+        self.out[row] = True
+
 
 def check(batch: pa.RecordBatch, default: QueueName | None, style: JsonStyle | None = None) -> Incoming:
     """Check a batch whose schema `check_schema` took. `default` is for rows that name no queue.
@@ -102,6 +109,7 @@ def check(batch: pa.RecordBatch, default: QueueName | None, style: JsonStyle | N
         column = given.get(name)
         if column is not None and column.null_count < len(column):
             staged[to] = convert(column, rejects)
+    staged |= check_flows(given, rejects.add_one)
     targets = _targets(given, default, rejects)
     rows = pa.RecordBatch.from_arrays(
         [staged[name].cast(STAGED[name]) for name in staged],
@@ -320,6 +328,10 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
 def _is_null(kind: pa.DataType) -> bool:
     return bool(pa.types.is_null(kind))
 
@@ -335,8 +347,12 @@ _TYPES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     ),
     **{
         name: (lambda kind: _is_text(kind) or _is_null(kind), "a string")
-        for name in ("queue", "tenant", "key", "group")
+        for name in ("queue", "tenant", "key", "group", "flow", "name", "on_parent_dead")
     },
+    "after": (
+        lambda kind: _is_null(kind) or (_is_list(kind) and (_is_text(kind.value_type) or _is_null(kind.value_type))),
+        "an array of strings",
+    ),
     **{
         name: (lambda kind: bool(pa.types.is_integer(kind)) or _is_null(kind), "a whole number")
         for name in ("priority", "max_attempts")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tenure.bulk import staging
+from tenure.bulk.flow_rows import FlowRuns
 from tenure.bulk.staging import Part, PartWriter
 from tenure.model.names import QueueName
 from tenure.model.write import LoadTarget
@@ -33,6 +34,7 @@ class StagedRows:
     def __init__(self, folder: Path, name: str, partition: int, target: LoadTarget | None) -> None:
         self._folder, self._name, self._partition, self._target = folder, name, partition, target
         self._held: list[tuple[QueueName, pa.RecordBatch]] = []
+        self._flows = FlowRuns()
         self._chunks: PartWriter | None = None
         self._files: LoadWriter | None = None
 
@@ -52,6 +54,8 @@ class StagedRows:
         """What was staged, durable."""
         if self._held:
             self._decide(many=False, target=None)
+        for queue, rows in self._flows.close():
+            self._part().add_together(queue, rows)
         tables = [] if self._files is None else self._files.close()
         part = Part(self._name, 0, 0) if self._chunks is None else self._chunks.close()
         return Part(self._name, part.chunks, part.rows + sum([table.rows for table in tables]), 0, tables)
@@ -81,6 +85,11 @@ class StagedRows:
             files.add(queue, rows)
 
     def _add_to_chunks(self, queue: QueueName, rows: pa.RecordBatch) -> None:
+        for ready, together in self._flows.add(queue, rows):
+            chunks = self._part()
+            (chunks.add_together if together else chunks.add)(queue, ready)
+
+    def _part(self) -> PartWriter:
         if self._chunks is None:
             self._chunks = PartWriter(self._folder, self._name)
-        self._chunks.add(queue, rows)
+        return self._chunks

@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 
 from tenure.api.store import Store
 from tenure.bulk.arrays import Ints
+from tenure.bulk.flow_rows import FLOW_COLUMNS, flow_parts
 from tenure.bulk.input_rows import STAGED
-from tenure.errors import InvalidArgument, Unavailable
+from tenure.errors import InvalidArgument, TooLarge, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests
 from tenure.model.write import CHUNK, LoadPart
@@ -141,6 +142,16 @@ class PartWriter:
         ):
             self._flush_all()
 
+    def add_together(self, name: QueueName, rows: pa.RecordBatch) -> None:
+        """The same, into one chunk. Raises TooLarge."""
+        size = int(row_bytes(rows).sum())
+        if size > CHUNK_BYTES:
+            raise TooLarge("a flow", size, CHUNK_BYTES)
+        chunk = self._open.get(name)
+        if chunk is not None and (chunk.rows + rows.num_rows > CHUNK or chunk.bytes + size > CHUNK_BYTES):
+            self._flush(name)
+        self.add(name, rows)
+
     def close(self) -> Part:
         self._flush_all()
         self._out.close()
@@ -240,7 +251,10 @@ _new = tuple.__new__
 
 
 #: Which field of a request each column is, the payload not counted.
-_STAGED_FIELDS = [(JobRequest._fields.index(name) - 1, name) for name in STAGED if name != "payload"]
+_STAGED_FIELDS = [
+    (JobRequest._fields.index(name) - 1, name) for name in STAGED if name != "payload" and name not in FLOW_COLUMNS
+]
+_FLOW = JobRequest._fields.index("flow") - 1
 _HEADERS = JobRequest._fields.index("headers") - 1
 
 
@@ -248,7 +262,8 @@ def requests(rows: pa.RecordBatch) -> Sequence[JobRequest]:
     """A chunk as a store takes it."""
     payloads: list[bytes] = rows.column("payload").to_numpy(zero_copy_only=False).tolist()
     named = [(at, rows.column(name)) for at, name in _STAGED_FIELDS if rows.column(name).null_count < rows.num_rows]
-    if not named:
+    flows = flow_parts(rows)
+    if not named and flows is None:
         return PlainRequests(payloads)
     columns: list[list[object]] = [[default] * len(payloads) for default in _NO]
     for at, column in named:
@@ -259,6 +274,8 @@ def requests(rows: pa.RecordBatch) -> Sequence[JobRequest]:
         elif default is not None and column.null_count:
             values = [default if value is None else value for value in values]
         columns[at] = values
+    if flows is not None:
+        columns[_FLOW] = list(flows)
     return [_new(JobRequest, fields) for fields in zip(payloads, *columns, strict=True)]
 
 

@@ -37,8 +37,8 @@ FOLDERS = ("rocksdb", "lmdb")
 def migrate(session: Session, source: str, target: str, queue: str | None, no_verify: bool) -> None:
     """Copy every job of the store SOURCE into the store TARGET, creating it if needed, and compare the two.
 
-    Jobs keep their ids, states, attempts, tokens and times; what is leased arrives as ready. Queues keep their
-    policies, and are paused at the TARGET until all is there and compared. Let both stores rest meanwhile. What is
+    Jobs keep their ids, states, attempts, tokens, times, steps, signals and parents; what is leased arrives as ready.
+    Schedules come along. Queues keep their policies, and are paused at the TARGET until all is there and compared. Let both stores rest meanwhile. What is
     there already is left, so a migration that was stopped is run again. Ends with 1 if the two differ.
     """
     log = session.settings.log

@@ -195,7 +195,7 @@ class _Member:
         if self._segment is not None and self._step == 1:
             if self._given < self._segment.count:
                 return self._claim.now
-            keys = self._claim.unit.tx.keys(GROUP_READY if self.name else READY, self._begin, self._end, 1)
+            keys = self._claim.unit.tx.reader.keys(GROUP_READY if self.name else READY, self._begin, self._end, 1)
             self.next_at = self._time(keys[0]) if keys else None
         return self.next_at
 
@@ -206,10 +206,10 @@ class _Member:
         space = GROUP_READY if self.name else READY
         if limits is not None and limits.fills(count):
             # It loses its place, whenever the job behind these is ready: nothing else has to be known of that.
-            rows = claim.unit.tx.keys(space, self._begin, self._end, count)
+            rows = claim.unit.tx.reader.keys(space, self._begin, self._end, count)
             left = 0 if len(rows) == count < limits.record.waiting - limits.taken else None
         else:
-            rows, left = claim.unit.tx.keys(space, self._begin, self._end, count + 1), None
+            rows, left = claim.unit.tx.reader.keys(space, self._begin, self._end, count + 1), None
         visible, until = _VISIBLE if self.name else _READY_VISIBLE, claim.until
         keys = [key for key in rows[:count] if key[visible] < until]
         self.next_at = self._time(rows[len(keys)]) if len(keys) < len(rows) else left
@@ -314,7 +314,8 @@ class _Selecting:
         """Take the jobs of all priorities. False: no group has a turn."""
         number = self.queue.number
         orders = [
-            (tier, InTurn(self.unit.tx, keyspace.group_turns(number, tier[_TIER]), snapshot=True)) for tier in tiers
+            (tier, InTurn(self.unit.tx.reader, keyspace.group_turns(number, tier[_TIER]), snapshot=True))
+            for tier in tiers
         ]
         if not any(order.named for _, order in orders):
             return False
@@ -419,7 +420,7 @@ class _Selecting:
     def _newcomer(self, tier: bytes, order: InTurn) -> list[_Found]:
         """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""
         if (
-            not self.unit.tx.keys(READY, tier, tier + self.until, 1, snapshot=True)
+            not self.unit.tx.reader.keys(READY, tier, tier + self.until, 1, snapshot=True)
             or self._place_of_none(tier) is not None
         ):
             return []

@@ -107,7 +107,7 @@ def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> byt
     if not state.flags & HAS_GROUP:
         return b""
     try:
-        raw = unit.tx.get(JOBS, keyspace.of_queue(queue, job))
+        raw = unit.tx.reader.get(JOBS, keyspace.of_queue(queue, job))
         return b"" if raw is None else records.job_group(raw, job)
     except Corrupt:
         return b""
@@ -197,7 +197,7 @@ class GroupChanges:
         """The group's row, which is read once a transaction."""
         at = (queue, group)
         if at not in self._read:
-            raw = self._unit.tx.get(GROUPS, keyspace.of_queue(queue, group))
+            raw = self._unit.tx.reader.get(GROUPS, keyspace.of_queue(queue, group))
             self._read[at] = None if raw is None else records.decode_group(raw)
         return self._read[at]
 
@@ -209,7 +209,9 @@ class GroupChanges:
         """The virtual time of the groups of a priority, as it was before this transaction."""
         found = self._times.get((queue, tier))
         if found is None:
-            found = self._times[queue, tier] = turns.virtual_time(self._unit.tx, keyspace.group_turns(queue, tier))
+            found = self._times[queue, tier] = turns.virtual_time(
+                self._unit.tx.reader, keyspace.group_turns(queue, tier)
+            )
         return found
 
     def read(self) -> None:
@@ -333,7 +335,7 @@ def bring_back(unit: UnitOfWork, queue: RegisteredQueue) -> bool:
     """Groups of the queue whose moment has come get their turn. True: there were some; the caller commits, and looks again."""
     tx, number = unit.tx, queue.number
     scope = keyspace.parked_groups(number)
-    keys = tx.keys(TURNS, keyspace.turn_range(scope)[0], keyspace.turn_until(scope, unit.now), _AT_ONCE)
+    keys = tx.reader.keys(TURNS, keyspace.turn_range(scope)[0], keyspace.turn_until(scope, unit.now), _AT_ONCE)
     if not keys:
         return False
     if (first := keyspace.split_turn(keys[0])[1])[0] == REVISE:

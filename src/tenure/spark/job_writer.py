@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from tenure.api.store import Store
 from tenure.bulk import input_rows, staging
+from tenure.bulk.flow_rows import FLOW_COLUMNS
 from tenure.bulk.json_payloads import JsonStyle
 from tenure.bulk.publisher import Terms, commit
 from tenure.bulk.staged_rows import StagedRows
@@ -142,6 +143,8 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     url = url_of(said)
     input_rows.check_schema(to_arrow_schema(schema, timezone="UTC"))
     mode = choice(said, "mode", "auto", ("auto", "ordinary", "bulk"))
+    if mode == "bulk" and not FLOW_COLUMNS.keys().isdisjoint(schema.names):
+        raise InvalidArgument(f"mode=bulk takes no flows: leave it out, or the columns {', '.join(FLOW_COLUMNS)}")
     on_invalid = choice(
         said, "onInvalid", "quarantine" if said.get("quarantinePath") else "fail", ("fail", "quarantine")
     )

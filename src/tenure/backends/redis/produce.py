@@ -218,6 +218,8 @@ def publish(
 ) -> Published:
     if len(requests) > CHUNK:
         raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
+    if any(request.flow is not None for request in requests):
+        raise InvalidArgument("on Redis and Valkey a staged write takes no flows: enqueue_many enqueues one")
     accepted = accepted_indexes(len(requests), refused)
     state = write_state(core, write_id)
     if state is None:

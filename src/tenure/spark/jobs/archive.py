@@ -4,6 +4,7 @@
     ROOT/_log/000000000001.removed.json   the run has removed from the store all that was unchanged
     ROOT/_log/.lock                       held by the run that is at work, on a disk
     ROOT/jobs/run=1/3f9a…/part-….parquet  the table `jobs`, every column
+    ROOT/jobs/run=1/3f9a…/_steps, …/_parents   their rows of the tables `steps` and `parents`, if there are any
 
 A run writes its files, verifies them, logs them, and only then removes the jobs from the store, where state and token are
 still what was archived. A run that finds an entry whose jobs were not all removed does that first. So a crash loses
@@ -16,22 +17,22 @@ the other raises RunConflict with nothing removed from the store.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tenure.analysis.commit_log import CommitLog, new_attempt
 from tenure.analysis.root import Root, open_root
 from tenure.errors import Corrupt, InvalidArgument, TenureError
 from tenure.spark.jobs import journal, root_tables
-from tenure.spark.jobs.rows import OUTCOME, RestoringFiles
+from tenure.spark.jobs.rows import OUTCOME, PARENTS, STEPS, RestoringFiles
 from tenure.spark.jobs.summary import Summary, Told, quietly
 from tenure.spark.lineage import traced
-from tenure.spark.pipelines.migration import checksum
+from tenure.spark.pipelines.migration import checksum, parents_of_jobs, steps_of_jobs
 from tenure.spark.snapshots import snapshot
 
 BATCH = 500
@@ -156,18 +157,24 @@ def _archive(
     number = len(kept.entries()) + 1
     place = f"jobs/run={number}/{new_attempt()}"
     with snapshot(url, name="archive") as snap:
-        reader = spark.read.format("tenure").option("url", url).option("table", "jobs").option("snapshot", snap.id)
-        reader = reader.option("state", ",".join(states))
-        for name, value in (("tenant", tenant), ("queue", queue)):
-            if value is not None:
-                reader = reader.option(name, value)
-        chosen = reader.load().where(F.col("ended_at") < F.lit(before))
+
+        def table(name: str) -> DataFrameReader:
+            reader = spark.read.format("tenure").option("url", url).option("table", name).option("snapshot", snap.id)
+            chosen = {name: value for name, value in (("tenant", tenant), ("queue", queue)) if value is not None}
+            return reader.options(**chosen)
+
+        ended = F.col("ended_at") < F.lit(before)
+        chosen = table("jobs").option("state", ",".join(states)).load().where(ended)
         told("writing the archive")
         root_tables.write(chosen, kept.root, place, _SMALL_GROUPS)
+        columns = "tenant,queue,id,ended_at"
+        owners = table("jobs").option("state", ",".join(states)).option("columns", columns).load().where(ended)
+        attached = _write_attached(table("steps").load(), table("parents").load(), owners, kept.root, place)
         told("verifying it")
-        wanted = checksum(chosen).collect()[0]
+        wanted = checksum(chosen, *_sums(attached)).collect()[0]
         with _row_by_row(spark):
-            got = checksum(root_tables.read(spark, kept.root, [place])).collect()[0]
+            written = {name: root_tables.read(spark, kept.root, [f"{place}/{name}"]) for name in attached}
+            got = checksum(root_tables.read(spark, kept.root, [place]), *_sums(written)).collect()[0]
         if tuple(wanted) != tuple(got) or root_tables.row_count(kept.root, place) != wanted["count"]:
             raise Corrupt(
                 f"{kept.root.address}/{place} does not hold what was read: {got} instead of {wanted}; nothing was removed"
@@ -198,6 +205,24 @@ def _archive(
         seconds=time.monotonic() - began,
         facts={**facts, "removed": removed},
     )
+
+
+def _write_attached(
+    steps: DataFrame, parents: DataFrame, owners: DataFrame, root: Root, place: str
+) -> dict[str, DataFrame]:
+    """Write the steps and parents of these jobs beside them; those of the two that have rows, by the folder's name."""
+    ids = owners.select("tenant", "queue", F.col("id").alias("job_id"))
+    found = {}
+    for name, rows in ((STEPS, steps), (PARENTS, parents)):
+        if not rows.isEmpty():
+            found[name] = rows.join(ids, ["tenant", "queue", "job_id"], "left_semi")
+            root_tables.write(found[name], root, f"{place}/{name}", _SMALL_GROUPS)
+    return found
+
+
+def _sums(attached: Mapping[str, DataFrame]) -> list[DataFrame]:
+    sums = {STEPS: steps_of_jobs, PARENTS: parents_of_jobs}
+    return [sums[name](rows) for name, rows in attached.items()]
 
 
 @contextmanager

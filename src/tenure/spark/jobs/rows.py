@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tenure.analysis.root import open_root
-from tenure.api.migration import BATCH, BATCH_BYTES, batches
+from tenure.analysis.root import Root, open_root, parquet_files
+from tenure.api.migration import BATCH, BATCH_BYTES, batches, restore
 from tenure.api.store import Store
-from tenure.model.job import Job
+from tenure.model.attachments import Attached
+from tenure.model.job import Job, ParentResult
+from tenure.model.step import Step
 from tenure.spark.connections import opened
 from tenure.spark.jobs.root_tables import bounded_batches
 
@@ -66,7 +68,11 @@ def _ms(moment: datetime | None) -> int | None:
     return round(aware.timestamp() * 1000)
 
 
-def _put_back(store: Store, jobs: Iterable[Job]) -> _Outcome:
+#: What is attached to a job, by tenant, queue and id.
+AttachedJobs = dict[tuple[str, str, str], Attached]
+
+
+def _put_back(store: Store, jobs: Iterable[Job], attached: AttachedJobs) -> _Outcome:
     """Restore jobs of any queues, in batches. Idempotent: jobs that are there are left."""
     outcome = _Outcome()
     by_queue: dict[tuple[str, str], list[Job]] = {}
@@ -74,8 +80,9 @@ def _put_back(store: Store, jobs: Iterable[Job]) -> _Outcome:
         by_queue.setdefault((job.queue, job.tenant), []).append(job)
     for (queue, tenant), of_queue in by_queue.items():
         handle = store.queue(queue, tenant)
-        for batch in batches(iter(of_queue)):
-            answer = handle.restore(batch)
+        whole = [(job, attached.get((tenant, queue, job.id))) for job in of_queue]
+        for batch in batches(whole):
+            answer = restore(handle, batch)
             outcome.jobs += len(batch)
             outcome.added += len(answer.added)
             outcome.there += len(answer.there)
@@ -110,7 +117,7 @@ class Restoring:
             if part.num_rows:
                 # Opened for each part and closed again: tasks take turns where only one process can open the store.
                 with opened(self._url) as store:
-                    outcome = _put_back(store, jobs_in(part))
+                    outcome = _put_back(store, jobs_in(part), {})
                 yield pa.RecordBatch.from_pylist([outcome.row()], schema=_OUTCOME)
 
 
@@ -127,13 +134,45 @@ class RestoringFiles:
         path = chosen.column("file")[0].as_py()
         ids = chosen.column("id").combine_chunks()
         rows: list[dict[str, object]] = []
+        root = open_root(self._root)
+        attached = attached_in(root, path.rpartition("/")[0], ids)
         with (
             opened(self._url) as store,
-            open_root(self._root).open(path) as archived,
+            root.open(path) as archived,
             pq.ParquetFile(archived, coerce_int96_timestamp_unit="us") as file,
         ):
             for batch in bounded_batches(file, BATCH, BATCH_BYTES):
                 wanted = batch.filter(pc.is_in(batch.column("id"), ids))
                 if wanted.num_rows:
-                    rows.append(_put_back(store, jobs_in(wanted)).row())
+                    rows.append(_put_back(store, jobs_in(wanted), attached).row())
         return pa.Table.from_pylist(rows, schema=_OUTCOME)
+
+
+#: Beside the files of archived jobs: rows of the tables `steps` and `parents` that belong to them. Readers of the folder
+#: pass over names that begin so.
+STEPS, PARENTS = "_steps", "_parents"
+
+
+def attached_in(root: Root, folder: str, ids: pa.Array) -> AttachedJobs:
+    """What is attached to these jobs of an archive's folder."""
+    found: AttachedJobs = {}
+    for row in _rows(root, f"{folder}/{STEPS}", ids, "number"):
+        step = Step(name=row["name"], kind=row["kind"], value=row["value"], stored_at_ms=_ms(row["stored_at"]) or 0)
+        found.setdefault(_owner(row), Attached()).steps.append(step)
+    for row in _rows(root, f"{folder}/{PARENTS}", ids, "place"):
+        parent = ParentResult(id=row["parent_id"], queue=row["parent_queue"], state=row["parent_state"])
+        found.setdefault(_owner(row), Attached()).parents.append(parent)
+    return found
+
+
+def _owner(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["tenant"], row["queue"], row["job_id"]
+
+
+def _rows(root: Root, folder: str, ids: pa.Array, order: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in parquet_files(root, folder):
+        with root.open(path) as opened_file, pq.ParquetFile(opened_file, coerce_int96_timestamp_unit="us") as file:
+            for batch in bounded_batches(file, BATCH, BATCH_BYTES):
+                rows += batch.filter(pc.is_in(batch.column("job_id"), ids)).to_pylist()
+    return sorted(rows, key=lambda row: row[order])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
 from sortedcontainers import SortedDict
@@ -49,7 +50,7 @@ class _Tables:
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
         found: Iterator[bytes] = self._tables[space].irange(begin, end, inclusive=(True, False), reverse=reverse)
-        return [key for key, _ in zip(found, range(limit), strict=False)]
+        return list(islice(found, limit))
 
 
 class _StrictReader(_Tables):

@@ -147,6 +147,19 @@ def test_a_job_whose_key_is_taken_is_refused(world: World) -> None:
     assert there.get(job_id) is None
 
 
+def test_of_two_restored_jobs_with_one_key_the_one_that_waits_holds_it(world: World) -> None:
+    """In whichever order they come; the one that has ended is restored without it."""
+    first, second = world.queue("first", policy=KEEPING), world.queue("second")
+    ended = first.enqueue(b"x", key="k").id
+    first.ack(claimed(first))
+    waits = second.enqueue(b"x", key="k").id
+    there = world.queue("to", policy=KEEPING)
+    answer = there.restore([seen(first, ended), seen(second, waits)])
+    assert sorted(answer.added) == sorted([ended, waits])
+    assert answer.refused == {}
+    assert there.enqueue(b"x", key="k").id == waits
+
+
 def test_restoring_wakes_nobody_early_and_everybody_in_time(world: World, clock: ManualClock) -> None:
     source, there = world.queue("from"), world.queue("to")
     source.enqueue(b"later", delay=10)

@@ -31,7 +31,7 @@ def test_a_chunk_is_added_once(store: Store, queue: Queue) -> None:
     assert staged.publish(1, queue, [b"3"]).fresh
     with nothing_written(store):
         again = store.staged("w").publish(0, queue, [b"1", b"2"])
-        assert (again.fresh, again.jobs) == (False, 0)
+        assert (again.fresh, again.jobs, again.duplicates) == (False, 0, 0)
     state = staged.state()
     assert state is not None
     assert (state.chunk, state.jobs, state.finished) == (2, 3, False)
