@@ -49,11 +49,12 @@ def shapes(run: Run) -> Iterator[Row]:
     are: what must not grow is the cost of a shape with the number of jobs. 1,000 queues are compared with one, too.
     """
     few, many = run.pick(100, 10_000, 10_000), run.pick(200, 1_000_000, 1_000_000)
-    queues = run.pick(10, 1000, 1000)
+    queues = run.pick(2, 1000, 1000)
+    in_each = 100 * queues  # so that a batch of claims finds as many in a queue as it asks for
     beside = [
         (Population(f"{few:,} waiting", waiting=few), 0),
         (Population(f"{few:,} waiting, {many:,} delayed", waiting=few, delayed=many), 0),
-        (Population(f"{few:,} waiting in {queues:,} queues", waiting=few, queues=queues), 0),
+        (Population(f"{in_each:,} waiting in {queues:,} queues", waiting=in_each, queues=queues), 0),
         (Population(f"{many:,} waiting in {queues:,} queues", waiting=many, queues=queues), 2),
         (Population(f"{few:,} waiting, 10 priorities", waiting=few, priorities=10), 4),
         (Population(f"{many:,} waiting, 10 priorities", waiting=many, priorities=10), 4),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tenure
@@ -22,7 +22,7 @@ from bench.peers.serving import Missing, Server
 from bench.rows import Row, Setting, paired_ratio, percentile, spread
 from bench.runner import Run, Section
 
-_OWN = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability='os'); time.sleep(1e6)"
+_OWN = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability=sys.argv[2]); time.sleep(1e6)"
 _SERVE = "from tenure.cli.main import main; main()"
 _WAITERS = 500
 
@@ -33,10 +33,11 @@ class Owned:
     name = "Tenure (owner's socket)"
     note = "MessagePack; Unix socket; the owner in another process"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, durability: str = "os") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.url = f"rocksdb:{folder / 'data'}"
-        self._server = Server([sys.executable, "-c", _OWN, self.url], folder, (folder / "data" / "SOCKET").exists)
+        argv = [sys.executable, "-c", _OWN, self.url, durability]
+        self._server = Server(argv, folder, (folder / "data" / "SOCKET").exists)
         self.store = tenure.open(self.url)
 
     def client(self) -> Client:
@@ -62,7 +63,8 @@ class Served(Owned):
         (folder / "tenure.toml").write_text('storage.durability = "os"\n')
         argv = ["serve", "--store", f"rocksdb:{folder / 'data'}", "--bind", f"unix:{self.path}"]
         self._server = Server([sys.executable, "-c", _SERVE, *argv], folder, self.path.exists)
-        self.store = tenure.open(f"http+unix:{self.path}")
+        self.url = f"http+unix:{self.path}"
+        self.store = tenure.open(self.url)
 
 
 def batches(run: Run) -> Iterator[Row]:
@@ -95,42 +97,72 @@ def batches(run: Run) -> Iterator[Row]:
 
 
 def singles(run: Run) -> Iterator[Row]:
-    """Enqueues of one job by one process, the server on the other core: one after the other, and by four threads."""
-    settings = (Setting("os", 1), Setting("os", 1, clients=4, kind="thread"))
+    """Enqueues of one job: one after the other by this process, and by four processes at once."""
+    name, many = "socket-singles", run.pick(2, 4, 4)
     with contextlib.ExitStack() as stack:
-        doors = [Owned(run.new_folder("owned")), Served(run.new_folder("served"))]
-        rates: dict[tuple[str, int], list[float]] = {}
-        for door in doors:
+        doors = [
+            (Owned(run.new_folder("owned")), "os"),
+            (Served(run.new_folder("served")), "os"),
+            (Owned(run.new_folder("owned"), "disk"), "disk"),
+        ]
+        rates: dict[tuple[int, int], list[float]] = {}
+        several: list[_Clients] = []
+        for door, _ in doors:
             stack.callback(door.close)
+            several.append(_Clients(door.url, many))
+            stack.callback(several[-1].close)
+            several[-1].enqueued(0.01)  # all have opened it
         for turn in range(run.rounds + 1):
-            for door in doors:
-                for setting in settings:
-                    rate = _enqueued(door, setting.clients or 1, run.seconds)
-                    if turn:
-                        rates.setdefault((door.name, setting.clients or 1), []).append(rate)
-    for setting in settings:
-        for door in doors:
-            middle, low, high = spread(rates[door.name, setting.clients or 1])
-            row = Row("socket-singles", door.name, setting, middle, "requests/s", low, high, note=door.note)
-            yield row.expect(">= 3,000 requests/s", middle >= 3000)
+            for place, (door, _) in enumerate(doors):
+                found = {1: _enqueue_for(door.store, run.seconds), many: several[place].enqueued(run.seconds)}
+                for clients, rate in found.items() if turn else ():  # the first warms up
+                    rates.setdefault((place, clients), []).append(rate)
+    for clients in (1, many):
+        for place, (door, durability) in enumerate(doors):
+            middle, low, high = spread(rates[place, clients])
+            setting = Setting(durability, 1, clients=clients, kind="process")
+            row = Row(name, door.name, setting, middle, "requests/s", low, high, note=door.note)
+            if clients > 1:
+                row.ratio, row.ratio_of = paired_ratio(rates[place, clients], rates[place, 1]), "to 1 client"
+            yield row.expect(">= 3,000 requests/s", middle >= 3000) if durability == "os" else row
 
 
-def _enqueued(door: Owned, threads: int, seconds: float) -> float:
-    """Requests a second."""
-    queue, done = door.store.queue("bench"), [0] * threads
-    began = time.perf_counter()
+class _Clients:
+    """Processes with the store open, that enqueue when told."""
 
-    def work(index: int) -> None:
-        while time.perf_counter() - began < seconds:
-            queue.enqueue(b"x" * 128)
-            done[index] += 1
+    def __init__(self, url: str, count: int) -> None:
+        argv = [sys.executable, "-m", "bench.remote", url]
+        self._children = [
+            subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+        ]
 
-    if threads == 1:
-        work(0)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, range(threads)))
-    return sum(done) / (time.perf_counter() - began)
+    def enqueued(self, seconds: float) -> float:
+        """Requests a second, of all of them."""
+        for child in self._children:
+            assert child.stdin is not None
+            child.stdin.write(f"{seconds}\n")
+            child.stdin.flush()
+        told = [child.stdout.readline() for child in self._children if child.stdout is not None]
+        return sum(map(float, told))
+
+    def close(self) -> None:
+        for child in self._children:
+            child.kill()
+            child.communicate()
+
+
+def _enqueue_for(store: tenure.Store, seconds: float) -> float:
+    queue, done, began = store.queue("bench"), 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        queue.enqueue(b"x" * 128)
+        done += 1
+    return done / (time.perf_counter() - began)
+
+
+def _child(url: str) -> None:
+    with tenure.open(url) as store:
+        for line in sys.stdin:
+            print(_enqueue_for(store, float(line)), flush=True)
 
 
 def waiters(run: Run) -> Iterator[Row]:
@@ -184,6 +216,9 @@ def _ticks(stat: Path) -> int:
 SECTIONS = [
     Section("socket-batches", "lives in batches of 100 by 4 clients through a Unix socket, `os`",
             "the owner's socket / this one, the median of the rounds' ratios", batches),
-    Section("socket-singles", "single enqueues through a Unix socket, `os`", "to the target", singles),
+    Section("socket-singles", "single enqueues through a Unix socket", "to 1 client's", singles),
     Section("waiters", "500 claims that wait at the server", "to the target", waiters),
 ]  # fmt: skip
+
+if __name__ == "__main__":
+    _child(sys.argv[1])

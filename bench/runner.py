@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench import chart
 from bench.rows import Row, number
 
 T = TypeVar("T")
@@ -177,13 +178,14 @@ def write_results(run: Run, sections: Sequence[Section], rows: Sequence[Row], in
 
 
 def publish(text: str) -> None:
-    """Put a run into the document, between its marks."""
+    """Put a run into the document, between its marks, and draw its chart."""
     document = PERFORMANCE.read_text()
     before, begin, rest = document.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
         raise SystemExit(f"{PERFORMANCE} has no place for a run: it lacks {_BEGIN} and {_END}")
     PERFORMANCE.write_text(f"{before}{begin}\n{text}{end}{after}")
+    chart.draw()
 
 
 def verdict(rows: Sequence[Row]) -> str:

@@ -30,12 +30,15 @@ Durability = Literal["os", "disk"]
 #: What is asked of Tenure's ratio to a contender: (section, contender) -> the least, and the next mark.
 _LEAST: dict[tuple[str, str], tuple[float, ...]] = {
     ("batches-os", "bare layout"): (0.65,),
-    ("batches-os", "Valkey streams"): (1.2, 1.5),
-    ("batches-disk", "Valkey streams"): (1.0,),
-    ("batches-disk", "PostgreSQL SKIP LOCKED"): (1.0,),
+    ("batches-os", "Valkey streams"): (2.5,),
+    ("batches-disk", "Valkey streams"): (2.0,),
+    ("batches-disk", "PostgreSQL SKIP LOCKED"): (2.0,),
     ("singles-os", "bare layout"): (0.6,),
-    ("clients-disk", "Valkey streams"): (1.5,),
-    ("clients-disk", "PostgreSQL SKIP LOCKED"): (1.5,),
+    ("singles-disk", "beanstalkd"): (1.0,),
+    ("singles-disk", "litequeue (SQLite)"): (1.0,),
+    ("singles-disk", "Huey (SQLite)"): (0.8,),
+    ("clients-disk", "Valkey streams"): (2.0,),
+    ("clients-disk", "PostgreSQL SKIP LOCKED"): (2.0,),
 }
 
 

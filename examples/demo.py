@@ -233,7 +233,7 @@ def pipeline(url: str, folder: Path) -> bool:
     )
     try:
         spark_session.require()
-    except spark_session.SparkMissing as missing:
+    except tenure.SettingsError as missing:
         say(f"[yellow]left out:[/] {shown(missing)}")
         return True
     with tenure.open(url) as store:

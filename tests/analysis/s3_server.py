@@ -133,6 +133,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").lstrip("/")
 
+    def parse_request(self) -> bool:
+        """Refuse requests for other buckets, before their verb."""
+        if not super().parse_request():
+            return False
+        if urlsplit(self.path).path.split("/")[1] == BUCKET:
+            return True
+        self._body()
+        self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        return False
+
     def _query(self) -> dict[str, str]:
         return dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
 

@@ -20,7 +20,7 @@ from tenure.analysis.commit_log import CommitLog, RunConflict, new_attempt
 from tenure.analysis.history_folder import Entry, HistoryFolder
 from tenure.analysis.object_root import ObjectRoot
 from tenure.analysis.root import LocalRoot, open_root, parquet_files
-from tenure.errors import InvalidArgument, SettingsError
+from tenure.errors import InvalidArgument, OpenError, SettingsError
 from tests.analysis import object_writer, s3_server
 from tests.analysis.object_writer import FILES, Run
 from tests.docs.blocks import DOCS, blocks
@@ -136,7 +136,7 @@ def test_the_example_of_the_documents_reads_a_history(
             )
         )  # fmt: skip
     monkeypatch.setenv("HISTORY", root.address)
-    block = next(block for block in blocks(DOCS / "pipelines.md") if 'dataset("bronze")' in block.body)
+    block = next(block for block in blocks(DOCS / "pipelines.md") if "HistoryFolder" in block.body)
     exec(block.body, {})
     assert capsys.readouterr().out == "20\n"
 
@@ -149,6 +149,15 @@ def test_a_server_that_replaces_anyway_is_refused(server: s3_server.Objects) -> 
     server.conditions = False
     with pytest.raises(InvalidArgument, match="replaces objects though it is asked not to"):
         root.check_create()
+
+
+def test_what_the_server_refuses_is_told_as_ours(server: s3_server.Objects) -> None:
+    with pytest.raises(OpenError, match="s3://nowhere/h: there is no such bucket"):
+        open_root("s3://nowhere/h").check_create()
+    with pytest.raises(OpenError, match="s3://nowhere/h cannot be read or written"):
+        open_root("s3://nowhere/h").files("_log")
+    with pytest.raises(FileNotFoundError):
+        open_root(f"s3://{s3_server.BUCKET}/h").open("nothing")
 
 
 def test_a_commit_whose_answer_was_lost_counts(server: s3_server.Objects) -> None:

@@ -189,7 +189,7 @@ def test_a_child_of_a_process_that_used_rocksdb_opens_none(tmp_path: Path) -> No
 
 def test_a_child_leaves_the_handles_alone_that_a_closed_store_had() -> None:
     """By then they are somebody else's: here, those of pipes."""
-    loop = EventLoop()
+    loop = EventLoop(lambda requests: [])
     loop.stop()
     pipes = [os.pipe() for _ in range(8)]
 

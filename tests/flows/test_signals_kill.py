@@ -65,7 +65,7 @@ def test_whole_or_not_at_all_before_a_system_call(engine: str, folder: Path) -> 
     unsaid = 0
     for point in points:
         images.play(point)
-        images.write_killed(image, ())
+        images.killed(()).write(image)
         said = bytes(images.said).decode().split()[1:]
         assert said == [VERBS[at % 3] for at in range(len(said))]
         found = done(f"{engine}:{image}")

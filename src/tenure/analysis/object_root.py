@@ -9,11 +9,13 @@ AWS_ACCESS_KEY_ID, AWS_REGION and so on. Executors need the same, or a role of t
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -21,7 +23,7 @@ from urllib.parse import urlsplit
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
-from tenure.errors import InvalidArgument
+from tenure.errors import InvalidArgument, OpenError
 from tenure.extras import needs
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 #: Stores that can refuse to replace an object.
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _READERS = 16
+#: How long requests that fail are tried again.
+_RETRIES = timedelta(seconds=60)
 _LOCAL = "a folder on a disk (a path, or file://…)"
 
 
@@ -49,22 +53,34 @@ class ObjectRoot:
         self._obstore = obstore
         self._scheme, self._bucket, self._prefix = parts.scheme, parts.netloc, parts.path.strip("/")
         self.address = f"{parts.scheme}://{parts.netloc}/{self._prefix}".rstrip("/")
+        with self._errors():
+            self._store: ObjectStore = obstore.store.from_url(
+                f"{parts.scheme}://{parts.netloc}", retry_config={"retry_timeout": _RETRIES}
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises OpenError for whatever the object store answers, but FileNotFoundError if there is no such object."""
         try:
-            self._store: ObjectStore = obstore.store.from_url(f"{parts.scheme}://{parts.netloc}")
-        except obstore.exceptions.BaseError as exc:
-            raise InvalidArgument(f"{address}: {exc}") from exc
+            yield
+        except self._obstore.exceptions.BaseError as exc:
+            said = " ".join(str(exc).split("\n\n")[0].split())
+            raise OpenError(f"{self.address} cannot be read or written: {said}") from exc
 
     def create(self, path: str, content: bytes) -> bool:
         errors = self._obstore.exceptions
-        try:
-            self._obstore.put(self._store, self._key(path), content, mode="create")
-        except errors.NotSupportedError as exc:
-            raise self._cannot_refuse() from exc
-        except errors.BaseError:
-            # Taken; or written, and the answer was lost: entries differ, so that one's own is known by its content.
-            if not self.exists(path):
-                raise
-            return self.read([path]) == [content]
+        with self._errors():
+            try:
+                self._obstore.put(self._store, self._key(path), content, mode="create")
+            except errors.NotSupportedError as exc:
+                raise self._cannot_refuse() from exc
+            except FileNotFoundError as exc:
+                raise OpenError(f"{self.address}: there is no such bucket") from exc
+            except errors.BaseError:
+                # Taken; or written, and the answer was lost: entries differ, so that one's own is known by its content.
+                if not self.exists(path):
+                    raise
+                return self.read([path]) == [content]
         return True
 
     def check_create(self) -> None:
@@ -74,7 +90,8 @@ class ObjectRoot:
             if not self.create(probe, b"1") or self.create(probe, b"2"):
                 raise self._cannot_refuse()
         finally:
-            self._obstore.delete(self._store, self._key(probe))
+            with contextlib.suppress(self._obstore.exceptions.BaseError, FileNotFoundError):
+                self._obstore.delete(self._store, self._key(probe))
 
     def _cannot_refuse(self) -> InvalidArgument:
         return InvalidArgument(
@@ -87,21 +104,25 @@ class ObjectRoot:
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
-            self._obstore.put(self._store, self._key(path), file)
+            with self._errors():
+                self._obstore.put(self._store, self._key(path), file)
 
     def read(self, paths: Sequence[str]) -> list[bytes]:
         with ThreadPoolExecutor(_READERS) as threads:
             return list(threads.map(lambda path: self._get(self._key(path)), paths))
 
     def _get(self, key: str) -> bytes:
-        return self._obstore.get(self._store, key).bytes().to_bytes()
+        with self._errors():
+            return self._obstore.get(self._store, key).bytes().to_bytes()
 
     def open(self, path: str) -> IO[bytes]:
-        return cast("IO[bytes]", _ObjectFile(self._store, self._key(path)))  # typeshed has no RawIOBase as IO
+        with self._errors():
+            return cast("IO[bytes]", _ObjectFile(self._store, self._key(path)))  # typeshed has no RawIOBase as IO
 
     def exists(self, path: str) -> bool:
         try:
-            self._obstore.head(self._store, self._key(path))
+            with self._errors():
+                self._obstore.head(self._store, self._key(path))
         except FileNotFoundError:
             return False
         return True
@@ -124,7 +145,8 @@ class ObjectRoot:
     def remove(self, attempt: str) -> None:
         keys = self._keys(f"{self._key(attempt)}/")
         if keys:
-            self._obstore.delete(self._store, keys)
+            with self._errors(), contextlib.suppress(FileNotFoundError):  # another run removes the same
+                self._obstore.delete(self._store, keys)
 
     def remove_drafts(self) -> None:
         """There are none: a killed process leaves an upload that a rule of the bucket ends."""
@@ -154,8 +176,9 @@ class ObjectRoot:
     def _keys(self, prefix: str) -> list[str]:
         """The keys with a prefix, which ends with "/" or is empty."""
         # A store's own prefix is by whole parts, and gives no key that merely begins like it.
-        pages = self._obstore.list(self._store, prefix=prefix.rstrip("/") or None)
-        return [found["path"] for page in pages for found in page]
+        with self._errors():
+            pages = self._obstore.list(self._store, prefix=prefix.rstrip("/") or None)
+            return [found["path"] for page in pages for found in page]
 
 
 class _ObjectFile(RawIOBase):
