@@ -669,8 +669,8 @@ class History:
             begin, from_ms = self._moment + 1, self._now()
             self._moment += 1
             settled = queue.ack_many(claim)
-            if settled.lost:
-                raise Violation(f"live deliveries were refused: {settled.lost}")
+            if settled.lost or settled.damaged:
+                raise Violation(f"live deliveries were refused: {settled.lost + settled.damaged}")
             until = claim._leased.until_ms if claim._leased is not None else 0
             for delivery in claim:
                 held = Held(queue.name, delivery, 60_000)
