@@ -35,7 +35,7 @@ from tenure.model.event import Event
 from tenure.model.event_view import Place, told
 from tenure.model.group import GroupPolicy
 from tenure.model.job import OnParentDead
-from tenure.model.lease import Delivery
+from tenure.model.lease import Delivery, Settled
 from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.specification import Trace
@@ -133,7 +133,7 @@ class History:
         self._moment = 0
         self._number = -1
         self.log: list[str] | None = [] if talk else None
-        self.claims_lost = self._damaged_reads = self.power_cuts = self.steps = self.events = self.jobs_done = 0
+        self.claims_lost = self.power_cuts = self.steps = self.events = self.jobs_done = 0
         self._clock = ManualClock()
         self._engine = FaultyEngine("host" if self.scope == "host" else "process")
         self._engine.fate, self._engine.others = self._fate, self._others
@@ -196,9 +196,7 @@ class History:
         if self._calm:
             return ""
         draw = self._dice.below(1000)
-        fate = self._fates[draw] if draw < len(self._fates) else ""
-        self._damaged_reads += fate == "damaged"
-        return fate
+        return self._fates[draw] if draw < len(self._fates) else ""
 
     def _others(self) -> None:
         """One or two other actors go, while a call of this one is under way."""
@@ -498,17 +496,16 @@ class History:
         held = self._worker()
         if held is None:
             return
-        damaged = self._damaged_reads
         mine = [other for other in self._held if other.delivery.lease == held.delivery.lease]
 
         def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
             if answer == "no":
                 return
-            done = None if answer == "unknown" else set(outcome.done)  # type: ignore[attr-defined]  # a Settled
+            settled = outcome if isinstance(outcome, Settled) else None
             for each in mine:
-                if done is not None and each.delivery.id not in done and self._damaged_reads > damaged:
-                    continue  # one that could not be read is told as lost, and is not
-                said = "unknown" if done is None else "ok" if each.delivery.id in done else "lost"
+                if settled is not None and each.delivery.id in settled.damaged:
+                    continue  # nothing was done to it
+                said = "unknown" if settled is None else "ok" if each.delivery.id in settled.done else "lost"
                 self._record(each.delivery.job, "ack", begin, from_ms, said, each)
 
         self._call(held.queue, f"ack_many {_name(held)}", lambda q: q.ack_many([m.delivery for m in mine]), answered)
