@@ -71,7 +71,7 @@ def test_beyond_a_million_events_it_is_a_matter_for_spark(
     shell.enqueue("emails", "hello")
     monkeypatch.setattr(analysis, "EVENTS_HERE", 1)
     ran = shell("audit")
-    assert (ran.code, "Java" in ran.err) == (4, True)
+    assert (ran.code, "Java" in ran.err) == (2, True)
     ran = shell("report", str(tmp_path / "r.html"))
     assert (ran.code, "tenure spark history" in ran.err) == (2, True)
     assert shell("audit", "--engine", "duckdb").code == 0

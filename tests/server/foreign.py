@@ -49,7 +49,7 @@ class Probe(NamedTuple):
 
 
 #: Fields of text that name nothing. (Numbers, switches and bytes never do.)
-PLAIN = {"until_signal", "cron", "tz", "missed", "group", "groups", "index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
+PLAIN = {"until_signal", "waits_for", "cron", "tz", "missed", "group", "groups", "index", "on_conflict", "refused", "rate", "requests", "end", "begin", "columns", "text", "headers", "worker", "error", "note", "progress_note", "reason", "path", "jobs", "state", "jitter", "kind"
 }  # fmt: skip
 
 

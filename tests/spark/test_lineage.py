@@ -78,9 +78,10 @@ def test_a_lineage_server_that_is_gone_fails_no_job(monkeypatch):
     assert job("redis://:secret@host").written == 7
 
 
-def test_nothing_is_told_where_nothing_is_configured(tmp_path, monkeypatch):
+def test_nothing_is_told_where_nothing_is_configured(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     assert lineage._client() is None
+    assert not caplog.records, "not even that nothing is"
 
 
 def test_addresses_carry_no_password():

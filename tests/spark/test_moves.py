@@ -324,7 +324,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     code, said = run("spark", "audit", "--store", "rocksdb:./nowhere")
-    assert code == 4
+    assert code == 2
     assert "Java 17" in said
     assert "apt-get install openjdk-17" in said
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -67,11 +68,17 @@ def _client() -> OpenLineageClient | None:
         return None
     from openlineage.client import OpenLineageClient
 
+    # It warns that it will print events, if nothing is configured. Then it is not asked to.
+    log = logging.getLogger("openlineage.client.client")
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         client = OpenLineageClient()
     except Exception as error:  # noqa: BLE001 - a wrong configuration of the lineage must not fail the job
         telemetry.warn("lineage_not_told", error=error)
         return None
+    finally:
+        log.setLevel(level)
     return None if client.transport.kind in ("console", "noop") else client
 
 
