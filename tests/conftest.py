@@ -2,12 +2,16 @@
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("DEBUG_WRITER_LOCK", "1")  # functions that require the writer's lock assert that it is held
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell runs what it has in the background so, and the tests' children would not end by Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "patient",
     deadline=None,

@@ -4,8 +4,8 @@
 any moment, and writes out what a power cut at that moment may leave on the disk:
 
 - a file's bytes that were written before its last `fsync` or `fdatasync` began, or through (O_DSYNC), are there;
-- of what was appended to it later (RocksDB's logs), any suffix is missing, or reads as zeros; of pages that were written
-  in place (LMDB), any is missing or torn: each file on its own, since the system writes files back in any order;
+- of what was appended to it later, any suffix is missing, or reads as zeros; of pages that were written in place (LMDB,
+  RocksDB's logs at `disk`), any is missing or torn: each file on its own, since the system writes files back in any order;
 - a file that was removed may still be there.
 
 Images that are equal byte for byte have equal digests: one of them is opened, and speaks for all.
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     kind: str  # "make", "write", "write through", "sync begins", "sync", "cut", "rename", "link", "unlink"
     path: str
     data: bytes = b""
-    at: int | None = None  # where it is written (None: at the end); the new length ("cut")
+    at: int | None = None  # where it is written (None: behind the write before); the new length ("cut")
     other: str = ""  # the new name ("rename", "link")
     thread: str = ""  # who syncs
 
@@ -150,6 +150,8 @@ class _File:
     #: What a power cut cannot take; and the writes since, oldest first: (where, bytes).
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes]] = field(default_factory=list)
+    #: Where the next write without a place goes: its handle is at the end of the last of those.
+    position: int = 0
     #: How many writes there were ever; of each thread that syncs, how many when it began.
     writes: int = 0
     begun: dict[str, int] = field(default_factory=dict)
@@ -157,7 +159,9 @@ class _File:
     whole: tuple[bytes, bytes] | None = None
 
     def write(self, at: int | None, data: bytes, *, through: bool) -> None:
-        at = len(self.data) if at is None else at
+        if at is None:
+            at = self.position
+            self.position += len(data)
         _overwrite(self.data, at, data)
         self.whole = None
         if through:
@@ -167,6 +171,7 @@ class _File:
             self.writes += 1
 
     def cut(self, size: int) -> None:
+        self.position = min(self.position, size)
         for content in (self.data, self.durable):
             del content[size:]
         self.data.extend(bytes(size - len(self.data)))

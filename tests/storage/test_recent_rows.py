@@ -15,6 +15,7 @@ import tenure
 from tenure.errors import TenureError
 from tenure.storage import keyspace
 from tenure.storage.engines.rocksdb import RocksEngine, memory
+from tenure.storage.engines.rocksdb import engine as rocks
 from tenure.testing.harness import engine_of
 
 SPACES = [keyspace.JOBS, keyspace.STATE, keyspace.NOTES]
@@ -86,8 +87,8 @@ def test_a_look_up_finds_what_was_written_last(engine: Any, space: int, story: l
 def test_recent_rows_are_bounded_by_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The older ones go first; they are read from the database then."""
     monkeypatch.setattr(memory, "RECENT_BYTES", 80_000)
+    monkeypatch.setattr(rocks, "_TIDY_EVERY", 10_000)
     engine = RocksEngine(str(tmp_path / "data"), durability="os")
-    engine._tidy_at = 10_000
     recent = engine._memory.recent[keyspace.STATE]
     assert recent is not None
     keys = [keyspace.of_queue(1, number.to_bytes(16, "big")) for number in range(1000)]

@@ -136,17 +136,12 @@ class GroupCommit:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")
             current = self._current
-            inside = current.held_here() and current.inside  # a signal handler waits too: it may sync for itself
-            if not inside and current.held_here():
+            if current.held_here() and not current.interrupted():  # a signal handler may sync for itself
                 current.take_back()
             with current.lock:
-                current.inside = True
-                try:
-                    # Of those who slept here while another led, each finds that this sync is over, and looks again.
-                    if current is self._current and self._durable < version and self._failed is None:
-                        self._lead(current, gather)
-                finally:
-                    current.inside = inside
+                # Of those who slept here while another led, each finds that this sync is over, and looks again.
+                if current is self._current and self._durable < version and self._failed is None:
+                    self._lead(current, gather)
 
     def _lead(self, current: _Sync, gather: bool) -> None:
         """Sync, and let the next one begin. Requires: the gate of `current` is held."""

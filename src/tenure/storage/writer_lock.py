@@ -4,6 +4,7 @@
 `with` statement already covers the lock. A tracing function may raise later than that, at the line that would release
 the lock; then the thread that holds it is no longer inside. So before each `with` it is asked whether this thread holds
 the lock already: then it was left behind and is taken back, or a signal handler has interrupted this thread inside.
+The stack tells which: a mark that the holder sets and clears would stand for ever after the first of these.
 
 Whether this thread holds the lock is for the lock itself to say. A note that the holder makes would be made a moment
 after it took the lock, and until then name the holder before it, who could take the lock from under it.
@@ -15,6 +16,7 @@ writer's lock is held" asserts it.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -30,32 +32,39 @@ def called_inside() -> Unavailable:
 
 
 class OwnedLock:
-    """A lock that knows whether this thread holds it.
+    """A lock that knows whether this thread holds it. Who takes it has it in a local variable for as long as that.
 
-    if owned.held_here():
-        owned.take_back()
-    with owned.lock:
-        owned.inside = True
-        try:
-            ...
-        finally:
-            owned.inside = False
+    writer = self._writer
+    if writer.held_here():
+        writer.take_back()
+    with writer.lock:
+        ...
     """
 
-    __slots__ = ("held_here", "inside", "lock")
+    __slots__ = ("held_here", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.held_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # as Condition uses it
-        #: Whether its holder is at work inside.
-        self.inside = False
+
+    def interrupted(self) -> bool:
+        """Whether the caller runs inside another function of this thread that took the lock: in a signal handler.
+
+        Requires: this thread holds it.
+        """
+        caller = sys._getframe(1)
+        frame = caller if caller.f_locals.get("self") is not self else caller.f_back
+        while frame is not None and (frame := frame.f_back) is not None:
+            if any(value is self for value in frame.f_locals.values()):
+                return True
+        return False
 
     def take_back(self) -> None:
         """Release the lock that this thread left locked. Requires: this thread holds it.
 
         Raises Unavailable if the thread is still inside: what it is doing must not be mixed with anything else.
         """
-        if self.inside:
+        if self.interrupted():
             raise called_inside()
         self.lock.release()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -116,17 +116,20 @@ class MemoryEngine:
         self._counts: dict[bytes, bytes] = {}
 
     def transact(self, fn: Callable[[Transaction], T]) -> T:
-        with self._held():
-            reader = _StrictReader(self._tables)
-            transaction = self.begin(reader, self._next_commit())
-            reader.changes = transaction
-            result = fn(transaction)
-            reader.changes = Changes()  # what a layer above the engine still adds may follow from what was written
-            if transaction.finish():
-                self._counts = self._counted(transaction)
-                self._applying = transaction
-                self._apply(transaction)
-            return result
+        return self._under_lock(partial(self._transact, fn))
+
+    def _transact(self, fn: Callable[[Transaction], T]) -> T:
+        """Requires: the writer's lock is held."""
+        reader = _StrictReader(self._tables)
+        transaction = self.begin(reader, self._next_commit())
+        reader.changes = transaction
+        result = fn(transaction)
+        reader.changes = Changes()  # what a layer above the engine still adds may follow from what was written
+        if transaction.finish():
+            self._counts = self._counted(transaction)
+            self._applying = transaction
+            self._apply(transaction)
+        return result
 
     def _next_commit(self) -> int:
         journal = self._tables[JOURNAL]
@@ -160,22 +163,17 @@ class MemoryEngine:
         self._version += 1
         self._applying = None
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """The writer's lock. Raises StoreClosed."""
+    def _under_lock(self, run: Callable[[], T]) -> T:
+        """Run while the writer's lock is held. Raises StoreClosed."""
         writer = self._writer
         if writer.held_here():
             writer.take_back()
         with writer.lock:
-            writer.inside = True
-            try:
-                if self._closed or os.getpid() != self._owner:
-                    self._refuse()
-                if self._applying is not None:
-                    self._mend(self._applying)
-                yield
-            finally:
-                writer.inside = False
+            if self._closed or os.getpid() != self._owner:
+                self._refuse()
+            if self._applying is not None:
+                self._mend(self._applying)
+            return run()
 
     def _mend(self, changes: Changes) -> None:
         """A commit was interrupted while it was applied: apply it again, to sorted tables made anew."""
@@ -186,12 +184,10 @@ class MemoryEngine:
         self._apply(changes)
 
     def read(self, fn: Callable[[_Tables], T]) -> T:
-        with self._held():
-            return fn(_Tables(self._tables))
+        return self._under_lock(lambda: fn(_Tables(self._tables)))
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        with self._held():
-            return _Snapshot([SortedDict(table) for table in self._tables])
+        return self._under_lock(lambda: _Snapshot([SortedDict(table) for table in self._tables]))
 
     def version(self) -> int:
         return self._version

@@ -7,7 +7,8 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, 
 from tenure.storage.engines.rocksdb import fork_exit
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
+from tenure.storage.engines.rocksdb.log_room import ENOUGH, FIRST, LogRoom
 from tenure.storage.engines.rocksdb.log_rotation import LogRotation
 from tenure.storage.engines.rocksdb.memory import RECENT_BYTES, Memory
 from tenure.storage.engines.rocksdb.opening import Mode, translated
@@ -36,6 +38,8 @@ T = TypeVar("T")
 
 #: Seconds between two tries to open the database anew after a failed write.
 _BETWEEN_TRIES = 1.0
+#: Bytes between two times of housekeeping, where nothing calls for it earlier.
+_TIDY_EVERY = RECENT_BYTES // 8
 
 
 class RocksEngine:
@@ -62,6 +66,9 @@ class RocksEngine:
         folder.lock(listens=listens)
         self.forgetters: list[Callable[[], None]] = []
         self._writer = WriterLock()
+        self._folder = folder
+        #: Whether a verb waits until its commit is on disk; else the watermark notes what was written.
+        self._waits = durability == "disk"
         try:
             self._recovery = (boot_id, cache_capacity, mode)
             found = recover(folder, *self._recovery)
@@ -75,7 +82,6 @@ class RocksEngine:
             raise
         self.retried: Callable[[str], None] = lambda why: None
         self.remarks = found.remarks
-        self._folder = folder
         self.home = folder.path
         self.begin: Callable[[Reader, int], Transaction] = Transaction
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
@@ -98,15 +104,14 @@ class RocksEngine:
         self.loader = RocksLoader(self)
         renewed_after_fork(self, Layer.STORAGE)
         closed_at_exit(self, Layer.STORAGE)
-        #: Whether a verb waits until its commit is on disk; else the watermark notes what was written.
-        self._waits = durability == "disk"
 
     def _attach(self, found: Recovered) -> None:
         """Take a database that was just opened, and begin what is kept in memory beside it."""
         self._db, self._watermark, self._sequence = found.db, found.watermark, found.sequence
         self._tables = [self._db.get_column_family(name) for name in NAMES]
         self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
-        self._log = LogRotation(self._tables, self._sync, self._recovery[2])
+        room = LogRoom(self._folder.db) if self._waits else None
+        self._log = LogRotation(self._tables, self._sync, self._recovery[2], room)
         self._memory = Memory()
         if self._writer.checked:
             self._reader: RocksReader = CheckedReader(self._tables, self._memory, self._writer)
@@ -117,9 +122,12 @@ class RocksEngine:
             (handle, self._memory.recent[space], self._memory.learner(space))
             for space, handle in enumerate(self._handles)
         ]
-        #: Bytes written since the last housekeeping, and how many call for it.
+        #: Bytes written since the last housekeeping, and how many call for it: the first time few, so that there is room
+        #: ahead of the log soon.
         self._untidy = 0
-        self._tidy_at = min(RECENT_BYTES // 8, self._log.limit)
+        self._tidy_at = FIRST if self._waits else _TIDY_EVERY
+        #: The commit that the last housekeeping came after.
+        self._tidied = 0
         #: Set while memory and database may differ: an exception in between leaves it set, and the next to take the
         #: writer's lock reads the memory again.
         self._unsure = False
@@ -136,15 +144,11 @@ class RocksEngine:
         if writer.held_here():
             writer.take_back()
         with writer.lock:
-            writer.inside = True
-            try:
-                if self._stopped is not None or self._unsure:
-                    self._attend()
-                transaction = self.begin(self._reader, self._next_commit)
-                result = fn(transaction)
-                version = self.apply(transaction) if transaction.finish() else 0
-            finally:
-                writer.inside = False
+            if self._stopped is not None or self._unsure:
+                self._attend()
+            transaction = self.begin(self._reader, self._next_commit)
+            result = fn(transaction)
+            version = self.apply(transaction) if transaction.finish() else 0
         if version:
             needed = transaction.answers_after
             if needed is None or needed > self._durable:
@@ -158,27 +162,26 @@ class RocksEngine:
         if writer.held_here():
             writer.take_back()
         with writer.lock:
-            writer.inside = True
-            try:
-                if self._stopped is not None or self._unsure:
-                    self._attend()
-                return fn(self._reader)
-            finally:
-                writer.inside = False
+            if self._stopped is not None or self._unsure:
+                self._attend()
+            return fn(self._reader)
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        with self._held():
-            iterators: dict[Space, Any] = {}
-            points: dict[Space, Any] = {}
-            for space in range(len(NAMES)) if spaces is None else spaces:
-                # An iterator sees the moment it is opened at; positioning it here makes sure that it is open.
-                iterators[space] = self._tables[space].iter()
-                iterators[space].seek_to_first()
-                # The driver's snapshot is right for single keys, and does not walk over tombstones as a seek does.
-                points[space] = self._tables[space].snapshot()
-            snapshot = RocksSnapshot(iterators, points)
-            self._snapshots.add(snapshot)
-            return snapshot
+        return self.under_lock(partial(self._snapshot_now, range(len(NAMES)) if spaces is None else spaces))
+
+    def _snapshot_now(self, spaces: Sequence[Space]) -> Snapshot:
+        """Requires: the writer's lock is held."""
+        iterators: dict[Space, Any] = {}
+        points: dict[Space, Any] = {}
+        for space in spaces:
+            # An iterator sees the moment it is opened at; positioning it here makes sure that it is open.
+            iterators[space] = self._tables[space].iter()
+            iterators[space].seek_to_first()
+            # The driver's snapshot is right for single keys, and does not walk over tombstones as a seek does.
+            points[space] = self._tables[space].snapshot()
+        snapshot = RocksSnapshot(iterators, points)
+        self._snapshots.add(snapshot)
+        return snapshot
 
     def version(self) -> int:
         return self.group_commit.applied_to
@@ -201,20 +204,24 @@ class RocksEngine:
 
     def export(self, path: str) -> None:
         target = Folder(path, "rocksdb")
-        with self._held():
-            make_private(target.path)
-            last = self._db.latest_sequence_number()
-            try:
-                self._db.flush_wal(True)
-                Checkpoint(self._db).create_checkpoint(str(target.db))
-            except Exception as exc:
-                raise translated(exc) from exc
+        last = self.under_lock(partial(self._checkpoint, target))
         make_private(target.db)
         target.tighten()
         target.write_format()
         watermark = DurableWatermark(target.path / "DURABLE", "")
         watermark.note(last, last)
         watermark.close()
+
+    def _checkpoint(self, target: Folder) -> int:
+        """Copy the database; returns the last sequence number in the copy. Requires: the writer's lock is held."""
+        make_private(target.path)
+        last: int = self._db.latest_sequence_number()
+        try:
+            self._db.flush_wal(True)
+            Checkpoint(self._db).create_checkpoint(str(target.db))
+        except Exception as exc:
+            raise translated(exc) from exc
+        return last
 
     def renew_after_fork(self) -> None:
         """A forked child's writes would vanish. Its lock is new: the old one may be held by a thread that is not there."""
@@ -238,9 +245,10 @@ class RocksEngine:
     def close(self) -> None:
         if os.getpid() != self._owner:
             return
-        if self._writer.held_here():
-            self._writer.take_back()
-        with self._writer.lock:
+        writer = self._writer
+        if writer.held_here():
+            writer.take_back()
+        with writer.lock:
             if isinstance(self._stopped, StoreClosed):
                 return
             failed = self._stopped
@@ -282,20 +290,18 @@ class RocksEngine:
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """The writer's lock, for what is rare. Raises if the engine was closed or has stopped."""
+    def under_lock(self, run: Callable[[], T]) -> T:
+        """Run while the writer's lock is held: for what is rare. Raises if the engine was closed or has stopped.
+
+        No context manager: an exception where its `with` ends would leave it open for as long as its frame lives.
+        """
         writer = self._writer
         if writer.held_here():
             writer.take_back()
         with writer.lock:
-            writer.inside = True
-            try:
-                if self._stopped is not None or self._unsure:
-                    self._attend()
-                yield
-            finally:
-                writer.inside = False
+            if self._stopped is not None or self._unsure:
+                self._attend()
+            return run()
 
     def apply(self, changes: Changes) -> int:
         """Write the changes; returns the version to wait for. Requires: the writer's lock is held.
@@ -335,9 +341,11 @@ class RocksEngine:
         A failure stops the engine, as that of any write.
         """
         size, self._untidy = self._untidy, 0
+        self._tidy_at = ENOUGH if self._waits else _TIDY_EVERY
+        commits, self._tidied = self.group_commit.applied_to - self._tidied, self.group_commit.applied_to
         try:
             self._memory.wrote(size)
-            self._log.wrote(size)
+            self._log.wrote(size, commits)
         except TenureError:
             raise
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special

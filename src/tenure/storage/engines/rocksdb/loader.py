@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rocksdict import IngestExternalFileOptions
@@ -50,38 +51,44 @@ class RocksLoader:
         *,
         again: bool = False,
     ) -> T:
+        return self._engine.under_lock(partial(self._load, intend, finish, again))
+
+    def _load(
+        self,
+        intend: Callable[[Transaction], Sequence[Table]],
+        finish: Callable[[Transaction], T],
+        again: bool,
+    ) -> T:
+        """Requires: the writer's lock is held."""
         engine = self._engine
-        with engine._held():
-            engine._sync()
-            self.after("synced")
+        engine._sync()
+        self.after("synced")
+        transaction = Transaction(engine._reader, engine._next_commit)
+        tables = intend(transaction)
+        engine.apply(transaction)
+        engine._sync()
+        self.after("intended")
+        try:
+            for space in sorted({table.space for table in tables}):
+                self._ingest(space, [table.path for table in tables if table.space == space], again)
+                self.after(f"ingested {space}")
             transaction = Transaction(engine._reader, engine._next_commit)
-            tables = intend(transaction)
+            result = finish(transaction)
+            self.after("finishing")
             engine.apply(transaction)
-            engine._sync()
-            self.after("intended")
-            try:
-                for space in sorted({table.space for table in tables}):
-                    self._ingest(space, [table.path for table in tables if table.space == space], again)
-                    self.after(f"ingested {space}")
-                transaction = Transaction(engine._reader, engine._next_commit)
-                result = finish(transaction)
-                self.after("finishing")
-                engine.apply(transaction)
-            except BaseException as exc:
-                if engine._stopped is None:
-                    # The intent stands: nothing may be written before the load is whole.
-                    failed = exc if isinstance(exc, Exception) else Unavailable("it was interrupted")
-                    engine._stop(failed)
-                    if not isinstance(exc, TenureError) and isinstance(exc, Exception):
-                        raise Unavailable(
-                            f"the load stopped, and goes on when the store is opened again: {exc}"
-                        ) from None
-                raise
-            engine._sync()
-            self.after("finished")
-            engine._memory.forget()
-            for forget in engine.forgetters:
-                forget()
+        except BaseException as exc:
+            if engine._stopped is None:
+                # The intent stands: nothing may be written before the load is whole.
+                failed = exc if isinstance(exc, Exception) else Unavailable("it was interrupted")
+                engine._stop(failed)
+                if not isinstance(exc, TenureError) and isinstance(exc, Exception):
+                    raise Unavailable(f"the load stopped, and goes on when the store is opened again: {exc}") from None
+            raise
+        engine._sync()
+        self.after("finished")
+        engine._memory.forget()
+        for forget in engine.forgetters:
+            forget()
         return result
 
     def _ingest(self, space: int, paths: list[str], again: bool) -> None:

@@ -16,6 +16,10 @@ sequence number and writes no record, and a log that is no longer needed may be 
 told apart by opening the database without its logs, in a folder of its own, which is done only for logs that look
 broken.
 
+Inside a log, too, pages are written back in any order, and one that was not reads as zeros (`log_room`). RocksDB skips
+the rest of a block from where a record begins with zeros; it would go on behind, if the next block happens to begin with
+a record. So a log with zeros before its last byte is looked through, and cut where they take a record's place.
+
 The format of a log is RocksDB's: blocks of 32 KiB; in them fragments of records, each behind a header of seven bytes (CRC,
 length, kind); the record is a write batch, which begins with sequence number and count.
 """
@@ -37,6 +41,8 @@ from tenure.storage.keyspace import NAMES
 _BLOCK = 32 * 1024
 _HEADER = Struct("<IHB")
 _BATCH = Struct("<QI")
+#: The least that a disk writes at once, not written.
+_NOT_WRITTEN = bytes(512)
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 #: Files of the database that a look without its logs does not need.
 _NOT_LOOKED_AT = (".log", ".dbtmp")
@@ -50,6 +56,15 @@ class Hole(NamedTuple):
     goes_on: int
     #: The logs behind it, oldest first.
     behind: tuple[Path, ...]
+
+
+class Gap(NamedTuple):
+    """Zeros where a record of a log would begin, with other bytes behind them."""
+
+    log: Path
+    #: Where the last whole record before them ends, and the last sequence number there; 0: the log begins with them.
+    at: int
+    reaches: int
 
 
 class Tables(NamedTuple):
@@ -69,6 +84,33 @@ def find_hole(db: Path) -> Hole | None:
     return _hole(needed, tables.reaches)
 
 
+def find_gap(db: Path) -> Gap | None:
+    """The first log that has one, of a database that nobody has open."""
+    for log in sorted(db.glob("*.log"), key=_number):
+        data = log.read_bytes()
+        written = len(data.rstrip(b"\0"))
+        if data.find(_NOT_WRITTEN, 0, written) < 0:
+            continue
+        end = reaches = 0
+        for batch in _batches(data):
+            end, reaches = batch.end, batch.begins + batch.rows - 1
+        at = end if _BLOCK - end % _BLOCK >= _HEADER.size else end + _BLOCK - end % _BLOCK
+        if end < written and not any(data[at : at + _HEADER.size]):
+            return Gap(log, end, reaches)
+    return None
+
+
+def close_gap(gap: Gap, into: Path) -> None:
+    """Cut the log before the gap; the whole of it is kept in another folder."""
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = _unused(into, gap.log.name)
+    shutil.copyfile(gap.log, kept)
+    with open(kept, "rb") as copy:
+        os.fsync(copy.fileno())
+    sync_folder(into)
+    os.truncate(gap.log, gap.at)
+
+
 def set_aside(hole: Hole, into: Path) -> None:
     """Take the logs behind a hole out of the database, so that it opens to what lies before the hole."""
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,24 +126,32 @@ def _hole(logs: list[Path], reaches: int | None) -> Hole | None:
     """
     empty = False
     for index, log in enumerate(logs):
-        first = next(_batches(log), None)
+        data = log.read_bytes()
+        first = next(_batches(data), None)
         if first is None:
             empty = True
             continue
-        begins = first[0]
+        begins = first.begins
         if reaches is not None and begins > reaches + 1:
             return Hole(reaches, begins, tuple(logs[index:]))
         if reaches is None and empty:
             return Hole(0, begins, tuple(logs[index:]))  # looks like one: an empty log is never left for another
         if index < len(logs) - 1:
-            for begins, rows in _batches(log):
-                reaches = max(reaches or 0, begins + rows - 1)
+            for batch in _batches(data):
+                reaches = max(reaches or 0, batch.begins + batch.rows - 1)
     return None
 
 
-def _batches(log: Path) -> Iterator[tuple[int, int]]:
-    """Sequence number and count of each batch that is whole, in order."""
-    data = log.read_bytes()
+class _Batch(NamedTuple):
+    #: Its first sequence number, and how many rows it has.
+    begins: int
+    rows: int
+    #: Where its record ends in the log.
+    end: int
+
+
+def _batches(data: bytes) -> Iterator[_Batch]:
+    """Each batch of a log that is whole, in order."""
     at, end = 0, len(data)
     begun: bytes | None = None
     while at + _HEADER.size <= end:
@@ -115,7 +165,8 @@ def _batches(log: Path) -> Iterator[tuple[int, int]]:
         if (kind == 0 and length == 0) or at > end:
             return  # zeros where a record would begin, or a record that is cut short
         if kind == _WHOLE:
-            yield _BATCH.unpack_from(data, body)
+            begins, rows = _BATCH.unpack_from(data, body)
+            yield _Batch(begins, rows, at)
             begun = None
         elif kind == _FIRST:
             begun = data[body : min(at, body + _BATCH.size)]
@@ -123,7 +174,8 @@ def _batches(log: Path) -> Iterator[tuple[int, int]]:
             if len(begun) < _BATCH.size:  # the header of the batch is split, too
                 begun += data[body : min(at, body + _BATCH.size - len(begun))]
             if kind == _LAST:
-                yield _BATCH.unpack(begun)
+                begins, rows = _BATCH.unpack(begun)
+                yield _Batch(begins, rows, at)
                 begun = None
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from rocksdict import Rdict
 
+from tenure.storage.engines.rocksdb.log_room import LogRoom
+
 #: Bytes of write batches after which a new log is started, by mode. They bound the write buffers (about twice as many
 #: bytes in memory, four times while they wait to be flushed) and what is read again after a crash.
 LOG_BYTES = {"low_space": 16 * 1024 * 1024, "high_throughput": 64 * 1024 * 1024}
@@ -24,21 +26,26 @@ BUFFERS = 4
 class LogRotation:
     """Counts what is written to the log, and starts a new one. Needs the writer's lock held for everything."""
 
-    def __init__(self, tables: Sequence[Rdict], sync: Callable[[], None], mode: str) -> None:
-        """`sync` makes all that was written durable."""
+    def __init__(
+        self, tables: Sequence[Rdict], sync: Callable[[], None], mode: str, room: LogRoom | None = None
+    ) -> None:
+        """`sync` makes all that was written durable; `room`: what writes ahead of the log, if anything does."""
         self.limit = LOG_BYTES[mode]
         self._tables = tables
         self._sync = sync
+        self._room = room
         self._bytes = 0
 
-    def wrote(self, size: int) -> None:
-        """So many bytes more are in the log.
+    def wrote(self, size: int, commits: int) -> None:
+        """So many bytes more are in the log, of so many commits.
 
         Raises what `sync` and the driver raise; the bytes are written all the same.
         """
         self._bytes += size
         if self._bytes >= self.limit:
             self.rotate()
+        if self._room is not None:
+            self._room.wrote(size, commits)
 
     def rotate(self) -> None:
         """Sync the log, start a new one, and have the write buffers flushed in the background."""

@@ -14,7 +14,7 @@ from rocksdict import Rdict
 
 from tenure.errors import Corrupt
 from tenure.storage.durable_watermark import DurableWatermark
-from tenure.storage.engines.rocksdb.log_continuity import find_hole, set_aside
+from tenure.storage.engines.rocksdb.log_continuity import close_gap, find_gap, find_hole, set_aside
 from tenure.storage.engines.rocksdb.opening import Mode, open_db
 from tenure.storage.folder import LOST, Folder
 
@@ -33,7 +33,7 @@ class Recovered(NamedTuple):
 def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Recovered:
     """Open the folder's database. The caller holds the folder's lock.
 
-    Logs behind a hole (see `log_continuity`) are moved to the folder `lost`, and the remarks say so.
+    Logs behind a hole, and those with a gap (see `log_continuity`), are moved to the folder `lost`, and the remarks say so.
 
     Raises Corrupt if a commit is missing that is known to have been durable, or written since the machine was started:
     then nothing was changed. Raises OpenError if RocksDB cannot open the database.
@@ -42,6 +42,14 @@ def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Re
     db = None
     try:
         remarks = list(watermark.remarks())
+        gap = find_gap(folder.db)
+        if gap is not None:
+            _refuse_loss(folder, gap.reaches, watermark.required)
+            close_gap(gap, folder.path / LOST)
+            remarks.append(
+                f"a power cut took rows behind {gap.reaches} out of the middle of a log: those behind them were set aside, "
+                f"in {folder.path / LOST}. None of them was known to be durable"
+            )
         hole = find_hole(folder.db)
         if hole is not None:
             _refuse_loss(folder, hole.reaches, watermark.required)
