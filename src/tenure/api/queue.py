@@ -100,9 +100,9 @@ class Queue:
         try:
             added = self._backend.enqueue(self.name, (request,))[0]
         except BaseException as error:
-            self._enqueues.failed(began, type(error))
+            self._enqueues.record_failure(began, type(error))
             raise
-        self._enqueues.did(began, 1)
+        self._enqueues.record(began, 1)
         if wanted(DEBUG):
             self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
         return added
@@ -146,7 +146,7 @@ class Queue:
         try:
             leased = self._backend.claim((self.name,), request)
         except BaseException as error:
-            self._claims.failed(began, type(error))
+            self._claims.record_failure(began, type(error))
             raise
         return claimed(self._telemetry, (self,), leased, began)
 
@@ -248,9 +248,9 @@ class Queue:
             if outcome is not None:
                 raise outcome
         except BaseException as error:
-            meter.failed(began, type(error))
+            meter.record_failure(began, type(error))
             raise
-        meter.did(began, 1)
+        meter.record(began, 1)
         if wanted(DEBUG):
             self._telemetry.debug(
                 "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
@@ -510,7 +510,7 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
         names = queues.names if isinstance(queues, QueueList) else [queue.name for queue in queues]
         leased = first._backend.claim(names, request, cancel)
     except BaseException as error:
-        first._claims.failed(began, type(error))
+        first._claims.record_failure(began, type(error))
         raise
     return claimed(first._telemetry, queues, leased, began)
 
@@ -519,7 +519,7 @@ def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None
     """What a backend answered, counted and in the user's hands."""
     queue = queues[0]
     count = 0 if leased is None else len(leased.deliveries)
-    queue._claims.did(began, count)
+    queue._claims.record(began, count)
     if leased is None or not count:  # nothing there, or a repeated claim whose jobs are all settled
         return Claim(queue, None)
     if leased.name is not queue.name and leased.name != queue.name:

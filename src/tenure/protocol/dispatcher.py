@@ -244,9 +244,9 @@ class Dispatcher:
         answers = [caught] * len(requests) if isinstance(caught, Exception) else caught
         for answer in answers:
             if isinstance(answer, Exception):
-                meter.failed(began, type(answer))
+                meter.record_failure(began, type(answer))
             else:
-                meter.did(began, len(answer))
+                meter.record(began, len(answer))
         return [Outcome(answer, sync) for answer in answers]
 
     def wait(self, request: DecodedRequest, notify: Callable[[], None]) -> Wait:
@@ -335,10 +335,10 @@ class Wait:
         try:
             answer = self._look()
         except Exception as exc:
-            self._meter.failed(self._began, type(exc))
+            self._meter.record_failure(self._began, type(exc))
             raise
         if answer is not None:
-            self._meter.did(self._began, jobs_moved(answer))
+            self._meter.record(self._began, jobs_moved(answer))
         return answer
 
     def _look(self) -> object | None:

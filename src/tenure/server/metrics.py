@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tenure.telemetry import BOUNDS, Collected, histogram_buckets
+from tenure.telemetry import BOUNDS, MetricCollector, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -29,7 +29,7 @@ class _Route:
         self.statuses: dict[int, int] = {}
 
 
-class Numbers(Collected):
+class Numbers(MetricCollector):
     """All servers of a process share one (`NUMBERS`), as its stores share their meters."""
 
     def __init__(self) -> None:

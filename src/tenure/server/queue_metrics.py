@@ -19,7 +19,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.contract.backend import Backend
 from tenure.errors import TenureError
 from tenure.model.job import QueueDepth
-from tenure.telemetry import Collected, warn
+from tenure.telemetry import MetricCollector, warn
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -28,7 +28,7 @@ QUEUES = 200
 MAX_AGE_MS = 5_000
 
 
-class QueueMetrics(Collected):
+class QueueMetrics(MetricCollector):
     """All servers of a process share one (`QUEUE_METRICS`); each adds its backend while it serves."""
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -23,7 +23,7 @@ from tenure.errors import TenureError
 from tenure.protocol.answer import Exchange
 from tenure.protocol.tracing import server_span, tracing
 from tenure.server.metrics import NUMBERS
-from tenure.telemetry import inform_often
+from tenure.telemetry import inform_request
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -165,7 +165,7 @@ def log(method: str, entry: LogEntry, seconds: float) -> None:
     """A request has been answered, or its caller has left."""
     status = entry.status or 499
     NUMBERS.answered(entry.route, status, seconds)
-    inform_often(
+    inform_request(
         "request",
         request_id=entry.request_id,
         route=entry.route,

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tenure.telemetry import BOUNDS, Collected, histogram_buckets
+from tenure.telemetry import BOUNDS, MetricCollector, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -30,7 +30,7 @@ class TaskMeter:
         self.outcomes: dict[str, int] = {}
 
 
-class TaskMeters(Collected):
+class TaskMeters(MetricCollector):
     """All tasks of this process."""
 
     def __init__(self) -> None:
