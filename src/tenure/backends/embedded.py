@@ -25,7 +25,7 @@ from tenure.contract.backend import (
     Topic,
     WaitsOn,
     Watch,
-    each_alone,
+    enqueue_separately,
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
@@ -138,7 +138,7 @@ class EmbeddedBackend:
 
     def enqueue_each(self, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
         merged = enqueue_merged(self._core, name, requests) if len(requests) > 1 else None
-        return each_alone(self, name, requests) if merged is None else [*merged]
+        return enqueue_separately(self, name, requests) if merged is None else [*merged]
 
     def now_ms(self) -> int:
         return self._core.time.now_ms()
