@@ -122,10 +122,10 @@ class VerbRunner:
                 woken.clear()
                 if gone is not None and gone.done():
                     raise CallerGone
-                answer = await run(wait.look, undo=wait.give_back)
+                answer = await run(wait.look, undo=wait.release)
                 if answer is not None:
                     if gone is not None and gone.done():
-                        await run(wait.give_back, answer)
+                        await run(wait.release, answer)
                         raise CallerGone
                     return answer
                 await woken.wait()
