@@ -63,7 +63,7 @@ def serve(
     """
     # Service imports these itself, but only once it has a store: a missing package must not leave one behind.
     require("server", "tenure serve", "uvicorn", "tenure.server.application", "tenure.server.http_protocol")
-    from tenure.server.service import Service, known_by, listening, parse_bind
+    from tenure.server.service import Service, configured_authenticator, listening, parse_bind
 
     settings = session.settings
     served = settings.server
@@ -78,7 +78,7 @@ def serve(
         require("capnp", "tenure serve --capnp", "tenure.server.capnp.service")
     url = session.address()
     # Refuse what can be refused before a store is made or opened. Callers that connect while it opens wait.
-    known_by(served, place, capnp_place)
+    configured_authenticator(served, place, capnp_place)
     with listening(place) as sock, nullcontext() if capnp_place is None else listening(capnp_place) as capnp_sock:
         with progress_bar(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
