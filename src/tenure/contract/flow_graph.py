@@ -1,7 +1,7 @@
 """Read the graph of jobs around a job from any backend, with a bounded number of calls.
 
-parents jobs that a job waits or waited for (up: the flow that leads to the job) children jobs that wait or waited for a
-job (down)
+parents   jobs that a job waits or waited for     (up: the flow that leads to the job)
+children  jobs that wait or waited for a job      (down)
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The ASGI application: the operations below `/v1`, and pages for people, probes and scrapers.
 
-/v1/… the operations (`asgi`) /, /ui/…, /session, … the dashboard (`dashboard`) /schema the protocol as OpenAPI; the
-dashboard shows it at /docs /healthz, /readyz this process answers; the store behind it does too /metrics metrics for
-Prometheus
+/v1/…                    the operations (`asgi`)
+/, /ui/…, /session, …    the dashboard (`dashboard`)
+/schema                  the protocol as OpenAPI; the dashboard shows it at /docs
+/healthz, /readyz        this process answers; the store behind it does too
+/metrics                 metrics for Prometheus
 """
 
 from __future__ import annotations

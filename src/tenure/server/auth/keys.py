@@ -4,7 +4,9 @@ Settings may give several keys, so that one can replace another while tokens of 
 (`tenure token`), all verify. Each has a name, `kid`, derived from the key itself. A token that names a key is checked
 against that one only, any other token against all.
 
-a secret of at least 32 bytes HS256 an RSA public key, 2048 bits up RS256 an Ed25519 public key EdDSA
+a secret of at least 32 bytes     HS256
+an RSA public key, 2048 bits up   RS256
+an Ed25519 public key             EdDSA
 """
 
 from __future__ import annotations
