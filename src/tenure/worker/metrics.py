@@ -1,10 +1,10 @@
-"""The worker's Prometheus metrics: per task, as `telemetry` has them per verb.
+"""The worker's Prometheus metrics, by task.
 
     tenure_task_seconds{task}               how long handlers took, as a histogram
     tenure_tasks_total{task,outcome}        done, retried, dead, released, lost
-    tenure_heartbeats_late_total            late heartbeats: a handler held the GIL, or the machine stood still
+    tenure_heartbeats_late_total            late heartbeats: a handler held the GIL, or the machine was suspended
 
-Tasks are a label, unlike queues: their number is that of functions in a program.
+Tasks are a label, unlike queues: a program has a limited number of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TaskMeter:
 
 
 class TaskMeters(MetricCollector):
-    """All tasks of this process."""
+    """The meters of all tasks of this process."""
 
     def __init__(self) -> None:
         super().__init__()
