@@ -73,7 +73,7 @@ class Claimer:
         self._turn = 0
         self._room = threading.Event()
         self._waiting_for_room = False
-        self._asked_ms: int | None = None
+        self._sent_ms: int | None = None
         self._failing_ms: int | None = None
         #: The last error, while claims fail.
         self.last_error: str | None = None
@@ -86,7 +86,7 @@ class Claimer:
         if self._waiting_for_room:
             self._room.set()
 
-    def given_back(self, count: int) -> None:
+    def jobs_released(self, count: int) -> None:
         self._returned += count  # called by the heartbeat, or at the end by the worker: never by both at once
         # reset until jobs end again, or this worker would at once claim the jobs that it has just released
         self._ahead = 0
@@ -95,8 +95,8 @@ class Claimer:
     def stuck_ms(self) -> int:
         """Return for how long no claim has returned, or none without an error; 0 while claims succeed."""
         now = self._clock.steady_ms()
-        asked, failing = self._asked_ms, self._failing_ms
-        silent = 0 if asked is None else max(0, now - asked - self._wait_ms)
+        sent, failing = self._sent_ms, self._failing_ms
+        silent = 0 if sent is None else max(0, now - sent - self._wait_ms)
         return max(silent, 0 if failing is None else now - failing)
 
     # ── its thread ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -109,13 +109,13 @@ class Claimer:
             return False
         room = self._find_room()
         if room:
-            sent_ms = self._asked_ms = self._clock.steady_ms()
+            sent_ms = self._sent_ms = self._clock.steady_ms()
             try:
                 self._claim(room, sent_ms)
             except Exception as exc:  # noqa: BLE001 - tried again; the watchdog ends a worker that never succeeds
-                self._failed(exc, sent_ms)
+                self._record_failure(exc, sent_ms)
             finally:
-                self._asked_ms = None
+                self._sent_ms = None
         return False
 
     def _in_hand(self) -> int:
@@ -143,8 +143,8 @@ class Claimer:
             return
         self._seen = (count, busy)
         each = max(took / jobs / 1e9, 1e-6)
-        within = min(_AHEAD, self._lease_ms / 10_000)
-        wanted = int(self._concurrency * within / each) if each < within else 0
+        horizon = min(_AHEAD, self._lease_ms / 10_000)
+        wanted = int(self._concurrency * horizon / each) if each < horizon else 0
         # Grow by doubling: a few fast jobs say little about the next thousand.
         self._ahead = min(wanted, _MOST_AHEAD, max(2 * self._ahead, self._concurrency))
 
@@ -170,7 +170,7 @@ class Claimer:
             self._backlog.put(job)
         self._wake_heartbeat(held.heartbeat_at_ms)
 
-    def _failed(self, error: Exception, sent_ms: int) -> None:
+    def _record_failure(self, error: Exception, sent_ms: int) -> None:
         if self._failing_ms is None:
             self._failing_ms = sent_ms
         text = str(error) or repr(error)

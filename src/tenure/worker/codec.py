@@ -133,18 +133,18 @@ class Codec:
         try:
             (self._json_args if self.encoding == "json" else self._msgpack_args).decode(encoded)
         except _UNREADABLE as exc:
-            raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
+            raise InvalidArgument(f"task {self.name}: {_argument_message(exc)}") from None
         return self._head + encoded + self._tail
 
     def _encode_arguments(self, given: Mapping[str, Any]) -> bytes:
         try:
             return self._encode(given)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise InvalidArgument(f"task {self.name}: {self._culprit(given)}: {exc}") from None
+            raise InvalidArgument(f"task {self.name}: {self._unencodable_argument(given)}: {exc}") from None
 
     # ── calls whose other arguments are results of parents ───────────────────────────────────────────────────────────
 
-    def bind_partly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind_partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, for a call that may lack some. Raises TypeError for unknown arguments."""
         try:
             return self._signature.bind_partial(*args, **kwargs).arguments
@@ -169,7 +169,7 @@ class Codec:
         try:
             decoders.decode(encoded, type=shape, dec_hook=self._types.decode)
         except _UNREADABLE as exc:
-            raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
+            raise InvalidArgument(f"task {self.name}: {_argument_message(exc)}") from None
         if not parents:
             return self._head + encoded + self._tail
         envelope = Envelope(self.name, msgspec.Raw(encoded), dict(parents))
@@ -196,7 +196,7 @@ class Codec:
         try:
             decoded = self._json_args.decode(arguments)
         except msgspec.ValidationError as exc:
-            raise InvalidArgument(f"task {self.name}: {_plainly(exc)}") from None
+            raise InvalidArgument(f"task {self.name}: {_argument_message(exc)}") from None
         except _UNREADABLE as exc:
             raise InvalidArgument(f"the arguments of {self.name} have to be a JSON object: {exc}") from None
         args, kwargs = self._call_of(decoded)
@@ -207,7 +207,7 @@ class Codec:
         try:
             decoded = (self._json_args if as_json else self._msgpack_args).decode(arguments)
         except _UNREADABLE as exc:
-            raise InvalidArgument(f"the arguments do not fit task {self.name}: {_plainly(exc)}") from None
+            raise InvalidArgument(f"the arguments do not fit task {self.name}: {_argument_message(exc)}") from None
         return self._call_of(decoded)
 
     def _call_of(self, decoded: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -249,7 +249,7 @@ class Codec:
         except TypeError as exc:
             raise TypeError(f"task {self.name}: {exc}") from None
 
-    def _culprit(self, given: Mapping[str, Any]) -> str:
+    def _unencodable_argument(self, given: Mapping[str, Any]) -> str:
         for name, value in given.items():
             try:
                 self._encode(value)
@@ -284,7 +284,9 @@ class Codec:
         try:
             return self._result_decoder.decode(data)
         except _UNREADABLE as exc:
-            raise InvalidArgument(f"the result is not what task {self.name} returns: {_plainly(exc)}") from None
+            raise InvalidArgument(
+                f"the result is not what task {self.name} returns: {_argument_message(exc)}"
+            ) from None
 
 
 def _accepts_none(decoder: Any, encoded_none: bytes) -> bool:
@@ -323,6 +325,6 @@ def _shape(name: str, parameters: Iterable[inspect.Parameter], hints: Mapping[st
         raise InvalidArgument(f"task {name}: {exc}") from None
 
 
-def _plainly(error: Exception) -> str:
+def _argument_message(error: Exception) -> str:
     """Rephrase msgspec's message for a function: a field is an argument."""
     return str(error).replace("Object missing required field", "missing argument").replace("`", "'")

@@ -13,7 +13,7 @@ from tenure.model.job import Job, ParentResult
 from tenure.worker import execution
 from tenure.worker.codec import open_envelope
 from tenure.worker.context import CurrentJob
-from tenure.worker.handles import Handle, InlineHandle, wait_in_pieces
+from tenure.worker.handles import Handle, InlineHandle, wait_in_slices
 from tenure.worker.parent_results import fill
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 FlowState = Literal["running", "done", "failed"]
 #: Seconds after which `result` checks whether the flow is stuck: at first, and at most.
-_FIRST_LOOK, _LONGEST_LOOK = 0.25, 8.0
+_FIRST_CHECK_S, _MAX_CHECK_S = 0.25, 8.0
 #: States of jobs that continue by themselves.
-_MOVING = frozenset(("scheduled", "ready", "leased"))
+_CONTINUING = frozenset(("scheduled", "ready", "leased"))
 
 
 class FlowHandle(Generic[R]):
@@ -50,20 +50,20 @@ class FlowHandle(Generic[R]):
         flow has not ended in time.
         """
         total = left = duration_ms("timeout", timeout) / 1000
-        look = _FIRST_LOOK
+        interval = _FIRST_CHECK_S
         while True:
-            piece = min(left, look)
+            piece = min(left, interval)
             try:
                 results = [end.result(piece) for end in self._ends]
                 return results if self._many else results[0]  # type: ignore[return-value]  # R is a list then
             except WaitTimeout:
                 left -= piece
-                self._raise_if_at_a_stand()
+                self._raise_if_stuck()
                 if left <= 0:
                     raise WaitTimeout(self.id, total) from None
-                look = min(2 * look, _LONGEST_LOOK)
+                interval = min(2 * interval, _MAX_CHECK_S)
             except TaskFailed as exc:
-                self._raise_if_at_a_stand()
+                self._raise_if_stuck()
                 raise exc from None
 
     def status(self) -> FlowState:
@@ -71,7 +71,7 @@ class FlowHandle(Generic[R]):
         states = [end.status() for end in self._ends]
         if all(state == "done" for state in states):
             return "done"
-        if any(state in ("dead", "removed", "unknown") for state in states) or self._dead_at_a_stand() is not None:
+        if any(state in ("dead", "removed", "unknown") for state in states) or self._dead_step_if_stuck() is not None:
             return "failed"
         return "running"
 
@@ -98,13 +98,13 @@ class FlowHandle(Generic[R]):
     def app(self) -> App:
         return self._app
 
-    def _raise_if_at_a_stand(self) -> None:
-        found = self._dead_at_a_stand()
+    def _raise_if_stuck(self) -> None:
+        found = self._dead_step_if_stuck()
         if found is not None:
             step, job = found
             raise TaskFailed(job.id, step.task.name, job.reason or "failed", job.error) from None
 
-    def _dead_at_a_stand(self) -> tuple[Handle[Any], Job] | None:
+    def _dead_step_if_stuck(self) -> tuple[Handle[Any], Job] | None:
         """Return the first dead step if no other step is running or will run; None if the flow continues."""
         queues = {str(step.queue.name): step.queue for step in self.steps}
         if not any(queue.counts().dead for queue in queues.values()):
@@ -114,7 +114,7 @@ class FlowHandle(Generic[R]):
             job = step.job()
             if job is None:
                 continue
-            if job.state in _MOVING:
+            if job.state in _CONTINUING:
                 return None
             if job.state == "dead" and dead is None:
                 dead = step, job
@@ -180,7 +180,7 @@ class InlineFlowHandle(FlowHandle[Any]):
     def retry(self) -> int:
         return 0
 
-    def _dead_at_a_stand(self) -> None:
+    def _dead_step_if_stuck(self) -> None:
         return None
 
 
@@ -193,7 +193,7 @@ class AsyncFlowHandle(Generic[R]):
 
     async def result(self, timeout: Duration = 10) -> R:
         """As `FlowHandle.result`. It waits a second at a time, so that a cancelled one soon frees its thread."""
-        return await wait_in_pieces(self._sync.app, self.id, self._sync.result, timeout)
+        return await wait_in_slices(self._sync.app, self.id, self._sync.result, timeout)
 
     async def status(self) -> FlowState:
         return await self._sync.app.threads.run(self._sync.status)

@@ -60,7 +60,7 @@ class Signature(Step[R]):
 
     def __init__(self, task: Task[Any, Any, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.task = task
-        self.given = task.codec.bind_partly(args, kwargs)
+        self.given = task.codec.bind_partial(args, kwargs)
 
     def with_argument(self, name: str, value: object) -> Signature[R]:
         """Return the same call with one more argument."""
@@ -196,12 +196,12 @@ class Flow:
         """As `add`, for a call that is known to be complete, or need not be."""
         if self.nodes and call.task.app is not self.app:
             raise InvalidArgument(f"{call.task.name} is a task of another app: a flow is of one app and one tenant")
-        taken = {name: nodes for name, value in call.given.items() if (nodes := _nodes(value)) is not None}
-        waited_for: list[object] = [*(node for nodes in taken.values() for node in nodes), *after]
+        node_arguments = {name: nodes for name, value in call.given.items() if (nodes := _nodes(value)) is not None}
+        waited_for: list[object] = [*(node for nodes in node_arguments.values() for node in nodes), *after]
         parents = list(dict.fromkeys(self._own(each, call) for each in waited_for))
         node = Node(self, len(self.nodes), call, parents, on_parent_dead)
         places = {id(parent): place for place, parent in enumerate(parents)}
-        for name, nodes in taken.items():
+        for name, nodes in node_arguments.items():
             many = not isinstance(call.given[name], Node)
             _check_types(node, name, nodes, many)
             encodings = [parent.call.task.encoding for parent in nodes]

@@ -52,9 +52,9 @@ class Handle(Generic[R]):
         if job is not None and job.state == "dead":
             raise TaskFailed(self.id, self.task.name, job.reason or "failed", job.error)
         if job is None or job.state == "removed":
-            past = self._past(queue)
-            if past != "done":
-                raise TaskFailed(self.id, self.task.name, past, None)
+            state = self._removed_state(queue)
+            if state != "done":
+                raise TaskFailed(self.id, self.task.name, state, None)
             return None  # type: ignore[return-value]  # done without a stored result: it returned None
         return self.task.codec.decode_result(job.result)  # type: ignore[no-any-return]
 
@@ -68,7 +68,7 @@ class Handle(Generic[R]):
         job = None if queue is None else queue.get(self.id)
         if job is not None:
             return job.state
-        return "unknown" if queue is None else self._past(queue)
+        return "unknown" if queue is None else self._removed_state(queue)
 
     def job(self) -> Job | None:
         """Return the job as it is now; None if it is removed or unknown."""
@@ -102,10 +102,10 @@ class Handle(Generic[R]):
             try:
                 return queue.wait_for(self.id, 0)
             except WaitTimeout:
-                _warn_of_own_slot(waiter, self.task.name, queue)
+                _warn_of_slot_deadlock(waiter, self.task.name, queue)
         return queue.wait_for(self.id, timeout)
 
-    def _past(self, queue: Queue) -> str:
+    def _removed_state(self, queue: Queue) -> str:
         """Return how a removed job ended, by the journal, as long as its events are kept."""
         events = queue.timeline(self.id)
         if not events:
@@ -119,7 +119,7 @@ class Handle(Generic[R]):
 _warned: set[tuple[str, str]] = set()
 
 
-def _warn_of_own_slot(waiter: CurrentJob, task: str, queue: Queue) -> None:
+def _warn_of_slot_deadlock(waiter: CurrentJob, task: str, queue: Queue) -> None:
     if (waiter.task, task) in _warned:
         return
     _warned.add((waiter.task, task))
@@ -172,7 +172,7 @@ class AsyncHandle(Generic[R]):
 
     async def result(self, timeout: Duration = 10) -> R:
         """As `Handle.result`. It waits a second at a time, so that a cancelled one soon frees its thread."""
-        return await wait_in_pieces(self._sync.task.app, self.id, self._sync.result, timeout)
+        return await wait_in_slices(self._sync.task.app, self.id, self._sync.result, timeout)
 
     async def status(self) -> str:
         return await self._sync.task.app.threads.run(self._sync.status)
@@ -187,7 +187,7 @@ class AsyncHandle(Generic[R]):
         return f"<AsyncHandle {self._sync.task.name} {self.id}>"
 
 
-async def wait_in_pieces(app: App, job_id: str, wait: Callable[[float], T], timeout: Duration) -> T:
+async def wait_in_slices(app: App, job_id: str, wait: Callable[[float], T], timeout: Duration) -> T:
     """Call `wait` in a thread, a second at a time, until it returns or the time is up. Raises WaitTimeout."""
     total = left = duration_ms("timeout", timeout) / 1000
     context = contextvars.copy_context()

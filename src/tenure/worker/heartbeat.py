@@ -35,14 +35,14 @@ class Heartbeat:
         *,
         end: Callable[[HeldJob], None],
         settle: Callable[[HeldJob, Outcome], None],
-        give_back: Callable[[HeldJob], None],
+        release: Callable[[HeldJob], None],
     ) -> None:
         self._held_claims = held_claims
         self._clock = clock
         self._lease_ms = lease_ms
         self._end = end
         self._settle = settle
-        self._give_back = give_back
+        self._release = release
         self._woken = threading.Event()
         self._planned_ms = 0
         self._woken_ms = 0
@@ -64,7 +64,7 @@ class Heartbeat:
         self._woken.clear()
         now = self._clock.steady_ms()
         self._planned_ms = now + _IDLE_MS
-        next_ms = min((self._look_at(claim, now) for claim in self._held_claims.claims()), default=self._planned_ms)
+        next_ms = min((self._service(claim, now) for claim in self._held_claims.claims()), default=self._planned_ms)
         self._planned_ms = next_ms
         before = self._held_claims.jobs()
         self.thread.failure = None  # the next statement waits, perhaps for an hour
@@ -75,7 +75,7 @@ class Heartbeat:
             self._warn_late(late, [*before, *self._held_claims.jobs()])
         return self._stopped
 
-    def _look_at(self, claim: HeldClaim, now: int) -> int:
+    def _service(self, claim: HeldClaim, now: int) -> int:
         """Do what is due for a claim; return when to check it again. Catches every exception, so that all claims get
         their turn.
         """
@@ -103,7 +103,7 @@ class Heartbeat:
     def _extend(self, claim: HeldClaim, now: int) -> None:
         for job in self._held_claims.jobs_of(claim):
             if job.try_begin():
-                self._give_back(job)
+                self._release(job)
         try:
             extended = claim.queue.extend(claim.claim, self._lease_ms / 1000)
         except LeaseLost:
@@ -132,7 +132,7 @@ class Heartbeat:
     def _end_lost(self, job: HeldJob, why: str) -> None:
         if not job.is_running or not job.try_settle():
             return  # it ended by itself: the settler learns the outcome from the store
-        metrics.METERS.ran(job.task, "lost", None)
+        metrics.METERS.record(job.task, "lost", None)
         log.warning(
             "lease_lost", task=job.task, id=job.delivery.id, token=job.delivery.token, attempt=job.delivery.attempt,
             reason=why,

@@ -38,7 +38,7 @@ class TaskMeters(MetricCollector):
         self._by_task: dict[str, TaskMeter] = {}
         self.late = 0
 
-    def ran(self, task: str, outcome: str, seconds: float | None) -> None:
+    def record(self, task: str, outcome: str, seconds: float | None) -> None:
         with self._lock:
             meter = self._by_task.get(task)
             if meter is None:
@@ -64,7 +64,9 @@ class TaskMeters(MetricCollector):
 
         return (
             HistogramMetricFamily("tenure_task_seconds", "How long a task's handler took.", labels=["task"]),
-            CounterMetricFamily("tenure_tasks", "Jobs of a task, by what became of them.", labels=["task", "outcome"]),
+            CounterMetricFamily(
+                "tenure_tasks", "Jobs of a task, by outcome.", labels=["task", "outcome"]
+            ),
             CounterMetricFamily("tenure_heartbeats_late", "Heartbeats that came late.", labels=[]),
         )
 

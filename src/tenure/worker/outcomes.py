@@ -29,7 +29,7 @@ ExceptionTypes = tuple[type[BaseException], ...]
 Verb = Literal["ack", "nack", "fail", "release"]
 
 _CALLERS = ("tenure.worker.", "asyncio.", "concurrent.futures.")
-_CUT = "\n… (cut) …\n"
+_ELLIPSIS = "\n… (cut) …\n"
 
 
 class Retry(Exception):
@@ -117,9 +117,9 @@ def error_text(error: BaseException) -> str:
     """Return the error in one line, an empty line, and its traceback, shortened in the middle to the stored length."""
     summary = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, (Retry, Dead)) and error.__cause__ is None:
-        return _cut(str(error) or summary, MAX_ERROR_CHARS)  # raised on purpose: its traceback is not useful
+        return _shorten(str(error) or summary, MAX_ERROR_CHARS)  # raised on purpose: its traceback is not useful
     trace = "".join(traceback.format_exception(type(error), error, _from_handler(error.__traceback__))).strip()
-    return _cut(f"{summary}\n\n{trace}", MAX_ERROR_CHARS)
+    return _shorten(f"{summary}\n\n{trace}", MAX_ERROR_CHARS)
 
 
 def split_error(text: str) -> tuple[str, str | None]:
@@ -136,9 +136,9 @@ def _from_handler(trace: TracebackType | None) -> TracebackType | None:
     return first if trace is None else trace
 
 
-def _cut(text: str, limit: int) -> str:
+def _shorten(text: str, limit: int) -> str:
     text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate must not prevent settling
     if len(text) <= limit:
         return text
-    half = (limit - len(_CUT)) // 2
-    return text[:half] + _CUT + text[-half:]
+    half = (limit - len(_ELLIPSIS)) // 2
+    return text[:half] + _ELLIPSIS + text[-half:]

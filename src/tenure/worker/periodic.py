@@ -37,9 +37,9 @@ POLICY = Policy(max_attempts=1_000_000, lease=30.0, backoff=Backoff.fixed(10))
 #: Milliseconds for which a tick of an unknown task is left for a worker that knows it.
 UNKNOWN_MS = 3_600_000
 #: Seconds between two reads of the store's schedules.
-_LOOK = 5.0
+_READ_EVERY_S = 5.0
 #: Prefix of the tick names of stored schedules.
-_STORED = "schedule:"
+_STORED_PREFIX = "schedule:"
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class Scheduled:
 
     def __init__(self, store: Store, schedule: Schedule) -> None:
         self._store, self._schedule = store, schedule
-        self.name = f"{_STORED}{schedule.name}:{schedule.revision}"
+        self.name = f"{_STORED_PREFIX}{schedule.name}:{schedule.revision}"
         self.task_name = schedule.name
         self.ticks = schedule.ticks
 
@@ -129,7 +129,7 @@ class Scheduled:
         return enqueue_tick(self._store.backend, self._schedule, tick_ms)
 
 
-def await_tick(store: Store, tenant: str, due: Due, tick_ms: int) -> None:
+def enqueue_tick_job(store: Store, tenant: str, due: Due, tick_ms: int) -> None:
     """Enqueue the tick job for a tick, unless it exists."""
     payload = msgspec.json.encode(Tick(due.name, tick_ms))
     store.queue(QUEUE, tenant).enqueue(payload, at=tick_ms / 1000, key=f"{due.name}:{tick_ms}")
@@ -150,9 +150,9 @@ class Ticker:
             if not stop.is_set():
                 try:
                     if self.prepare():
-                        self.step(wait=_LOOK, cancel=stop)
+                        self.step(wait=_READ_EVERY_S, cancel=stop)
                     else:
-                        self._app.clock.wait(stop, _LOOK, _LOOK)
+                        self._app.clock.wait(stop, _READ_EVERY_S, _READ_EVERY_S)
                 except Exception as exc:  # noqa: BLE001 - tried again: a silent end would be noticed too late
                     log.warning("schedule_failed", error=str(exc) or repr(exc))
                     self._app.clock.wait(stop, 5.0, 5.0)
@@ -168,17 +168,17 @@ class Ticker:
         queue, now = self._queue(), self._app.clock.wall_ms()
         if not self._seeded and queue.policy() != POLICY:
             queue.configure(POLICY)
-        for name, due in self._all(stored).items():
+        for name, due in self._active(stored).items():
             upcoming = due.ticks.next(now)
             if upcoming is not None and self._seeded.get(name) != upcoming:
-                await_tick(self._app.store, self._app.tenant, due, upcoming)
+                enqueue_tick_job(self._app.store, self._app.tenant, due, upcoming)
                 self._seeded[name] = upcoming
         return True
 
-    def _all(self, stored: Iterable[Schedule]) -> dict[str, Due]:
+    def _active(self, stored: Iterable[Schedule]) -> dict[str, Due]:
         """Return the app's schedules and the stored ones that are not paused, by name."""
-        kept = [Scheduled(self._app.store, schedule) for schedule in stored if not schedule.paused]
-        found: list[Due] = [*self._app.schedule.values(), *kept]
+        unpaused = [Scheduled(self._app.store, schedule) for schedule in stored if not schedule.paused]
+        found: list[Due] = [*self._app.schedule.values(), *unpaused]
         return {due.name: due for due in found}
 
     def step(self, wait: float = 0.0, cancel: threading.Event | None = None) -> int:
@@ -186,7 +186,7 @@ class Ticker:
         queue = self._queue()
         request = claim_request(16, None, wait, self._worker, None, None)
         claim = claim_from((queue,), request, cancel)
-        known = self._all(self._app.store.schedules(self._app.tenant)) if claim else {}
+        known = self._active(self._app.store.schedules(self._app.tenant)) if claim else {}
         return sum(self._run_tick(queue, delivery, known) for delivery in claim)
 
     def _run_tick(self, queue: Queue, delivery: Delivery, known: Mapping[str, Due]) -> int:
@@ -202,7 +202,7 @@ class Ticker:
             if periodic is None:
                 # A stored schedule was paused, changed or removed. A declared one may be known to a worker of another
                 # release; if none took it within an hour, it is gone from the code.
-                if tick.periodic.startswith(_STORED) or now - tick.tick_ms > UNKNOWN_MS:
+                if tick.periodic.startswith(_STORED_PREFIX) or now - tick.tick_ms > UNKNOWN_MS:
                     queue.ack(delivery)
                 else:
                     queue.nack(delivery, "this worker has no such periodic task")
@@ -211,7 +211,7 @@ class Ticker:
                 ticks, upcoming = periodic.ticks.due(tick.tick_ms, now)
                 enqueued = sum([periodic.enqueue(moment) for moment in ticks])
                 if upcoming is not None:
-                    await_tick(self._app.store, self._app.tenant, periodic, upcoming)
+                    enqueue_tick_job(self._app.store, self._app.tenant, periodic, upcoming)
             except TenureError as exc:
                 log.warning("tick_failed", task=periodic.task_name, tick_ms=tick.tick_ms, error=str(exc))
                 queue.nack(delivery, str(exc))

@@ -70,7 +70,7 @@ class QueueWatch:
         self.every = _MATCH_EVERY if self._patterns else _WARN_EVERY
         self.thread = BackgroundThread("queue-watch", self._step)
 
-    def first_look(self) -> list[str]:
+    def initial_queues(self) -> list[str]:
         """Return the queues to start with. Warns of names that are probably misspelt."""
         infos = self._infos()
         if infos is not None:

@@ -130,14 +130,14 @@ class Worker:
         metrics.METERS.register()
         self._apply_policies()
         self._queue_watch = QueueWatch(app, self.queue_names, self._stop, self._serve)
-        handles = [app.store.queue(queue, app.tenant) for queue in self._queue_watch.first_look()]
+        handles = [app.store.queue(queue, app.tenant) for queue in self._queue_watch.initial_queues()]
         if self._lease_ms is None:
             leases = [duration_ms("lease", handle.policy().lease, minimum_ms=1) for handle in handles]
             self._lease_ms = min(leases, default=duration_ms("lease", Policy().lease))
         self._settler = Settler(self._held_claims, clock, self._count_settled)
         self._pool = self._make_pool()
         self._heartbeat = Heartbeat(
-            self._held_claims, clock, self._lease_ms, end=self._pool.end, settle=self._settle, give_back=self._give_back
+            self._held_claims, clock, self._lease_ms, end=self._pool.end, settle=self._settle, release=self._release
         )
         self._claimer = Claimer(
             handles, self._held_claims, self.backlog, clock, self._stop, lease_ms=self._lease_ms, name=self.name,
@@ -190,7 +190,7 @@ class Worker:
         log.info("worker_stopping", worker=self.name, reason=self._reason, running=self.running)
         for part in self._parts.values():
             part.join(5.0 if self._code == CLEAN else _FINAL_WAIT)
-        self._give_back_unstarted()
+        self._release_unstarted()
         ended = self._wait_for_handlers()
         if not ended:
             self._cut_off()
@@ -305,24 +305,24 @@ class Worker:
     def _settle(self, job: HeldJob, outcome: Outcome) -> None:
         self._settler.put((job, outcome))
 
-    def _count_settled(self, job: HeldJob, became: str) -> None:
-        self.totals.outcomes[became] += 1
+    def _count_settled(self, job: HeldJob, outcome_name: str) -> None:
+        self.totals.outcomes[outcome_name] += 1
         self.totals.last_task = job.task
 
-    def _give_back(self, job: HeldJob) -> None:
+    def _release(self, job: HeldJob) -> None:
         """Release a job for which the caller won `try_begin`, so that nobody starts it."""
         if job.try_settle():
-            self._claimer.given_back(1)
+            self._claimer.jobs_released(1)
             self._settler.put((job, Outcome("release")))
 
-    def _give_back_unstarted(self) -> None:
+    def _release_unstarted(self) -> None:
         while True:
             try:
                 job = self.backlog.get_nowait()
             except Empty:
                 return
             if job is not None and job.try_begin():
-                self._give_back(job)
+                self._release(job)
 
     def _wait_for_handlers(self) -> bool:
         """Wait for the pool; return True once no handler runs. A second signal ends the grace."""
@@ -340,7 +340,7 @@ class Worker:
         cut = 0
         for job in self._held_claims.jobs():
             if job.try_begin():
-                self._give_back(job)
+                self._release(job)
             elif job.try_settle():
                 self._settler.put((job, Outcome("nack", None, "the worker was stopped before it ended", 0)))
                 self._pool.end(job)

@@ -18,7 +18,7 @@ from tenure.model.schedule import Missed, Schedule, interval_ms
 from tenure.worker.codec import open_envelope
 from tenure.worker.flows import Signature
 from tenure.worker.handles import Handle
-from tenure.worker.periodic import Scheduled, await_tick
+from tenure.worker.periodic import Scheduled, enqueue_tick_job
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -91,4 +91,4 @@ class Schedules:
         """Enqueue its next tick job, so that workers need not discover the schedule first."""
         upcoming = schedule.next(self._app.clock.wall_ms())
         if upcoming is not None:
-            await_tick(self._app.store, self._app.tenant, Scheduled(self._app.store, schedule), upcoming)
+            enqueue_tick_job(self._app.store, self._app.tenant, Scheduled(self._app.store, schedule), upcoming)

@@ -20,7 +20,7 @@ from tenure.worker.held_claims import HeldClaims, HeldJob
 from tenure.worker.outcomes import Outcome, split_error
 
 _BATCH = 500
-_BECAME = {"ack": "done", "nack": "retried", "fail": "dead", "release": "released"}
+_OUTCOMES = {"ack": "done", "nack": "retried", "fail": "dead", "release": "released"}
 #: Errors that a retry cannot fix; others come from the store's state or the network.
 _PERMANENT = (InvalidArgument, TooLarge, TypeError, ValueError)
 Item = tuple[HeldJob, Outcome]
@@ -120,27 +120,27 @@ class Settler:
     def _report(self, job: HeldJob, outcome: Outcome, answer: Answer) -> None:
         """Count the job's outcome, and log it."""
         delivery = job.delivery
-        became = _BECAME[outcome.verb]
-        if became == "retried" and delivery.attempt >= delivery.max_attempts:
-            became = "dead"
+        outcome_name = _OUTCOMES[outcome.verb]
+        if outcome_name == "retried" and delivery.attempt >= delivery.max_attempts:
+            outcome_name = "dead"
         if answer is not None and not isinstance(answer, AlreadySettled):
-            became = "lost"
+            outcome_name = "lost"
         seconds = None if job.busy_ns is None else job.busy_ns / 1e9
-        metrics.METERS.ran(job.task, became, seconds)
-        self._settled(job, became)
-        if became == "done":
+        metrics.METERS.record(job.task, outcome_name, seconds)
+        self._settled(job, outcome_name)
+        if outcome_name == "done":
             if log.enabled(logging.INFO):
                 took = round(seconds or 0, 4)
                 log.info("task_done", task=job.task, id=delivery.id, attempt=delivery.attempt, seconds=took)
-        elif became == "lost":
+        elif outcome_name == "lost":
             refused = isinstance(answer, Corrupt) or not isinstance(answer, TenureError)
             write = log.error if refused else log.warning
             write("not_settled", task=job.task, id=delivery.id, verb=outcome.verb, error=str(answer) or repr(answer))
-        elif became != "released":
+        elif outcome_name != "released":
             summary, traceback = split_error(outcome.error or "")
             # Log formatters know a traceback by the name `exception`, and print it on its own lines.
             facts: dict[str, object] = {} if traceback is None else {"exception": traceback}
-            (log.error if became == "dead" else log.warning)(
-                f"task_{became}", task=job.task, id=delivery.id, attempt=delivery.attempt,
+            (log.error if outcome_name == "dead" else log.warning)(
+                f"task_{outcome_name}", task=job.task, id=delivery.id, attempt=delivery.attempt,
                 max_attempts=delivery.max_attempts, error=summary, **facts,
             )  # fmt: skip

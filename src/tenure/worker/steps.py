@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: The length of a wait without a timeout: longer than any store is kept.
 _FOREVER_MS = 50 * 365 * 86_400_000
 #: Prefix of the names of steps that `sleep` and `wait_for` store.
-_OWN = "tenure."
+_RESERVED_PREFIX = "tenure."
 _NO_TYPES = ExtraTypes()
 _SYSTEM_CLOCK = SystemClock()
 
@@ -100,8 +100,8 @@ class JobSteps:
         Its result is stored as JSON and decoded by the function's annotation, so both deliveries get the same. Raises
         what the function raises, InvalidArgument for a result that JSON cannot express, LeaseLost, TooLarge.
         """
-        if name.startswith(_OWN):
-            raise InvalidArgument(f"the name of a step must not begin with {_OWN!r}")
+        if name.startswith(_RESERVED_PREFIX):
+            raise InvalidArgument(f"the name of a step must not begin with {_RESERVED_PREFIX!r}")
         stored = self._get("step", name)
         if stored is None:
             stored = self._record(name, self._encode(name, function(*args, **kwargs)))
@@ -110,8 +110,8 @@ class JobSteps:
 
     async def step_async(self, name: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `step`, for a function or a coroutine function."""
-        if name.startswith(_OWN):
-            raise InvalidArgument(f"the name of a step must not begin with {_OWN!r}")
+        if name.startswith(_RESERVED_PREFIX):
+            raise InvalidArgument(f"the name of a step must not begin with {_RESERVED_PREFIX!r}")
         stored = await asyncio.to_thread(self._get, "step", name)
         if stored is None:
             result = function(*args, **kwargs)
@@ -122,7 +122,7 @@ class JobSteps:
 
     def sleep(self, duration: Duration) -> None:
         """Return once the time has passed since this line was first reached, by this delivery or an earlier one."""
-        left = self._until(f"sleep {self._next_sleep()}", duration)
+        left = self._left_ms(f"sleep {self._next_sleep()}", duration)
         if left > 0:
             raise Suspended(left)
 
@@ -138,7 +138,7 @@ class JobSteps:
             raise InvalidArgument("there is no job to wait for a signal: the task was called here, without a queue")
         if timeout is None:
             raise Suspended(_FOREVER_MS, signal)
-        left = self._until(f"wait {signal}", timeout)
+        left = self._left_ms(f"wait {signal}", timeout)
         if left <= 0:
             raise WaitTimeout(self._id, duration_ms("timeout", timeout) / 1000)
         raise Suspended(left, signal)
@@ -147,14 +147,14 @@ class JobSteps:
         self._sleeps += 1
         return self._sleeps
 
-    def _until(self, name: str, duration: Duration) -> int:
+    def _left_ms(self, name: str, duration: Duration) -> int:
         """Return the milliseconds left of a duration, which began with the first call for this name."""
         wanted, now = duration_ms("duration", duration), self._clock.wall_ms()
         if isinstance(self._source, NoSteps):
             return 0
-        stored = self._get("step", _OWN + name)
+        stored = self._get("step", _RESERVED_PREFIX + name)
         if stored is None:
-            stored = self._record(_OWN + name, msgspec.json.encode(now + wanted))
+            stored = self._record(_RESERVED_PREFIX + name, msgspec.json.encode(now + wanted))
         until: int = msgspec.json.decode(stored, type=int)
         return until - now
 
