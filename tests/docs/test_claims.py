@@ -28,7 +28,9 @@ def test_a_second_process_joins_the_owner_unless_it_does_not_listen(tmp_path: Pa
     with tenure.open(url, listen=False):
         assert counts(url).returncode == 4
     (locked,) = [row for row in table(DOCS / "errors.md", "class", "code") if row[0] == "`StoreLocked`"]
-    (other,) = [row for row in table(DOCS / "durability.md", "what happens", "what you see") if "another process" in row[0]]
+    (other,) = [
+        row for row in table(DOCS / "durability.md", "what happens", "what you see") if "another process" in row[0]
+    ]
     for text in (locked[2], other[1], (DOCS / "command-line.md").read_text()):
         assert "server.md#the-owners-socket" in text
     assert "`listen=False`" in locked[2]

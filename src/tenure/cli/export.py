@@ -1,4 +1,4 @@
-"""export: a table of a store as a file, for people and programs without Java."""
+"""export: write a table of a store to a file, without Java."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _FORMATS = ("parquet", "arrow", "csv", "jsonl")
 @click.option("--queue", "-q", help="Only of this queue.")
 @click.option("--state", "states", multiple=True, help="Only jobs in this state; may be given several times.")
 @click.option("--since", type=AGO, help="Only what was made or happened since: 24h, or a date.")
-@click.option("--until", type=AGO, help="… and before.")
+@click.option("--until", type=AGO, help="Only what was made or happened before this.")
 def export(
     session: Session, table: str, columns: str | None, queue: str | None, states: Sequence[str], since: float | None,
     until: float | None, **paths: str | None,
 ) -> None:  # fmt: skip
     """Write TABLE (jobs, events, leases, queues, counters, indexes, lease_jobs, groups, parents, steps) of the store to
-    a file, all of one moment.
+    a file, from one snapshot.
 
-    The store may be open in another process, or be a server's. Columns: docs/tables.md.
+    The store may be open in another process, or behind a server. Columns: docs/tables.md.
     """
     given = [(kind, paths[kind]) for kind in _FORMATS if paths[kind]]
     if len(given) != 1:

@@ -1,4 +1,4 @@
-"""The entry point: lists every command under its theme."""
+"""The entry point, which lists every command under its theme."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ cli.add_theme("Serve", (serve.serve, dashboard.dashboard, tokens.token))
 
 def main() -> None:
     if not sys.stdout.isatty():
-        # With PYTHONUNBUFFERED, which containers often set, a text stream loses what one write to a pipe does not take.
+        # With PYTHONUNBUFFERED, which containers often set, a text stream loses what does not fit into one write to a
+        # pipe.
         encoding, errors = sys.stdout.encoding, sys.stdout.errors
         sys.stdout = open(sys.stdout.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
     cli.main(prog_name="tenure")

@@ -57,7 +57,7 @@ def schedules(call: Call) -> m.ScheduleList:
 
 
 def add_schedule(call: Call) -> m.Done:
-    """Raises Forbidden or NotFound where the caller may not name the queue."""
+    """Store a schedule. Raises Forbidden or NotFound if the caller may not name its queue."""
     call.identity.queue(call.request.queue, call.tenant)
     name, tenant = call.path["schedule"], _own_tenant(call)
     if call.request.replace:
@@ -98,7 +98,7 @@ def _own_tenant(call: Call) -> str:
 
 
 def _seen_schedule(call: Call, name: str, *, missing_is_fine: bool = False) -> Schedule | None:
-    """The schedule of that name. Raises NotFound if there is none, or its queue is not the caller's to see."""
+    """Return the schedule of that name. Raises NotFound if there is none, or the caller may not see its queue."""
     tenant = _own_tenant(call)
     found = next((each for each in call.backend.schedules(tenant) if each.name == name), None)
     if (found is None and not missing_is_fine) or (found is not None and not call.sees(tenant, found.queue)):
@@ -249,7 +249,7 @@ def _write_id(call: Call) -> str:
 
 
 def _own(call: Call, write_id: str) -> str:
-    """Prefixed: no tenant, and no token for some queues only, can name the writes of another."""
+    """Return the id prefixed by its owner: a tenant, or a token limited to some queues, cannot name another's writes."""
     return _prefix(call) + write_id
 
 
@@ -294,11 +294,11 @@ def read_table(call: Call) -> m.Stream:
 
 
 def _read(call: Call) -> bytes:
-    """Read by a process beside this one, from the snapshot's folder."""
+    """Read the table in a separate process, from the snapshot's folder."""
     info = call.backend.renew_snapshot(call.path["snapshot"])
     if info.where is None:
         raise InvalidArgument("the snapshots of this store are not in a folder, and cannot be read as tables")
-    # By its fields: to_builtins leaves out what has its default value, which the reader does not know.
+    # Not `to_builtins`, which omits default values: the reader does not know the defaults.
     fields = {name: getattr(call.request, name) for name in call.request.__struct_fields__}
     asked = {name: value for name, value in fields.items() if value is not None}
     return READERS.ask({"folder": info.where, "table": call.path["table"], **asked})
@@ -312,7 +312,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def write_word(write_id: str) -> str:
-    """A write's id as one word of a path: itself, or `~` and base64 where it has other signs."""
+    """Return a write's id as one segment of a path: unchanged, or `~` and base64 if it has other characters."""
     if _PLAIN.fullmatch(write_id):
         return write_id
     return "~" + base64.urlsafe_b64encode(write_id.encode()).decode().rstrip("=")
