@@ -1,8 +1,8 @@
 """Tasks that do nothing, end to end: enqueued one by one, then run by one worker with four threads.
 
-A round of a peer stands between two of Tenure's, and is compared with their middle: what slows the machine slows both.
-Outside of a full run peers are given a fifth of the calls: their rate does not depend on it, and the slowest takes minutes.
-The time is that of enqueueing, and from the first call's run to the last one's: a worker's start counts for nobody.
+A round of a peer is between two of Tenure's, and is compared with their mean: what slows the machine slows both.
+Outside of a full run peers get a fifth of the calls: their rate does not depend on it, and the slowest takes minutes.
+The time is that of enqueueing, plus from the first call's run to the last one's: a worker's start does not count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
-from bench.peers.serving import Missing
+from bench.peers.server_process import Missing
 from bench.peers.tasks import PEERS, STAMPS, TaskPeer, noop
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
@@ -48,7 +48,7 @@ class OurTasks:
 
 
 def measure(peer: TaskPeer, count: int) -> tuple[float, float]:
-    """(calls enqueued a second, calls run a second)."""
+    """Return (calls enqueued a second, calls run a second)."""
     STAMPS.clear()
     began = time.perf_counter()
     peer.enqueue(count)

@@ -1,7 +1,7 @@
 """`make demo`, or `python examples/demo.py [--keep]`: the queue at work for ten seconds, then its history with Spark.
 
-Everything it prints was measured, or read back from a real store: embedded RocksDB in a temporary folder, with every
-write synced to disk. Each scene is a function. Read them in order: they are also a tour of the API.
+Everything it prints was measured, or read from a real store: embedded RocksDB in a temporary folder, with every write
+synced to disk. Each scene is a function; in order, they are a tour of the API.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def pipeline(url: str, folder: Path) -> bool:
 
 
 def a_busy_day(store: Store) -> None:
-    """Waves of jobs for two tenants; workers that succeed, fail, give up and vanish."""
+    """Run waves of jobs for two tenants, with workers that succeed, fail, give up and vanish."""
     chance = random.Random(1)
     queues = [store.queue("mail"), store.queue("thumbnails"), store.queue("mail", tenant="acme")]
     for queue in queues:
@@ -346,7 +346,7 @@ def delivery_age(delivery: Delivery) -> float:
 
 
 def _near(program: Path) -> str:
-    """The program as it is typed from here."""
+    """Return the program's path as typed from here."""
     try:
         return str(program.relative_to(Path.cwd()))
     except ValueError:

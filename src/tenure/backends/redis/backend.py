@@ -10,7 +10,7 @@ from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
-from tenure.backends.remembered import RememberedVerbs
+from tenure.backends.remembered_verbs import RememberedVerbs
 from tenure.contract.backend import (
     Children,
     Events,

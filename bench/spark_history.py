@@ -1,4 +1,6 @@
-"""Spark, over the history: `history` from an empty folder and `audit` of one snapshot, beside a bare group-by of the same events."""
+"""Spark over the history: `history` from an empty folder and `audit` of one snapshot, compared with a bare group-by of
+the same events.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "spark-told"
 _SETTING = Setting("os", None, 128, 2, "core")
-#: What issue 5 asks for, at full size.
+#: The targets of issue 5, at full size.
 _AUDIT_SECONDS, _HISTORY_SECONDS = 90, 120
 
 
@@ -37,7 +39,7 @@ def rows(run: Run) -> Iterator[Row]:
         queue = store.queue("emails")
         queue.configure(Policy(retention=86_400))
         _live(queue, jobs)
-    with session(run) as spark:  # a driver of 2 GB
+    with session(run) as spark:  # a driver with 2 GB
         looked = audit(spark, url)
     assert looked.rejected == 0, looked.facts
     with tenure.open(url, durability="os", sweep=False) as store:
@@ -60,7 +62,7 @@ def rows(run: Run) -> Iterator[Row]:
 
 
 def _live(queue: Queue, jobs: int) -> None:
-    """Lives that end, in batches: three events each, and the jobs are kept."""
+    """Run lives to their end, in batches: three events each, and the jobs are kept."""
     for start in range(0, jobs, 1000):
         count = min(1000, jobs - start)
         queue.enqueue_many([urandom(128) for _ in range(count)])
