@@ -422,7 +422,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", default="1/1", help="n/m: every m-th of them, from the n-th on")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many of the first: they were tested before")
     parser.add_argument("--only", help="FILE:LINE, every mutant of one line")
-    parser.add_argument("--measure", action="store_true", help="measure anew which tests execute which lines, and stop")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure again which tests execute which lines, and stop"
+    )
     given = parser.parse_args(arguments)
     if given.measure:
         return bool(measure()["failed"])

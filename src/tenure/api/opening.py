@@ -319,4 +319,4 @@ def _path(storage: Storage) -> str:
 
 def _refuse_less(has: Durability, wanted: Durability, url: str) -> None:
     if DURABILITIES.index(has) < DURABILITIES.index(wanted):
-        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {wanted!r} was asked for")
+        raise OpenError(f"{url} has durability {has!r}, and {wanted!r} was asked for")

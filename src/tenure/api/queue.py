@@ -93,7 +93,7 @@ class Queue:
         """
         if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
-                raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
+                raise InvalidArgument("give options to the NewJob, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group=group)
         request = job_request(payload)
         began = perf_counter()

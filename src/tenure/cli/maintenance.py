@@ -33,7 +33,7 @@ LISTED = 10
         ),
         ("All of them, ten a second:", "tenure replay emails --all --rate 10"),
     ),
-    short_help="Bring dead jobs back.",
+    short_help="Make dead jobs ready again.",
 )
 @click.argument("queue")
 @click.argument("ids", metavar="[JOB_ID]...", nargs=-1)
@@ -104,7 +104,7 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
     """Remove every job in STATE: dead (if not given), done, ready or scheduled. Leased jobs can be cancelled instead."""
     if not yes:
         if session.json or not sys.stdin.isatty():
-            raise click.UsageError("Nobody is here to ask: say --yes to remove them.")
+            raise click.UsageError("There is no terminal to ask for confirmation: add --yes to remove them.")
         if not click.confirm(f"Remove every {which} job of {queue}?", err=True):
             no(session, "nothing was removed")
     with session.queue(queue) as target, progress_bar(f"Purging {queue}") as progress:

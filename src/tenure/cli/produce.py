@@ -159,7 +159,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
                     answers = target.enqueue_many([job(payload) for payload in batch.payloads])
                 except TenureError as exc:
                     exc.add_note(
-                        f"{plural(added, 'job')} were enqueued before this; go on from line {batch.first_line:,}."
+                        f"{plural(added, 'job')} were enqueued before this; continue from line {batch.first_line:,}."
                     )
                     raise
                 except KeyboardInterrupt:

@@ -319,7 +319,7 @@ def counts(session: Session, queue: str) -> None:
     titles = (*_shown_states([found]), "enqueued", "removed")
     session.out.table([f">{title}" for title in titles], [_numbers(found, titles)])
     if found.at_least:
-        session.out.say(f"ready is at least that: the {found.waiting:,} waiting jobs were not all looked at")
+        session.out.say(f"ready is a lower bound: not all of the {found.waiting:,} waiting jobs were read")
 
 
 def _shown_states(found: Iterable[Counts]) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def load(
 
     summary = _run(session, "load", on, work)
     if summary.rejected and not session.json:
-        session.out.say(f"what was rejected is in {summary.facts['quarantine']}, with the reasons")
+        session.out.say(f"rejected rows are in {summary.facts['quarantine']}, with the reasons")
 
 
 # ── over its history ─────────────────────────────────────────────────────────────────────────────────────────────────

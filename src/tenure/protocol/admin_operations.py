@@ -118,7 +118,7 @@ def delete_queue(call: Call) -> m.Done:
 
 def replace_queues(call: Call) -> m.Done:
     if call.identity.queues is not None:
-        raise Forbidden("a token for some queues only does not replace the tenant's whole set")
+        raise Forbidden("a token limited to some queues may not replace all of the tenant's queues")
     named = {checked("queue", queue): policy.checked() for queue, policy in call.request.items()}
     call.backend.replace_queues(DEFAULT_TENANT if call.tenant is None else call.tenant, named)
     return m.Done()
@@ -324,4 +324,4 @@ def write_name(word: str) -> str:
     try:
         return base64.urlsafe_b64decode(word[1:] + "=" * (-(len(word) - 1) % 4)).decode()
     except ValueError:
-        raise InvalidArgument(f"{word!r} stands for no write's id") from None
+        raise InvalidArgument(f"{word!r} is not the id of a write") from None

@@ -150,9 +150,11 @@ class Dispatcher:
         Raises Forbidden, InvalidArgument.
         """
         if operation.local and not self.local:
-            raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
+            raise InvalidArgument(
+                "only callers that share the store's folder may do this: use the process that owns it"
+            )
         if not identity.may(operation.scope):
-            raise Forbidden(f"this takes the scope {operation.scope!r}")
+            raise Forbidden(f"this needs the scope {operation.scope!r}")
         if operation.name in GROWING:
             self._space.check()
         tenant = identity.acting(headers.get(TENANT))

@@ -281,4 +281,4 @@ class RedisRequestView(RememberedVerbs, RedisBackend):
 
 
 def _no_snapshots() -> InvalidArgument:
-    return InvalidArgument("this store has no moment of its whole to keep: copy it with tenure migrate, and read that")
+    return InvalidArgument("a Redis store has no snapshots: copy it with tenure migrate, and read the copy")

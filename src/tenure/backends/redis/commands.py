@@ -227,7 +227,7 @@ class Commands:
         if self._closed:
             raise StoreClosed("this store is closed")
         if os.getpid() != self._owner:
-            raise StoreClosed("this process is a fork of the one that opened the store: open it anew here")
+            raise StoreClosed("this process is a fork of the one that opened the store: open it again here")
 
     def close(self) -> None:
         with self._lock:

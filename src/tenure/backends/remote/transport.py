@@ -291,7 +291,9 @@ class Transport:
     def disown(self) -> None:
         """Forget the parent's connections in a forked child; closing the copies does not end them."""
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
-        self._closed = StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
+        self._closed = StoreClosed(
+            "this process is a fork of the one that opened the store: open it again in the child"
+        )
         for connection in [*self._idle, *self._waiting]:
             connection.sock.close()
         self._idle.clear()
