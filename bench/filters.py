@@ -175,11 +175,11 @@ def _ghosts(server: Valkey, jobs: int, rounds: int) -> Iterator[Row]:
         plain.queue("bench").purge("ready")
         live = [e.id for e in plain.queue("bench").enqueue_many([b"x" * 128] * jobs)]
         for what, ids in (("that were seen gone", gone), ("that are there", live)):
-            without, with_it = _turns(rounds, partial(_looked, plain, ids), partial(_looked, filtered, ids))
+            without, with_it = _turns(rounds, partial(_get_time, plain, ids), partial(_get_time, filtered, ids))
             yield from _pair(f"ghosts, redis: get of jobs {what}", Setting("os", 1), without, with_it)
 
 
-def _looked(store: tenure.Store, ids: Sequence[str]) -> float:
+def _get_time(store: tenure.Store, ids: Sequence[str]) -> float:
     queue = store.queue("bench")
     return _timed(len(ids), lambda: [queue.get(job) for job in ids])
 

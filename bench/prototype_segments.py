@@ -118,7 +118,7 @@ class SegmentClient(BareClient):
         if cursor + taken == count:
             batch.delete(key, self._ready_cf)
         self._put_lease(batch, now, expires, lease, taken, given)
-        events = self._told(bare._CLAIMED_HEAD, ids, lease, token, attempt, expires, last)
+        events = self._event_group(bare._CLAIMED_HEAD, ids, lease, token, attempt, expires, last)
         self.waiting -= taken
         self.leased += taken
         self._finish(
@@ -130,7 +130,7 @@ class SegmentClient(BareClient):
             for job, payload in zip(ids, payloads, strict=True)
         ]
 
-    def _told(
+    def _event_group(
         self, head: bytes, ids: list[bytes], lease: bytes, token: int, attempt: int, at_ms: int, last: int
     ) -> bytes:
         middle, most, none = bare._event_middle, bare._MAX_ATTEMPTS, bare._NO_TEXT
@@ -172,7 +172,7 @@ class SegmentClient(BareClient):
                 batch.put(row, _sealed(_segment.pack(*fields[:16], fields[16] - count)), state_cf)
         self._delete_lease(batch, lease, at_lease, raw_lease)
         self._commit += 1
-        events = self._told(bare._DONE_HEAD, ids, lease, token, attempt, 0, last)
+        events = self._event_group(bare._DONE_HEAD, ids, lease, token, attempt, 0, last)
         self.leased -= count
         self.removed += count
         self._finish(

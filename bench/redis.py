@@ -95,7 +95,7 @@ def _wake_ups(name: str, socket: Path, times: int) -> Iterator[Row]:
         tenure.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as here,
         tenure.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as there,
     ):
-        for what, wait in (("a waiting claim", _claimed_after), ("a server's watch", _told_after)):
+        for what, wait in (("a waiting claim", _claimed_after), ("a server's watch", _notified_after)):
             took = sorted(wait(here.queue("bench"), there.queue("bench")) * 1e6 for _ in range(times))
             for share in (0.5, 0.99):
                 figure = percentile(took, share)
@@ -119,7 +119,7 @@ def _claimed_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
     return got[0] - began
 
 
-def _told_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
+def _notified_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
     told = threading.Event()
     watch = waits._backend.watch((waits.name,), 10_000, told.set)
     try:

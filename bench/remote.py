@@ -22,7 +22,7 @@ from bench.peers.server_process import Missing, Server
 from bench.rows import Row, Setting, paired_ratio, percentile, spread
 from bench.runner import Run, Section
 
-_OWN = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability=sys.argv[2]); time.sleep(1e6)"
+_OWNER_PROGRAM = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability=sys.argv[2]); time.sleep(1e6)"
 _SERVE = "from tenure.cli.main import main; main()"
 _WAITERS = 500
 
@@ -36,7 +36,7 @@ class Owned:
     def __init__(self, folder: Path, durability: str = "os") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.url = f"rocksdb:{folder / 'data'}"
-        argv = [sys.executable, "-c", _OWN, self.url, durability]
+        argv = [sys.executable, "-c", _OWNER_PROGRAM, self.url, durability]
         self._server = Server(argv, folder, (folder / "data" / "SOCKET").exists)
         self.store = tenure.open(self.url)
 

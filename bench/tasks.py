@@ -68,7 +68,7 @@ def rows(run: Run) -> Iterator[Row]:
             ours_found.append(measure(peer, count))
         finally:
             peer.close()
-        return _whole(ours_found[-1])
+        return _combined_rate(ours_found[-1])
 
     last = ours()
     found: list[Row] = []
@@ -83,16 +83,16 @@ def rows(run: Run) -> Iterator[Row]:
         finally:
             peer.close()
         before, last = last, ours()
-        row = Row(NAME, peer.name, SETTING, _whole(theirs), "tasks/s", note=f"{_parts(theirs)}; {peer.note}")
-        row.ratio, row.ratio_of = mean((before, last)) / _whole(theirs), "Tenure / this"
+        row = Row(NAME, peer.name, SETTING, _combined_rate(theirs), "tasks/s", note=f"{_parts(theirs)}; {peer.note}")
+        row.ratio, row.ratio_of = mean((before, last)) / _combined_rate(theirs), "Tenure / this"
         found.append(row.expect("> 1", row.ratio > 1))
-    middle, low, high = spread([_whole(one) for one in ours_found])
-    best = sorted(ours_found, key=_whole)[len(ours_found) // 2]
+    middle, low, high = spread([_combined_rate(one) for one in ours_found])
+    best = sorted(ours_found, key=_combined_rate)[len(ours_found) // 2]
     yield Row(NAME, OurTasks.name, SETTING, middle, "tasks/s", low, high, note=f"{_parts(best)}; {OurTasks.note}")
     yield from found
 
 
-def _whole(rates: tuple[float, float]) -> float:
+def _combined_rate(rates: tuple[float, float]) -> float:
     return 1 / sum(1 / rate for rate in rates)
 
 

@@ -252,17 +252,17 @@ def pipeline(url: str, folder: Path) -> bool:
     with spark_session.hushed():
         spark = session("tenure demo", master="local[2]", conf={"spark.log.level": "ERROR"})
     try:
-        told = history(spark, url, str(folder / "history"), slo=1)
-        say(f"history: {told.read:,} events read, {told.written:,} rows written in {told.seconds:.1f} s")
-        looked = audit(spark, url)
-        found = "[green]clean[/]" if not looked.rejected else f"[red]{looked.rejected} violations[/]"
-        say(f"audit: {found} ({looked.facts['rules']} laws over {looked.read:,} rows of one snapshot)")
+        updated = history(spark, url, str(folder / "history"), slo=1)
+        say(f"history: {updated.read:,} events read, {updated.written:,} rows written in {updated.seconds:.1f} s")
+        audited = audit(spark, url)
+        found = "[green]clean[/]" if not audited.rejected else f"[red]{audited.rejected} violations[/]"
+        say(f"audit: {found} ({audited.facts['rules']} laws over {audited.read:,} rows of one snapshot)")
         drawn = report(spark, str(folder / "history"), str(REPORT), title="Tenure demo")
         say(f"report: open [cyan]{drawn.facts['path']}[/] in a browser")
     finally:
         with spark_session.hushed():
             spark.stop()
-    return not looked.rejected
+    return not audited.rejected
 
 
 def a_busy_day(store: Store) -> None:

@@ -18,13 +18,15 @@ def licence(package: Distribution) -> str:
     """Return the licence as the package declares it: an SPDX expression, else its classifiers, else free text."""
     about = package.metadata
 
-    def said(field: str) -> str:
+    def declared(field: str) -> str:
         return str((about.get_all(field) or [""])[0]).strip()
 
     classified = [
         line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")
     ]
-    return said("License-Expression") or ", ".join(classified) or said("License").partition("\n")[0] or "unknown"
+    return (
+        declared("License-Expression") or ", ".join(classified) or declared("License").partition("\n")[0] or "unknown"
+    )
 
 
 def size(package: Distribution) -> int:

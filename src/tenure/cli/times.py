@@ -81,8 +81,8 @@ class MomentType(SecondsType):
 
 
 DURATION = DurationType()
-AHEAD = MomentType(+1)
-AGO = MomentType(-1)
+FUTURE_TIME = MomentType(+1)
+PAST_TIME = MomentType(-1)
 
 
 def iso(ms: int | None) -> str | None:

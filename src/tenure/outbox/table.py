@@ -36,7 +36,9 @@ class OutboxRow(NamedTuple):
     age: float | None
 
 
-_TAKEN = "id, tenant, queue, payload, key, on_conflict, priority, max_attempts, ttl, headers, visible_at, job_group"
+_ROW_COLUMNS = (
+    "id, tenant, queue, payload, key, on_conflict, priority, max_attempts, ttl, headers, visible_at, job_group"
+)
 
 
 class Waiting(NamedTuple):
@@ -93,7 +95,7 @@ class OutboxTable:
         rows, _ = self._database.execute(
             f"UPDATE {self.name} SET sending_since = coalesce(sending_since, {d.now}), "
             f"sending_batch = coalesce(sending_batch, {d.mark}) WHERE id IN ({some} LIMIT {d.mark}{d.skip_locked}) "
-            f"RETURNING {_TAKEN}, {d.now} - sending_since, sending_batch",
+            f"RETURNING {_ROW_COLUMNS}, {d.now} - sending_since, sending_batch",
             (batch, held, limit),
         )
         taken = [

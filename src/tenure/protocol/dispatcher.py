@@ -368,7 +368,7 @@ class Wait:
     def release(self, answer: object) -> None:
         """Release the leased jobs of a disconnected caller, unless a repeat of its request has received them."""
         self._entry.received = False
-        if self._dispatcher.in_flight.alone(self._entry):
+        if self._dispatcher.in_flight.is_sole_receiver(self._entry):
             self._dispatcher.release(self._request, answer)
 
     def close(self) -> None:

@@ -300,7 +300,7 @@ def upcoming(call: Call) -> Page:
 _EVENTS = 10_000
 #: How many events of all tenants are searched for one tenant's before the answer is sent.
 _SEARCHED = 10_000
-_SEARCHED_AT_ONCE = 1_000
+_SEARCH_PAGE = 1_000
 #: How often a waiting request continues the search before it is answered with a cursor.
 _LOOKS = 10
 
@@ -321,8 +321,8 @@ def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
         checked("consumer", consumer)
     if call.sees_all:
         return call.backend.events(after, min(limit, _EVENTS), 0, consumer)
-    for _ in range(_SEARCHED // _SEARCHED_AT_ONCE):
-        page = call.backend.events(after, _SEARCHED_AT_ONCE, 0, consumer)
+    for _ in range(_SEARCHED // _SEARCH_PAGE):
+        page = call.backend.events(after, _SEARCH_PAGE, 0, consumer)
         mine = [place for place, event in enumerate(page.events) if call.sees(event.tenant, event.queue)]
         if len(mine) > limit:  # the cursor must be the one after the last event returned
             page = call.backend.events(after, mine[limit - 1] + 1, 0, None)
@@ -336,7 +336,7 @@ def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
 def newest_events(call: Call) -> EventPage:
     """Return the store's last events, limited to those that the caller may see."""
     limit = call.request.limit
-    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCHED_AT_ONCE))
+    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCH_PAGE))
     return EventPage([e for e in page.events if call.sees(e.tenant, e.queue)][-limit:], page.cursor)
 
 

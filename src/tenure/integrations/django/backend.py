@@ -195,10 +195,10 @@ def shown_result(queue: Queue, job: Job, *, running: bool = False) -> TaskResult
         task=task_of(call, job.queue, job.visible_at_ms > job.created_at_ms and not claims, job),
         id=call.result_id,
         status=TaskResultStatus.RUNNING if running else _STATUS.get(job.state, TaskResultStatus.FAILED),
-        enqueued_at=_moment(job.created_at_ms),
-        started_at=_moment(claims[0].time_ms) if claims else None,
-        last_attempted_at=_moment(claims[-1].time_ms) if claims else None,
-        finished_at=None if job.ended_at_ms is None else _moment(job.ended_at_ms),
+        enqueued_at=_datetime(job.created_at_ms),
+        started_at=_datetime(claims[0].time_ms) if claims else None,
+        last_attempted_at=_datetime(claims[-1].time_ms) if claims else None,
+        finished_at=None if job.ended_at_ms is None else _datetime(job.ended_at_ms),
         args=call.args,
         kwargs=call.kwargs,
         backend=call.backend,
@@ -222,7 +222,7 @@ _STATUS = {
 def task_of(call: Call, queue: str, deferred: bool = False, job: Job | None = None) -> Task:
     """Return the Django task that a call names, with the options it was enqueued with. Raises ImportError."""
     found: Task = import_string(call.path)
-    run_after = _moment(job.visible_at_ms) if deferred and job is not None else None
+    run_after = _datetime(job.visible_at_ms) if deferred and job is not None else None
     return found.using(priority=call.priority, queue_name=queue, backend=call.backend, run_after=run_after)
 
 
@@ -231,7 +231,7 @@ def job_priority(priority: int) -> int:
     return (priority + 100) * 9 // 200
 
 
-def _moment(milliseconds: int) -> datetime:
+def _datetime(milliseconds: int) -> datetime:
     moment = datetime.fromtimestamp(milliseconds / 1000, tz=timezone.get_default_timezone())
     from django.conf import settings
 
