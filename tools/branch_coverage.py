@@ -1,12 +1,12 @@
-"""`make coverage`: which lines and branches of `model`, `storage` and `queueing` the tests execute, by package.
+"""`make coverage`: the lines and branches of `model`, `storage` and `queueing` that the tests execute, by package.
 
     python tools/branch_coverage.py                 run the tests, print the table; ends with 1 below 95 %
-    python tools/branch_coverage.py --missing       and what of each file is not executed
+    python tools/branch_coverage.py --missing       also print what is not executed in each file
     python tools/branch_coverage.py --tests tests/model tests/queueing --data build/coverage/more
-                                                    run these only, into a file of their own
+                                                    run only these, into a separate file
     python tools/branch_coverage.py --report        combine what earlier runs measured, and print the table
 
-Only this process is measured: what tests do in processes that they start does not count.
+Only this process is measured: processes that the tests start do not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tenure"
 DATA = ROOT / "build" / "coverage"
 PACKAGES = ("model", "storage", "queueing")
-WANTED = 95.0
+TARGET_PERCENT = 95.0
 TESTS = (
     "tests/model", "tests/queueing", "tests/storage", "tests/before", "tests/bulk", "tests/moving", "tests/flows/test_repair.py",
     "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_head.py",
@@ -36,7 +36,7 @@ TESTS = (
 
 
 class Part(NamedTuple):
-    """How much of some files was executed."""
+    """The executed part of some files."""
 
     lines: int = 0
     lines_run: int = 0
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 def measure(tests: Sequence[str], data: Path, options: Sequence[str]) -> int:
-    """Run the tests under coverage, in a process of its own; what it measured goes to `data`."""
+    """Run the tests under coverage in a separate process, which writes its measurements to `data`."""
     data.parent.mkdir(parents=True, exist_ok=True)
     sources = ",".join(str(SOURCE / package) for package in PACKAGES)
     command = [sys.executable, "-m", "coverage", "run", "--branch", f"--data-file={data}", f"--source={sources}"]
@@ -70,7 +70,7 @@ def measure(tests: Sequence[str], data: Path, options: Sequence[str]) -> int:
 
 
 def report(missing: bool) -> bool:
-    """Print the table of all that was measured. Returns whether every package has enough."""
+    """Print the table of all measurements. Return whether every package reaches the target."""
     import coverage  # type: ignore[import-not-found]  # requirements/coverage.txt: only this and `make mutation` need it
 
     parts = [str(path) for path in DATA.iterdir()]
@@ -90,7 +90,7 @@ def report(missing: bool) -> bool:
     print(f"\n{'package':10} {'lines':>7} {'run':>8} {'branches':>9} {'run':>9} {'':>8}")
     for package, part in found.items():
         print(part.row(package))
-    return all(part.percent >= WANTED for part in found.values())
+    return all(part.percent >= TARGET_PERCENT for part in found.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
