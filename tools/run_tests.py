@@ -7,16 +7,11 @@ to REPEATED failures get a second run, one after another in a separate process. 
 that passes is named at the end, with the first run's report above: it is a defect of the test or a race in the code, to
 be found, not to be ignored.
 
-<<<<<<< HEAD
 Stores are made in memory (/dev/shm) if it has ROOM: half of the time of a small test on a disk is spent making a
 store's files durable. `make test-crash` runs on the disk.
-=======
-Stores are made in memory (/dev/shm) where it has ROOM: half of the time of a small test on a disk is making a store's
-files durable. `make test-crash` runs on the disk.
 
 Python writes bytecode, even where PYTHONDONTWRITEBYTECODE is set (many containers set it): without it each of the
 thousand child processes compiles all modules of Tenure again, which doubles the time of its start.
->>>>>>> in/tests
 """
 
 from __future__ import annotations
