@@ -260,9 +260,9 @@ def test_heads_are_found_however_the_bytes_come():
         heads = MessageHeads()
         for at in range(0, len(stream), cut):
             heads.feed(memoryview(stream[at : at + cut]), 1000)
-        assert not heads.within
+        assert not heads.in_message
         half = MessageHeads()
         half.feed(memoryview(stream[: len(stream) - 1]), 1000)
-        assert half.within
+        assert half.in_message
     with pytest.raises(MalformedMessage):
         MessageHeads().feed(memoryview(message(126)), 1000)

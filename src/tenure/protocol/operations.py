@@ -1,9 +1,9 @@
-"""The operations: each defined once, for every server and the client.
+"""The table of operations: each defined once, for every server and the client.
 
-An operation names its method and path, the scope it takes, the types of its request and its answer, and the function
-that carries it out on a backend (`job_operations`, `admin_operations`). One that may wait says what for, so that a
-server can wait without holding a thread. Its verb, of the same name where none is given, says whether a repeat
-under the same request id gets the first outcome (`contract.verbs`).
+An operation has a method and path, the required scope, the types of its request and answer, and the function that
+carries it out on a backend (`job_operations`, `admin_operations`). One that may wait declares what for, so that a
+server can wait without holding a thread. Its verb (by default of the same name) says whether a repeat under the same
+request id gets the first outcome (`contract.verbs`).
 
     OPERATIONS["enqueue"]   POST /v1/queues/{queue}/jobs   produce   JobBody, or a list of them  ->  Enqueued, or a list
 """
@@ -39,7 +39,7 @@ def _operation(
     method: str,
     path: str,
     scope: Scope,
-    asks: Any,  # types of many shapes, unions among them: msgspec reads them
+    asks: Any,  # types of many kinds, including unions: msgspec decodes them
     answers: Any,
     run: Callable[[Call], object],
     summary: str,
@@ -48,7 +48,7 @@ def _operation(
     waits: Callable[[Call], Waiting | None] | None = None,
     local: bool = False,
 ) -> Operation:
-    """With the traits of its verb."""
+    """Return the operation with the traits of its verb."""
     of = VERBS[verb or name]
     return Operation(
         name, method, path, scope, asks, answers, run, summary, of.name, of.remembered, of.small, waits, local
@@ -186,7 +186,7 @@ _ALL = (
     _operation("forget_consumer", "DELETE", "/v1/consumers/{consumer}", "operator", m.Nothing, m.Done,
                c.forget_consumer,
                "Let the journal be trimmed past a consumer."),
-    # Of the server, not of the store.
+    # These belong to the server, not to the store.
     Operation("call_off", "DELETE", "/v1/requests/{request}", "any", m.Nothing, m.Done, w.call_off,
                "End one's own waiting request, by the id it was sent with.", verb="", remembered=False, small=False),
     _operation("store", "GET", "/v1/store", "any", m.Nothing, m.StoreInfo, w.store,
@@ -203,11 +203,11 @@ _ALL = (
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _ALL}
 
 for _each in _ALL:
-    msgspec.json.Decoder(_each.asks)  # its fields are worked out now, by one thread: see `formats`
+    msgspec.json.Decoder(_each.asks)  # inspect the fields now, in one thread: see `formats`
 
 
 def decoded_query(operation: Operation, query: dict[str, str]) -> object:
-    """The request in a query string, where every value is text."""
+    """Decode a request from a query string, where every value is text."""
     if not query and operation.asks is m.Nothing:
         return m.Nothing()
     try:
