@@ -32,7 +32,7 @@ from tenure.queueing import enqueue as embedded
 _NAME = "filters"
 _BATCH = 100
 Timed = Callable[[], float]
-"""Microseconds each, of one round."""
+"""Microseconds for each call of one round."""
 
 
 def rows(run: Run) -> Iterator[Row]:

@@ -240,7 +240,7 @@ def _http(storage: Storage, clock: Clock) -> _Opened:
     return _Opened(backend)
 
 
-# ── the engines: each is imported at its first use ───────────────────────────────────────────────────────────────
+# ── the engines, each imported on first use ──────────────────────────────────────────────────────────────────────
 
 
 def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:

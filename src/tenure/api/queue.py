@@ -301,7 +301,7 @@ class Queue:
         if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
             raise InvalidArgument(f"that delivery is from queue {delivery.name}, not {self.name}")
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, job_id: str) -> Job | None:
         """Return the job as it is now, or None if it does not exist."""
@@ -382,7 +382,7 @@ class Queue:
         with self._span("explain"):
             return explained(read_facts(self._backend, self.name, job_id_bytes(job_id)), moment)
 
-    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── manage ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(
         self,

@@ -91,7 +91,7 @@ def spark_session(
 
 
 StepCallback = Callable[[str], None]
-"""Called with the name of the step that begins."""
+"""Called with the name of each step at its beginning."""
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     return seen
 
 
-# ── showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers")

@@ -108,7 +108,7 @@ class Task(Generic[P, C, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    # ── here ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls in this process ────────────────────────────────────────────────────────────────────────────────────────
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Run the function here. `current_job()` is then a stand-in, unless a job is already running."""
@@ -123,7 +123,7 @@ class Task(Generic[P, C, R]):
         with CurrentJobScope(CurrentJob(self.name)):
             return await call
 
-    # ── elsewhere ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls in a worker ────────────────────────────────────────────────────────────────────────────────────────────
 
     def options(
         self,

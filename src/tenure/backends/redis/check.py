@@ -140,7 +140,7 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
     )
 
 
-# ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _find_problems(core: Core, survey: _Survey, repair: bool) -> bool:
@@ -349,7 +349,7 @@ def _replayed(survey: _Survey, before: dict[str, int], after: dict[str, int]) ->
                 survey.add("journal", "its last event says that it exists, and it does not", job, ("remove", job, b""))
 
 
-# ── repairing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── repairs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DONE = {
     "counters_row": "recounted",

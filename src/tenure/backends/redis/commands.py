@@ -104,7 +104,7 @@ class Commands:
         """Run a plain command of the server on one key."""
         return self.send(key, args, None)
 
-    # ── sending, and sending again ───────────────────────────────────────────────────────────────────────────────────
+    # ── sending and repeating ────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, key: bytes, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
         self.ensure_open()
@@ -215,7 +215,7 @@ class Commands:
         except (redis.RedisError, OSError) as exc:
             raise self._translated(exc) from exc
 
-    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── listeners and closing ────────────────────────────────────────────────────────────────────────────────────────
 
     def listener(self, key: bytes) -> Any:
         """Open a new connection, for the caller alone, to the server that has the key."""

@@ -172,7 +172,7 @@ class TenureBackend(BaseTaskBackend):
         object.__setattr__(result, "enqueued_at", timezone.now())
         task_enqueued.send(type(self), task_result=result)
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_result(self, result_id: str) -> TaskResult:
         try:

@@ -190,7 +190,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
     async def _call(self, operation: str, request: object = None, **path: str) -> Any:
         return await self._calls.call(operation, self._headers, {"queue": self._queue, **path}, request)
 
-    # ── Queueber's ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── methods of Queueber's schema ─────────────────────────────────────────────────────────────────────────────────
 
     @reporting_problems
     async def add(self, params: Any, results: Any) -> None:
@@ -234,7 +234,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
         for index, job in enumerate(extended.lost):
             lost[index] = bytes.fromhex(job)
 
-    # ── ours ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── methods of Tenure's own ──────────────────────────────────────────────────────────────────────────────────────
 
     @reporting_problems
     async def nack(self, params: Any, results: Any) -> None:
