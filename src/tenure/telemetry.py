@@ -144,8 +144,9 @@ class _ByVerb(dict[str, Meter]):
 
 
 class MetricCollector(ABC):
-    """A prometheus-client collector. A subclass returns empty metric families from `_families` and fills them in
-    `collect`.
+    """A prometheus-client collector.
+
+    A subclass returns empty metric families from `_families` and fills them in `collect`.
     """
 
     def __init__(self) -> None:
@@ -403,8 +404,9 @@ class _Handler(logging.StreamHandler[Any]):
         super().emit(record)
 
     def flush(self) -> None:
-        """Write the queued lines. Also called at exit. Errors of the stream are ignored: logging must not stop the
-        program.
+        """Write the queued lines. Also called at exit.
+
+        Errors of the stream are ignored: logging must not stop the program.
         """
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
             lines = []

@@ -198,8 +198,9 @@ class Queue:
         return self._settle_many("release", deliveries)
 
     def settle_many(self, items: Sequence[Settle]) -> list[TenureError | None]:
-        """Apply different verdicts in one transaction, for sinks and servers. Returns None or the error of each, in
-        order.
+        """Apply different verdicts in one transaction, for sinks and servers.
+
+        Returns None or the error of each, in order.
         """
         with self._span("settle_many") as span:
             outcomes = self._backend.settle(self.name, items)
@@ -231,8 +232,9 @@ class Queue:
             self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
 
     def record_step(self, delivery: Settleable, name: str, value: bytes) -> bytes:
-        """Store the value of a step of the delivery's job, once. Returns the stored value, from this call or an earlier
-        one.
+        """Store the value of a step of the delivery's job, once.
+
+        Returns the stored value, from this call or an earlier one.
 
         A later delivery finds it in `steps`. Raises LeaseLost, TooLarge (64 KiB a step; 1 MiB and 1,000 steps a job).
         """

@@ -19,8 +19,9 @@ from tenure.storage.keyspace import FORMAT
 
 @dataclass(frozen=True)
 class Step:
-    """A step from format `start` to `start + 1`. If `run` is killed, the folder is half upgraded, and the next `run`
-    continues.
+    """A step from format `start` to `start + 1`.
+
+    If `run` is killed, the folder is half upgraded, and the next `run` continues.
     """
 
     start: int

@@ -125,8 +125,9 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
 @click.argument("queue")
 @click.argument("ids", metavar="JOB_ID...", nargs=-1, required=True)
 def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
-    """Remove waiting or leased jobs; a worker that holds one finds out at its next call. Ends with 1 if one did not
-    exist.
+    """Remove waiting or leased jobs; a worker that holds one finds out at its next call.
+
+    Ends with 1 if one did not exist.
     """
     with session.queue(queue) as target, progress_bar(f"Cancelling in {queue}") as progress:
         outcomes = []

@@ -188,8 +188,9 @@ class Consumption(Protocol):
         """
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-        """Settle each job completely or not at all. Returns None or the error (LeaseLost, Corrupt) of each item, in
-        order.
+        """Settle each job completely or not at all.
+
+        Returns None or the error (LeaseLost, Corrupt) of each item, in order.
         """
 
     def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
@@ -233,8 +234,9 @@ class Queries(Protocol):
         """
 
     def children(self, name: QueueName, job: bytes, limit: int) -> Children:
-        """Return the first jobs that wait or waited for it. Omits children that ended long ago; empty if the job is
-        gone.
+        """Return the first jobs that wait or waited for it.
+
+        Omits children that ended long ago; empty if the job is gone.
         """
 
     def steps(self, name: QueueName, job: bytes) -> Steps:

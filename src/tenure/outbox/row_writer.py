@@ -87,8 +87,9 @@ def add(
 
 
 def delay(connection: Connection, task: Call[P], /, *args: P.args, **kwargs: P.kwargs) -> str:
-    """Run `task.delay(...)` through the outbox: the call is enqueued if your transaction commits. Returns the job's
-    key.
+    """Run `task.delay(...)` through the outbox: the call is enqueued if your transaction commits.
+
+    Returns the job's key.
     """
     return add(connection, task.queue, task.new_job(*args, **kwargs), tenant=task.tenant)
 

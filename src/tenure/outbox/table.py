@@ -154,7 +154,8 @@ class OutboxTable:
 
 
 def _bytes(payload: bytes | memoryview | str) -> bytes:
-    """Return the payload as bytes. SQLite returns what was written, whatever the column's type: text is encoded as
-    UTF-8.
+    """Return the payload as bytes.
+
+    SQLite returns what was written, whatever the column's type: text is encoded as UTF-8.
     """
     return payload.encode() if isinstance(payload, str) else bytes(payload)

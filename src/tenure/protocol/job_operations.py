@@ -42,8 +42,9 @@ def enqueue(call: Call) -> object:
 
 
 def _check_flow(call: Call, jobs: Sequence[JobRequest]) -> None:
-    """Check the queues and parents of jobs. Raises NotFound if a job goes to a queue that the token may not name,
-    InvalidArgument if a parent is in one.
+    """Check the queues and parents of jobs.
+
+    Raises NotFound if a job goes to a queue that the token may not name, InvalidArgument if a parent is in one.
     """
     own, name = call.identity.queues, call.name
     for job in jobs:

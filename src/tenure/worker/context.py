@@ -89,8 +89,9 @@ class CurrentJob:
     def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: type[T]) -> T: ...
 
     def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: Any = bytes) -> Any:
-        """Release the lease and continue here with the signal's payload: see `JobSteps.wait_for`. No attempt is
-        counted.
+        """Release the lease and continue here with the signal's payload: see `JobSteps.wait_for`.
+
+        No attempt is counted.
         """
         return self.steps.wait_for(signal, timeout, as_type)
 

@@ -182,8 +182,9 @@ class Task(Generic[P, C, R]):
         return job if isinstance(job, NewJob) else NewJob(job)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return the call as a job that is not enqueued, for an outbox. Raises InvalidArgument for unencodable
-        arguments.
+        """Return the call as a job that is not enqueued, for an outbox.
+
+        Raises InvalidArgument for unencodable arguments.
         """
         job = self._job(self.codec.encode_call(args, kwargs), args, kwargs)
         return job if isinstance(job, NewJob) else NewJob(job)

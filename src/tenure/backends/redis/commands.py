@@ -78,8 +78,9 @@ class Commands:
             return self._verb(base, verb, request.lane, request.number, args)
 
     def call_remembered(self, base: bytes, verb: str, request: bytes, *args: Arg) -> list[Any]:
-        """Run a verb that writes, as a step of the request with this id. It takes effect once for all callers with that
-        id.
+        """Run a verb that writes, as a step of the request with this id.
+
+        It takes effect once for all callers with that id.
         """
         return self._verb(base, verb, b"r" + request, 0, args)
 

@@ -110,8 +110,9 @@ class Calls:
             log("RPC", entry, perf_counter() - began)
 
     def check_many(self, what: str, count: int) -> None:
-        """Check a list's length before reading it: a message of a few bytes can declare millions. Raises
-        InvalidArgument.
+        """Check a list's length before reading it: a message of a few bytes can declare millions.
+
+        Raises InvalidArgument.
         """
         limit = self.dispatcher.limits.batch
         if count > limit:
