@@ -104,7 +104,7 @@ def _keyed(socket: Path, size: int, repeated: float, jobs: int, bloom: str) -> f
 
 
 def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
-    """A repeated job of 256 KiB is always sent; with a filter and a lookup by key, a small question would replace it."""
+    """A repeated job of 256 KiB is always sent; a filter and a lookup by key would replace it by a small question."""
     owned = Owned(run.new_folder("owned"))
     try:
         queue = owned.store.queue("bench")

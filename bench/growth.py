@@ -128,7 +128,7 @@ def _fill(run: Run, stack: ExitStack, populations: Sequence[Population]) -> list
 
 
 def _rounds(run: Run, children: Sequence[Child]) -> list[list[list[float]]]:
-    """Return [child][verb][round]: enqueue, claim and ack in microseconds a job, list and sweep in microseconds a call."""
+    """Return [child][verb][round] in microseconds: enqueue, claim and ack for a job, list and sweep for a call."""
     costs: list[list[list[float]]] = [[[] for _ in (*_STAGES, *_LOOKS)] for _ in children]
     for turn in range(run.rounds + 1):
         for step in range(len(children)):

@@ -298,7 +298,7 @@ def measure() -> dict[str, Any]:
 
 
 def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """Return the tests that execute the changed lines, within BUDGET: those named after the module, then the fastest."""
+    """Return the tests that execute the changed lines, within BUDGET: those named after the module, then fast ones."""
     lines: dict[str, list[int]] = known["files"].get(mutant.file, {})
     numbers = set().union(*(lines.get(str(line), ()) for line in range(mutant.line, mutant.end_line + 1)))
     chosen: list[str] = []

@@ -220,13 +220,19 @@ class JournalTrimmed(TenureError):
 
 
 class Unauthenticated(TenureError):
-    """The request had no token, or the server rejected it. Get a new token (`tenure token` makes them for development)."""
+    """The request had no token, or the server rejected it.
+
+    Get a new token (`tenure token` makes them for development).
+    """
 
     code = "unauthenticated"
 
 
 class Forbidden(TenureError):
-    """The token is valid but lacks the scope that the message names. Nothing was done: ask for a token with that scope."""
+    """The token is valid but lacks the scope that the message names.
+
+    Nothing was done: ask for a token with that scope.
+    """
 
     code = "forbidden"
 

@@ -376,7 +376,10 @@ def inform_request(event: str, **facts: object) -> None:
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """The handler that `configure_logging` installs. Its own type lets a second call replace it and leave others alone."""
+    """The handler that `configure_logging` installs.
+
+    Its own type lets a second call replace it and leave others alone.
+    """
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)

@@ -180,7 +180,10 @@ class Queue:
         self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
 
     def snooze(self, delivery: Settleable, delay: Duration, *, until_signal: str | None = None) -> None:
-        """Return the job, to be ready after `delay` or at a signal, whichever comes first. The attempt is not counted."""
+        """Return the job, to be ready after `delay` or at a signal, whichever comes first.
+
+        The attempt is not counted.
+        """
         delay_ms = duration_ms("delay", delay)
         until = None if until_signal is None else checked_signal_name(until_signal)
         self._settle_one(
@@ -311,7 +314,10 @@ class Queue:
             return self._backend.get(self.name, job_id_bytes(job_id))
 
     def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
-        """Wait until the job is done, dead or removed, and return it; None if there is no such job. Raises WaitTimeout."""
+        """Wait until the job is done, dead or removed, and return it; None if there is no such job.
+
+        Raises WaitTimeout.
+        """
         timeout_ms = duration_ms("timeout", timeout)
         with self._span("wait_for"):
             return self._backend.wait_for(self.name, job_id_bytes(job_id), timeout_ms)
@@ -546,7 +552,10 @@ def checked_policy(policy: object) -> Policy:
 
 
 def _checked_error(error: object) -> str | None:
-    """Return the error text, shortened to the stored length. Lone surrogates of a traceback are replaced, not refused."""
+    """Return the error text, shortened to the stored length.
+
+    Lone surrogates of a traceback are replaced, not refused.
+    """
     if error is None:
         return None
     text = error if isinstance(error, str) else str(error)

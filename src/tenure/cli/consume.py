@@ -149,7 +149,10 @@ def ack(
 @error_option
 @click.option("--delay", type=DURATION, help="Retry after this long, instead of the policy's backoff (0: now).")
 def nack(session: Session, queue: str, receipts: Sequence[str], error: str | None, delay: float | None) -> None:
-    """Report that the jobs failed. They are retried after the policy's backoff, or dead if this was their last attempt."""
+    """Report that the jobs failed.
+
+    They are retried after the policy's backoff, or dead if this was their last attempt.
+    """
     _settle(session, queue, receipts, "nacked", lambda target, receipt: target.nack(receipt, error, delay))
 
 

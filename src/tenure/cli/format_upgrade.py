@@ -33,7 +33,10 @@ STEPS: tuple[Step, ...] = (Step(1, "finding queues by the ids of their jobs", up
 
 
 def found_format(folder: Folder) -> int:
-    """Return the folder's format. Raises OpenError if it has no store, or one of another engine or of a newer Tenure."""
+    """Return the folder's format.
+
+    Raises OpenError if it has no store, or one of another engine or of a newer Tenure.
+    """
     try:
         if not folder.check():
             raise OpenError(f"there is no store at {folder.path}: nothing to upgrade")

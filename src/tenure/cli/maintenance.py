@@ -101,7 +101,7 @@ def replay(
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def purge(session: Session, queue: str, which: str, yes: bool) -> None:
-    """Remove every job in STATE: dead (if not given), done, ready or scheduled. Leased jobs can be cancelled instead."""
+    """Remove every job in STATE: dead (the default), done, ready or scheduled. Cancel leased jobs instead."""
     if not yes:
         if session.json or not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask for confirmation: add --yes to remove them.")

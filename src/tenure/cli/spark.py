@@ -354,7 +354,7 @@ def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOption
 def archive(
     session: Session, root: str, before: float, states: Sequence[str], queue: str | None, **on: Unpack[SparkOptions]
 ) -> None:
-    """Write done and dead jobs to Parquet in the folder ROOT, verify it, and remove the unchanged ones from the store."""
+    """Write done and dead jobs to Parquet in the folder ROOT, verify it, and remove unchanged ones from the store."""
 
     def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import archive

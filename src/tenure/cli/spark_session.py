@@ -96,7 +96,7 @@ StepCallback = Callable[[str], None]
 
 @contextmanager
 def step_line(session: Session, job: str) -> Iterator[StepCallback]:
-    """Show the job's current step: a changing line on a terminal, a line for each step elsewhere, nothing with --json."""
+    """Show the job's current step: a changing line on a terminal, one line a step elsewhere, nothing with --json."""
     if session.json:
         yield lambda step: None
         return

@@ -111,7 +111,10 @@ class Relay:
         return Sent(*(now - then for now, then in zip(self.total, before, strict=True)))
 
     def run(self, stop: threading.Event) -> None:
-        """Send rows as they are committed, until `stop`. Retries unreachable databases and stores, with growing pauses."""
+        """Send rows as they are committed, until `stop`.
+
+        Retries unreachable databases and stores, with growing pauses.
+        """
         pause = self._poll
         while not stop.is_set():
             try:

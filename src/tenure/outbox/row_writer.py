@@ -100,7 +100,7 @@ def _execute(connection: Connection, statement: str, values: tuple[object, ...])
 
 
 def _mark(connection: Connection) -> str:
-    """Return the placeholder: `?` for sqlite3; `%s` for psycopg, psycopg2, and Django's connection to either database."""
+    """Return the placeholder: `?` for sqlite3; `%s` for psycopg, psycopg2, and Django's connections."""
     return SQLITE.mark if isinstance(connection, sqlite3.Connection) else POSTGRES.mark
 
 

@@ -69,7 +69,7 @@ class Commands:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """Run a verb that may run twice: it writes nothing, or carries an id by which the server recognizes a repeat."""
+        """Run a verb that may run twice: it writes nothing, or has an id by which the server recognizes a repeat."""
         return self._verb(base, verb, b"", 0, args)
 
     def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
