@@ -251,7 +251,7 @@ def _write_id(call: Call) -> str:
 
 
 def _scoped_id(call: Call, write_id: str) -> str:
-    """Return the id prefixed by its owner, so that a tenant, or a token for some queues, cannot name another's writes."""
+    """Return the id prefixed by its owner, so that no tenant, and no token for some queues, can name others."""
     return _prefix(call) + write_id
 
 
