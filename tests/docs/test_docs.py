@@ -198,8 +198,9 @@ def test_a_decision_has_status_and_date_and_is_listed(document: Path):
     (status,) = re.findall(r"^(?:- )?Status: (.+)$", head, re.MULTILINE)
     assert re.match(r"(accepted|superseded by \[?0\d{3}|proposed|rejected)\b", status), status
     assert re.search(r"\b20\d\d-\d\d-\d\d\b", head), "no date"
-    listed = {row[0]: row[1] for row in table(DOCS / "index.md", "")}
+    listed = {row[0]: row[1] for row in table(DOCS / "index.md", "record")}
     (row,) = [row for row in listed if row == f"[{number}](adr/{document.name})"]
+    assert listed[row].partition(" (superseded")[0] == head.splitlines()[0].removeprefix(f"# {number}. ")
     if status.startswith("superseded"):
         assert "superseded by" in listed[row]
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)

@@ -18,7 +18,7 @@ from tenure.api.queue_list import QueueList
 from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import Corrupt, InvalidArgument, TenureError
-from tenure.model.attachments import Attached, whole_image
+from tenure.model.attachments import Attached, image_with_attachments
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.explanation import Explanation, utc
 from tenure.model.explanation import explain as explained
@@ -425,7 +425,7 @@ class Queue:
         At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Idempotent by id. A leased job
         becomes ready. Each job gets an event; `max_waiting` does not apply.
         """
-        images = [whole_image(job, attached.get(getattr(job, "id", ""))) for job in jobs]
+        images = [image_with_attachments(job, attached.get(getattr(job, "id", ""))) for job in jobs]
         whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
         with self._span("restore") as span:
             restored = self._backend.restore(self.name, images) if images else Restored(added=[], there=[], refused={})

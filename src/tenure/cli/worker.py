@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -218,6 +217,8 @@ def run(
 
 
 def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> None:
+    import asyncio
+
     from tenure.worker.codec import is_json, open_envelope
 
     args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))

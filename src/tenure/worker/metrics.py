@@ -64,9 +64,7 @@ class TaskMeters(MetricCollector):
 
         return (
             HistogramMetricFamily("tenure_task_seconds", "How long a task's handler took.", labels=["task"]),
-            CounterMetricFamily(
-                "tenure_tasks", "Jobs of a task, by outcome.", labels=["task", "outcome"]
-            ),
+            CounterMetricFamily("tenure_tasks", "Jobs of a task, by outcome.", labels=["task", "outcome"]),
             CounterMetricFamily("tenure_heartbeats_late", "Heartbeats that came late.", labels=[]),
         )
 

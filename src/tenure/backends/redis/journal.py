@@ -13,8 +13,7 @@ from tenure.backends.redis.records import Row, decode_row, decode_state, encode_
 from tenure.backends.redis.shards import Shard
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
 from tenure.model.event import Event, EventPage
-from tenure.model.event_view import Place as Told
-from tenure.model.event_view import told
+from tenure.model.event_view import EventPosition, public_event
 from tenure.model.ids import NO_ID, created_ms
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
@@ -166,7 +165,8 @@ def _merged(shard: Shard, rows: list[Row], place: Place) -> list[tuple[int, int,
 def shown(row: Row, index: int, name: QueueName) -> Event:
     """Convert a stored event for users."""
     event = row.events[index]
-    return told(event, Told(row.commit, index, row.first_number + index, row.time_ms), name, event.text)
+    position = EventPosition(row.commit, index, row.first_number + index, row.time_ms)
+    return public_event(event, position, name, event.text)
 
 
 def forget_consumer(core: Core, consumer: str) -> bool:

@@ -11,7 +11,7 @@ from tenure.backends.redis.records import decode_step
 from tenure.errors import LeaseLost, NotFound
 from tenure.model.lease import Proof
 from tenure.model.names import QueueName
-from tenure.model.step import Step, too_many
+from tenure.model.step import Step, steps_limit_error
 
 
 def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
@@ -50,6 +50,6 @@ def steps(core: Core, name: QueueName, job: bytes) -> list[Step]:
 
 
 def _raise_if_too_many(reply: Sequence[Any]) -> None:
-    refused = too_many(reply[2], reply[3]) if reply[:2] == [b"E", b"large"] else None
+    refused = steps_limit_error(reply[2], reply[3]) if reply[:2] == [b"E", b"large"] else None
     if refused is not None:
         raise refused
