@@ -439,8 +439,10 @@ def test_the_protocol_names_every_operation_and_every_code():
     from tenure.protocol.problems import FAULTS
 
     text = (DOCS / "protocol.md").read_text()
-    missing = [op.name for op in OPERATIONS.values() if f"| `{op.method} {op.path}` |" not in text]
-    assert not missing
+    rows = {
+        (row[1], row[2]): row[3] for row in re.finditer(r"^\| `(\w+) (/v1\S*)` \|.*\| (.+) \|$", text, re.MULTILINE)
+    }
+    assert {(op.method, op.path): op.summary for op in OPERATIONS.values()} == rows
     missing = [code for code, fault in FAULTS.items() if f"| {fault.status} | `{code}` |" not in text]
     assert not missing
 
