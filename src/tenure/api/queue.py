@@ -176,11 +176,11 @@ class Queue:
         self._settle_one("fail", Settle("fail", proof_of(delivery), None, _checked_error(error)), delivery)
 
     def release(self, delivery: Settleable) -> None:
-        """Return the job to its place in the queue at once. The attempt is not counted."""
+        """Put the job back at its place in the queue, ready at once. The attempt is not counted."""
         self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
 
     def snooze(self, delivery: Settleable, delay: Duration, *, until_signal: str | None = None) -> None:
-        """Return the job, to be ready after `delay` or at a signal, whichever comes first.
+        """Put the job back, ready after `delay` or at a signal, whichever comes first.
 
         The attempt is not counted.
         """
@@ -382,8 +382,7 @@ class Queue:
             return self._backend.signal(self.name, job_id_bytes(job_id), signal, data)
 
     def explain(self, job_id: str, moment: Callable[[int], str] = utc) -> Explanation | None:
-        """Explain in sentences where a job is, why, what happened and what happens next; None if nothing is known of
-        it.
+        """Explain in sentences where a job is, why, what happened and what happens next; None if it is unknown.
 
         `moment` formats a time (milliseconds since 1970).
         """

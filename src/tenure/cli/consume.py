@@ -177,7 +177,7 @@ def fail(session: Session, queue: str, receipts: Sequence[str], error: str | Non
 @click.argument("queue")
 @receipts_argument
 def release(session: Session, queue: str, receipts: Sequence[str]) -> None:
-    """Return the jobs to their place in the queue at once. The attempt is not counted."""
+    """Put the jobs back at their place in the queue, ready at once. The attempt is not counted."""
     _settle(session, queue, receipts, "released", lambda target, receipt: target.release(receipt))
 
 
