@@ -111,14 +111,14 @@ def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
         payload = random.Random(17).randbytes(256 * 1024)
         first = {f"k{n}": queue.enqueue(payload, key=f"k{n}").id for n in range(jobs)}
         small = queue.enqueue(b"small").id
-        plain, asked = _turns(
+        plain, question = _turns(
             rounds,
             lambda: _timed(jobs, lambda: [queue.enqueue(payload, key=key) for key in first]),
             lambda: _timed(jobs, lambda: [queue.get(small) for _ in first]),
         )
         yield from _pair(
             "keys, owner's socket: enqueue, 100% repeated (with: a small question in its place)",
-            Setting("os", 1, 256 * 1024), plain, asked,
+            Setting("os", 1, 256 * 1024), plain, question,
         )  # fmt: skip
     finally:
         owned.close()

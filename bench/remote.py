@@ -142,8 +142,8 @@ class _Clients:
             assert child.stdin is not None
             child.stdin.write(f"{seconds}\n")
             child.stdin.flush()
-        told = [child.stdout.readline() for child in self._children if child.stdout is not None]
-        return sum(map(float, told))
+        started = [child.stdout.readline() for child in self._children if child.stdout is not None]
+        return sum(map(float, started))
 
     def close(self) -> None:
         for child in self._children:

@@ -283,18 +283,18 @@ def measure() -> dict[str, Any]:
                 str(line): sorted(numbers[context] for context in contexts if context in numbers)
                 for line, contexts in lines.items()
             }
-    told = {
+    measured_map = {
         "tests": tests,
         "seconds": [round(plugin.seconds[test], 3) for test in tests],
         "failed": plugin.failed,
         "files": files,
     }
-    MAP.write_text(json.dumps(told))
+    MAP.write_text(json.dumps(measured_map))
     print(
         f"{len(tests)} tests, {sum(plugin.seconds.values()):.0f} s; failed without a mutant: {plugin.failed}",
         flush=True,
     )
-    return told
+    return measured_map
 
 
 def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:

@@ -73,8 +73,8 @@ def replay(
     if session.json:
         session.out.emit(json_shapes.replayed(target.name, answer))
     else:
-        did = "would replay" if answer.dry_run else "replayed"
-        session.out.say(f"{did} ", strong(plural(answer.count, "dead job")), f" of {target.name}")
+        verb = "would replay" if answer.dry_run else "replayed"
+        session.out.say(f"{verb} ", strong(plural(answer.count, "dead job")), f" of {target.name}")
         for job_id in answer.ids[:LISTED]:
             session.out.say(f"  {job_id}")
         if len(answer.ids) > LISTED:

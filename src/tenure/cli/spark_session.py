@@ -42,14 +42,14 @@ def hushed(debug: bool = False) -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as output:
         before = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            kept.seek(0)
-            os.write(before, kept.read())
+            output.seek(0)
+            os.write(before, output.read())
             raise
         finally:
             os.dup2(before, 2)
