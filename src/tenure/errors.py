@@ -1,22 +1,22 @@
 """Every error Tenure raises, in one tree.
 
     TenureError
-    ├── InvalidArgument         a value no store would take; nothing was written       (also a ValueError)
+    ├── InvalidArgument         a value is outside what the store accepts              (also a ValueError)
     ├── SettingsError           an unknown or malformed setting, named                 (also a ValueError)
     ├── LeaseLost               the delivery no longer holds its job
-    │   └── AlreadySettled      … because this very delivery settled it before
-    ├── KeyConflict             an idempotency key was seen with another payload
+    │   └── AlreadySettled      … because this delivery has already settled it
+    ├── KeyConflict             an idempotency key is held by a job with another payload
     ├── QueueFull               the queue's max_waiting is reached
     ├── QueueNotEmpty           a queue cannot be deleted: it has jobs
-    ├── QuotaExceeded           the tenant has as much waiting as it may
-    ├── RateLimited             the tenant is faster than it may be
+    ├── QuotaExceeded           the tenant's waiting jobs or bytes have reached its quota
+    ├── RateLimited             the tenant exceeds the rate of its quota
     ├── TooLarge                a payload, result or batch over its limit
     ├── WaitTimeout             wait_for ran out of time                               (also a TimeoutError)
-    ├── JournalTrimmed          the events asked for are no longer kept
+    ├── JournalTrimmed          the requested events have been trimmed
     ├── SnapshotExpired         a named snapshot was not used for its time to live, or dropped
-    ├── Unauthenticated         a server does not know the caller: no token, or one it does not take
-    ├── Forbidden               a server knows the caller, and the token does not allow this
-    ├── TaskFailed              the result asked for will not come: the job is dead, or was removed
+    ├── Unauthenticated         a server did not accept the caller: no token, or an invalid one
+    ├── Forbidden               the caller's token does not allow this
+    ├── TaskFailed              the result will never arrive: the job is dead, or was removed
     ├── NotFound                there is nothing at that address
     ├── StoreError              the store itself
     │   ├── OpenError           it could not be opened, and nothing on disk was changed
@@ -125,7 +125,7 @@ class QueueFull(TenureError):
         self.queue = queue
         self.waiting = waiting
         self.limit = limit
-        super().__init__(f"queue {queue!r} has {waiting} waiting jobs and takes {limit}")
+        super().__init__(f"queue {queue!r} is full: it has {waiting} waiting jobs, and its limit is {limit}")
 
 
 class QueueNotEmpty(TenureError):
@@ -190,7 +190,7 @@ class TooLarge(TenureError):
         self.what = what
         self.size = size
         self.limit = limit
-        super().__init__(f"{what} is {size:,} bytes, and at most {limit:,} are taken")
+        super().__init__(f"{what} is {size:,} bytes, over the limit of {limit:,}")
 
 
 class WaitTimeout(TenureError, TimeoutError):
@@ -213,7 +213,7 @@ class JournalTrimmed(TenureError):
 
     def __init__(self, oldest: str) -> None:
         self.oldest = oldest
-        super().__init__(f"the journal is kept from cursor {oldest!r} on; what was before it has been trimmed")
+        super().__init__(f"the journal begins at cursor {oldest!r}: earlier events have been trimmed")
 
 
 class Unauthenticated(TenureError):

@@ -68,12 +68,12 @@ def close_all() -> None:
     """Close every registered object, from the top layer down, and the newest first within a layer."""
     closing = [found for layer in reversed(Layer) for held in reversed(list(_closed[layer])) if (found := held())]
     _forget_all()
-    _each(found.close_at_exit for found in closing)
+    _call_all(found.close_at_exit for found in closing)
 
 
 def _renew_all() -> None:
     _forget_all()
-    _each(found.renew_after_fork for layer in Layer for held in list(_renewed[layer]) if (found := held()))
+    _call_all(found.renew_after_fork for layer in Layer for held in list(_renewed[layer]) if (found := held()))
 
 
 os.register_at_fork(after_in_child=_renew_all)
@@ -84,7 +84,7 @@ def _forget_all() -> None:
         held.clear()
 
 
-def _each(calls: Iterable[Callable[[], None]]) -> None:
+def _call_all(calls: Iterable[Callable[[], None]]) -> None:
     raised: list[Exception] = []
     for call in calls:
         try:

@@ -107,7 +107,7 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def with_options(self, options: Mapping[str, str], url: str) -> Redis:
         """Return these settings, changed by the options after a URL's `?`. Raises SettingsError."""
         changes = {
-            name: _checked(f"storage.redis.{name}", _Given(value, f"from the URL {url!r}", text=True))
+            name: _checked(f"storage.redis.{name}", _SettingValue(value, f"from the URL {url!r}", text=True))
             for name, value in options.items()
         }
         return msgspec.structs.replace(self, **changes)
@@ -221,7 +221,7 @@ class _Origin(IntEnum):
     CALL = 4
 
 
-class _Given(NamedTuple):
+class _SettingValue(NamedTuple):
     value: object
     #: The source, for an error message: "from the environment variable TENURE_LOG_LEVEL", "in tenure.toml".
     source: str
@@ -265,23 +265,23 @@ _VARIABLES = {variable(name): name for name in SETTINGS}
 # ── the sources ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
+def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _SettingValue]:
+    given: dict[str, _SettingValue] = {}
     for name, value in overrides.items():
         if name not in _FIELDS:
             raise SettingsError(f"unknown setting {name!r} (given to the call){_nearest(name, _FIELDS)}")
         if value is not None:
-            given[name] = _Given(value, "given to the call")
+            given[name] = _SettingValue(value, "given to the call")
     if url is not None:
         engine, path = parse_url(url)
         source = f"from the URL {without_password(str(url))!r}"
-        given["storage.engine"] = _Given(engine, source)
-        given["storage.path"] = _Given(path, source)
+        given["storage.engine"] = _SettingValue(engine, source)
+        given["storage.path"] = _SettingValue(path, source)
     return given
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _SettingValue]:
+    given: dict[str, _SettingValue] = {}
     for key in sorted(environ):
         if not key.startswith(PREFIX) or key in (CONFIG, TEST_CLUSTER):
             continue
@@ -290,11 +290,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             raise SettingsError(f"unknown environment variable {key}{_nearest(key, (*_VARIABLES, CONFIG))}")
         if environ[key]:  # an empty variable is how many tools say "not set"
             source = f"from the environment variable {key}"
-            given[name] = _Given(environ[key], source, text=True, origin=_Origin.ENVIRONMENT)
+            given[name] = _SettingValue(environ[key], source, text=True, origin=_Origin.ENVIRONMENT)
     return given
 
 
-def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> dict[str, _Given]:
+def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> dict[str, _SettingValue]:
     if config is not None:
         file, named_by = Path(config).expanduser(), "config="
     elif environ.get(CONFIG):
@@ -314,7 +314,7 @@ def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise SettingsError(f"the settings file {file} is not TOML: {exc}") from exc
     origin = _Origin.NAMED_FILE if named_by else _Origin.FOUND_FILE
-    return {name: _Given(value, f"in {file}", origin=origin) for name, value in _flattened(tree, file)}
+    return {name: _SettingValue(value, f"in {file}", origin=origin) for name, value in _flattened(tree, file)}
 
 
 def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -332,7 +332,7 @@ def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iter
             )
 
 
-def _bind_token(given: dict[str, _Given], file: Mapping[str, _Given]) -> None:
+def _bind_token(given: dict[str, _SettingValue], file: Mapping[str, _SettingValue]) -> None:
     """Keep only the nearest token in `given`, and refuse it if another source chose the server. Raises SettingsError.
 
     - A tenure.toml found in the working directory must not choose the server that receives a token from the
@@ -389,7 +389,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 # ── the values ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _checked(name: str, given: _Given) -> object:
+def _checked(name: str, given: _SettingValue) -> object:
     value = given.value
     kind = _FIELDS[name].type
     extra = _extra(kind)
@@ -416,7 +416,7 @@ def _checked(name: str, given: _Given) -> object:
         raise SettingsError(f"{name} = {given.value!r} ({given.source}): {reason}") from None
 
 
-def _secret(name: str, given: _Given) -> Secret:
+def _secret(name: str, given: _SettingValue) -> Secret:
     if isinstance(given.value, Secret):
         return given.value
     if not isinstance(given.value, str):

@@ -79,7 +79,7 @@ def test_a_refused_batch_says_where_to_go_on(shell: Shell, monkeypatch: pytest.M
     shell("configure", "bulk", "--max-waiting", "15")
     ran = shell("enqueue", "bulk", "--lines", "-", stdin="".join(f"{n}\n" for n in range(30)))
     assert ran.code == 1
-    assert "10 jobs were enqueued before this; go on from line 11" in ran.err
+    assert "10 jobs were enqueued before this; continue from line 11" in ran.err
     assert "tenure configure" in ran.err
     assert shell.json("counts", "bulk").object["ready"] == 10
 

@@ -89,7 +89,7 @@ def open_with(
                 f"{option!r} is a setting of {' and '.join(engines)}, and this is a {storage.engine} store"
             )
     clock = SystemClock() if clock is None else clock
-    opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
+    opened = {"redis": _redis, "http": _http, "rocksdb": _owned}.get(storage.engine, _embedded)
     backend, remarks, joined = opened(storage, clock)
     sweeping = settings.sweep
     # A server and an owner sweep their stores themselves; their clients sweep only if asked to.
@@ -215,7 +215,7 @@ def _redis(storage: Storage, clock: Clock) -> _Opened:
     return _Opened(backend, remarks)
 
 
-def _behind_a_server(storage: Storage, clock: Clock) -> _Opened:
+def _http(storage: Storage, clock: Clock) -> _Opened:
     if storage.path is None:
         raise SettingsError(
             f"no server is named: give open a URL ('http://<host>:<port>'), or set {variable('storage.path')}"
@@ -319,4 +319,4 @@ def _path(storage: Storage) -> str:
 
 def _refuse_less(has: Durability, wanted: Durability, url: str) -> None:
     if DURABILITIES.index(has) < DURABILITIES.index(wanted):
-        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {wanted!r} was asked for")
+        raise OpenError(f"{url} has durability {has!r}, and {wanted!r} was asked for")

@@ -45,7 +45,7 @@ from tenure.telemetry import Meter, Telemetry, wanted
 
 MAX_RESTORE = 1_000
 Ids = list[str]  # an alias, because `list` is a verb below
-_ONE = ClaimRequest(1)
+_CLAIM_ONE = ClaimRequest(1)
 _NOTHING_ATTACHED: Mapping[str, Attached] = {}
 _PLAIN_OPTIONS = (None, None, 0, None, None, None, None, "error", None)
 _job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
@@ -93,7 +93,7 @@ class Queue:
         """
         if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
-                raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
+                raise InvalidArgument("give options to the NewJob, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group=group)
         request = job_request(payload)
         began = perf_counter()
@@ -140,7 +140,7 @@ class Queue:
         A repeated claim with the same `id` returns the same jobs, those still open, instead of claiming more.
         """
         if limit == 1 and (lease, wait, worker, max_bytes, id) == (None, 0, "", None, None) and type(limit) is int:
-            request = _ONE  # the most common request, built in advance
+            request = _CLAIM_ONE  # the most common request, built in advance
         else:
             request = claim_request(limit, lease, wait, worker, max_bytes, id)
         began = perf_counter()
@@ -213,7 +213,7 @@ class Queue:
             if lease is None:
                 raise InvalidArgument("an empty claim has no lease to extend")
         else:
-            self._own(claim)
+            self._check_own(claim)
             lease = proof_of(claim).lease
         lease_ms = duration_ms("seconds", self.policy().lease if seconds is None else seconds, minimum_ms=1)
         with self._span("extend"):
@@ -227,7 +227,7 @@ class Queue:
         if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._span("progress"):
-            self._own(delivery)
+            self._check_own(delivery)
             self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
 
     def record_step(self, delivery: Settleable, name: str, value: bytes) -> bytes:
@@ -238,12 +238,12 @@ class Queue:
         """
         step, data = checked_step("step", name, value)
         with self._span("record_step"):
-            self._own(delivery)
+            self._check_own(delivery)
             return self._backend.record_step(self.name, proof_of(delivery), step, data)
 
     def _settle_one(self, verb: str, item: Settle, delivery: Settleable, meter: Meter | None = None) -> None:
         if type(delivery) is not Delivery or delivery.name is not self.name:
-            self._own(delivery)
+            self._check_own(delivery)
         if meter is None:
             meter = self._telemetry.meter(verb)
         began = perf_counter()
@@ -270,7 +270,7 @@ class Queue:
             items = AlikeSettles(verb, given[0].lease, jobs, list(map(_token, given)))
         else:
             for delivery in given:
-                self._own(delivery)
+                self._check_own(delivery)
             items = [Settle(verb, proof_of(delivery)) for delivery in given]
             jobs = [item.proof[0] for item in items]
         with self._span(verb + "_many") as span:
@@ -297,7 +297,7 @@ class Queue:
             and len(set(map(id, map(_lease, given)))) == 1
         )
 
-    def _own(self, delivery: Settleable) -> None:
+    def _check_own(self, delivery: Settleable) -> None:
         if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
             raise InvalidArgument(f"that delivery is from queue {delivery.name}, not {self.name}")
 

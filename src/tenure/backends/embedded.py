@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tenure.backends.named_snapshots import named_snapshots_of
-from tenure.backends.remembered import RememberedVerbs
+from tenure.backends.remembered_verbs import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
     Children,

@@ -12,7 +12,7 @@ from tenure.cli.output import Cell, clean, plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
-from tenure.cli.times import AGO
+from tenure.cli.times import PAST_TIME
 from tenure.model.job import Swept
 from tenure.model.report import Report
 from tenure.storage.folder import Folder
@@ -96,7 +96,9 @@ def _repaired(what: str | None, repair: bool) -> Cell | None:
     ),
     short_help="Remove done jobs past their retention.",
 )
-@click.option("--before", type=AGO, help="All done and dead jobs that ended before this moment (30d: 30 days ago).")
+@click.option(
+    "--before", type=PAST_TIME, help="All done and dead jobs that ended before this moment (30d: 30 days ago)."
+)
 @click.option("--limit", "-n", type=int, default=100_000, show_default=True, help="At most this many.")
 def cleanup(session: Session, before: float | None, limit: int) -> None:
     """Remove done jobs past their retention; with --before, done and dead jobs that ended before then."""

@@ -5,8 +5,8 @@ exit code   meaning
 1           the answer is no: nothing to claim, no such job or queue, the check found something, the queue refused the job
 2           the command line, a value or a setting is wrong; nothing was written
 3           the lease is lost: the job is no longer this receipt's
-4           the store cannot be opened, its owner lets nobody in, or a server refuses you
-5           the store is damaged or cannot go on
+4           the store cannot be opened, its owner does not listen, or a server refuses you
+5           the store is damaged or cannot serve
 70          a bug in Tenure
 130         interrupted (Ctrl-C)
 141         the reader of the output stopped reading
@@ -59,8 +59,8 @@ EXIT_CODE_HELP = (
     ),
     ("2", "the command line, a value or a setting is wrong; nothing was written"),
     ("3", "the lease is lost: the job is no longer this receipt's"),
-    ("4", "the store cannot be opened, its owner lets nobody in, or a server refuses you"),
-    ("5", "the store is damaged or cannot go on"),
+    ("4", "the store cannot be opened, its owner does not listen, or a server refuses you"),
+    ("5", "the store is damaged or cannot serve"),
     ("70", "a bug in Tenure"),
     ("130", "interrupted (Ctrl-C)"),
     ("141", "the reader of the output stopped reading"),
@@ -69,13 +69,13 @@ EXIT_CODE_HELP = (
 #: Advice for errors whose own message does not say what to do.
 ADVICE: tuple[tuple[type[BaseException], str], ...] = (
     (errors.AlreadySettled, "Nothing to do: the first call took effect."),
-    (errors.LeaseLost, "Do not settle it again; claim anew."),
+    (errors.LeaseLost, "Do not settle it again; claim again."),
     (errors.KeyConflict, "Use another --key, or the same payload."),
     (errors.QueueFull, "Try again later, or raise the limit: tenure configure {queue} --max-waiting N."),
     (errors.QuotaExceeded, "Try again once some of it is done, or raise the limit: tenure quota {tenant}."),
-    (errors.WaitTimeout, "Wait again, or look: tenure get."),
+    (errors.WaitTimeout, "Wait again, or show the job: tenure get."),
     (errors.Corrupt, "Run 'tenure check', then 'tenure check --repair', or go back to a snapshot."),
-    (errors.Unavailable, "Mend the cause (a full disk?), then run the command again."),
+    (errors.Unavailable, "Fix the cause (a full disk?), then run the command again."),
 )
 
 

@@ -137,7 +137,7 @@ def ack(
     "nack",
     examples=(
         (
-            "It failed; the queue's policy says when it comes back, or that it is dead:",
+            "It failed; the queue's policy decides when it is retried, or that it is dead:",
             "tenure nack emails RECEIPT --error 'timeout'",
         ),
         ("Try again in five minutes:", "tenure nack emails RECEIPT --delay 5m"),
@@ -169,7 +169,7 @@ def fail(session: Session, queue: str, receipts: Sequence[str], error: str | Non
 @command(
     "release",
     examples=(("Give it back untouched:", "tenure release emails RECEIPT"),),
-    short_help="Settle: given back, not counted.",
+    short_help="Settle: released, attempt not counted.",
 )
 @click.argument("queue")
 @receipts_argument

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenure.api.upgrading import upgrade_to_2
+from tenure.api.store_upgrade import upgrade_to_2
 from tenure.contract.backend import Progress
 from tenure.errors import FormatError, OpenError
 from tenure.storage.folder import NAMES, UPGRADING, Folder

@@ -133,7 +133,7 @@ def events(
     itself stays open while it follows; other processes can use it through this one.
     """
     if new_only and not follow:
-        raise click.UsageError("--new leaves out what has happened: it goes with --follow.")
+        raise click.UsageError("--new skips past events: it goes with --follow.")
 
     def wanted(event: Event) -> bool:
         return (
@@ -184,7 +184,7 @@ def _gather(
 
 def _end(store: Store, cursor: str | None) -> str:
     """Return the cursor after the newest event."""
-    with progress_bar("Skipping what has happened"):
+    with progress_bar("Skipping past events"):
         while True:
             page = store.events(cursor, 100_000)
             cursor = page.cursor

@@ -50,7 +50,7 @@ cli.add_theme(
 )
 cli.add_theme("Work", (worker.worker, worker.run))
 cli.add_theme(
-    "Look",
+    "Inspect",
     (
         top.top,
         queries.queues,
@@ -67,7 +67,7 @@ cli.add_theme(
     ),
 )
 cli.add_theme(
-    "Mend",
+    "Manage",
     (
         maintenance.replay,
         maintenance.purge,
@@ -82,7 +82,7 @@ cli.add_theme(
         schedule.schedule,
     ),
 )
-cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
+cli.add_theme("Maintain", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
 cli.add_theme("Pipelines", (export.export, analysis.audit, analysis.report, spark.spark))
 cli.add_theme("Serve", (serve.serve, dashboard.dashboard, tokens.token))
 

@@ -13,7 +13,7 @@ from tenure.cli.command import NO, command, no
 from tenure.cli.output import Cell, faint, plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AGO, DURATION, moment, span
+from tenure.cli.times import DURATION, PAST_TIME, moment, span
 from tenure.model.job import Where
 from tenure.model.lifecycle import SHOWN
 from tenure.model.rate import Rate
@@ -33,15 +33,15 @@ LISTED = 10
         ),
         ("All of them, ten a second:", "tenure replay emails --all --rate 10"),
     ),
-    short_help="Bring dead jobs back.",
+    short_help="Make dead jobs ready again.",
 )
 @click.argument("queue")
 @click.argument("ids", metavar="[JOB_ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead job.")
 @click.option("--error", "-e", help="Those whose last error contains this text.")
 @click.option("--reason", type=click.Choice(["max_attempts", "failed"]), help="Those that died for this reason.")
-@click.option("--since", type=AGO, help="Those that died since this moment (2h: two hours ago).")
-@click.option("--before", type=AGO, help="Those that died before this moment.")
+@click.option("--since", type=PAST_TIME, help="Those that died since this moment (2h: two hours ago).")
+@click.option("--before", type=PAST_TIME, help="Those that died before this moment.")
 @click.option("--limit", "-n", type=int, help="At most this many.")
 @click.option("--rate", type=float, help="Make this many ready a second.")
 @click.option("--dry-run", is_flag=True, help="Report what would be replayed, and change nothing.")
@@ -104,7 +104,7 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
     """Remove every job in STATE: dead (if not given), done, ready or scheduled. Leased jobs can be cancelled instead."""
     if not yes:
         if session.json or not sys.stdin.isatty():
-            raise click.UsageError("Nobody is here to ask: say --yes to remove them.")
+            raise click.UsageError("There is no terminal to ask for confirmation: add --yes to remove them.")
         if not click.confirm(f"Remove every {which} job of {queue}?", err=True):
             no(session, "nothing was removed")
     with session.queue(queue) as target, progress_bar(f"Purging {queue}") as progress:

@@ -77,9 +77,7 @@ def create(session: Session, database: str, table: str) -> None:
 @_on_outbox
 @click.option("--once", is_flag=True, help="End when nothing is left that can be sent.")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Rows of one round.")
-@click.option(
-    "--poll", type=DURATION, default=0.5, show_default="500ms", help="How often to look when nothing is there."
-)
+@click.option("--poll", type=DURATION, default=0.5, show_default="500ms", help="How often to look for new rows.")
 def run(session: Session, database: str, table: str, once: bool, batch: int, poll: float) -> None:
     """Enqueue the rows of DATABASE's outbox and delete them. SIGTERM and Ctrl-C end it after the current round.
 
@@ -128,7 +126,7 @@ def status(session: Session, database: str, table: str) -> None:
 @command(
     "retry",
     examples=(
-        ("Send all refused rows again, once their cause is mended:", "tenure outbox retry sqlite:app.db"),
+        ("Send all refused rows again, once their cause is fixed:", "tenure outbox retry sqlite:app.db"),
         ("Only some:", "tenure outbox retry sqlite:app.db 17 18"),
     ),
     short_help="Have refused rows sent again.",

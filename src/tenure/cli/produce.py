@@ -17,7 +17,7 @@ from tenure.cli.command import command
 from tenure.cli.output import plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION, now_ms, span
+from tenure.cli.times import DURATION, FUTURE_TIME, now_ms, span
 from tenure.errors import TenureError
 from tenure.model.job import NewJob
 
@@ -53,7 +53,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: Sequence[str]) 
 @click.option("--file", "file", type=click.File("rb"), help="Take the payload from a file.")
 @click.option("--lines", "lines", type=click.File("rb"), help="A job for each line of a file (-: of stdin).")
 @click.option("--delay", type=DURATION, help="Not before this long from now (30, 5m, 2h).")
-@click.option("--at", type=AHEAD, help="Not before this moment (2030-01-31T09:00).")
+@click.option("--at", type=FUTURE_TIME, help="Not before this moment (2030-01-31T09:00).")
 @click.option("--priority", "-p", type=int, default=0, show_default=True, help="0 to 9; 9 is claimed first.")
 @click.option("--key", help="Idempotency key: a second job with it is not added.")
 @click.option("--max-attempts", type=int, help="Deliveries before it is dead (the queue's policy, if not given).")
@@ -159,7 +159,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
                     answers = target.enqueue_many([job(payload) for payload in batch.payloads])
                 except TenureError as exc:
                     exc.add_note(
-                        f"{plural(added, 'job')} were enqueued before this; go on from line {batch.first_line:,}."
+                        f"{plural(added, 'job')} were enqueued before this; continue from line {batch.first_line:,}."
                     )
                     raise
                 except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from tenure.cli.command import command, no
 from tenure.cli.output import Cell, clean, clean_lines, faint, headline, number, preview, shortened, state, strong
 from tenure.cli.progress import ProgressCallback, progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION, moment, now_ms, relative, span
+from tenure.cli.times import DURATION, FUTURE_TIME, moment, now_ms, relative, span
 from tenure.model.job import Counts, Job, QueueInfo
 from tenure.model.lifecycle import SHOWN
 from tenure.model.names import DEFAULT_TENANT, queue_name
@@ -229,7 +229,7 @@ def _job_table(session: Session, which: str, jobs: Sequence[Job]) -> None:
     examples=(("What becomes ready within the hour, in any queue:", "tenure upcoming --before 1h"),),
     short_help="List the next scheduled jobs of all queues.",
 )
-@click.option("--before", type=AHEAD, help="Only what becomes ready before this moment (1h: within an hour).")
+@click.option("--before", type=FUTURE_TIME, help="Only what becomes ready before this moment (1h: within an hour).")
 @limit_option
 def upcoming(session: Session, before: float | None, limit: int) -> None:
     """List scheduled jobs of all queues and tenants, the earliest first."""
@@ -319,7 +319,7 @@ def counts(session: Session, queue: str) -> None:
     titles = (*_shown_states([found]), "enqueued", "removed")
     session.out.table([f">{title}" for title in titles], [_numbers(found, titles)])
     if found.at_least:
-        session.out.say(f"ready is at least that: the {found.waiting:,} waiting jobs were not all looked at")
+        session.out.say(f"ready is a lower bound: not all of the {found.waiting:,} waiting jobs were read")
 
 
 def _shown_states(found: Iterable[Counts]) -> tuple[str, ...]:

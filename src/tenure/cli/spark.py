@@ -13,8 +13,8 @@ from tenure.cli.analysis import say_audit, say_summary
 from tenure.cli.command import NO, Family, command
 from tenure.cli.output import plural, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import Told, checked_conf, require, spark_session, step_line
-from tenure.cli.times import AGO, DURATION
+from tenure.cli.spark_session import StepCallback, checked_conf, require, spark_session, step_line
+from tenure.cli.times import DURATION, PAST_TIME
 
 if TYPE_CHECKING:
     from tenure.analysis.summary import Summary
@@ -62,7 +62,7 @@ def _run(
     session: Session,
     job: str,
     on: SparkOptions,
-    work: Callable[[SparkSession, Told], Summary],
+    work: Callable[[SparkSession, StepCallback], Summary],
     is_short: Callable[[], bool] = lambda: False,
 ) -> Summary:
     with (
@@ -118,7 +118,7 @@ def load(
     Without -m payload=…, a job's payload is its whole row as JSON. -m headers.NAME=… sets one header.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.load import load
         from tenure.spark.pipelines.job_mapping import parse_mapping
 
@@ -130,7 +130,7 @@ def load(
 
     summary = _run(session, "load", on, work)
     if summary.rejected and not session.json:
-        session.out.say(f"what was rejected is in {summary.facts['quarantine']}, with the reasons")
+        session.out.say(f"rejected rows are in {summary.facts['quarantine']}, with the reasons")
 
 
 # ── over its history ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +164,7 @@ def history(
     An interrupted run has no effect and can be repeated. The journal keeps events that this history has not read.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.history import history
 
         summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=told)
@@ -200,7 +200,7 @@ def history(
 def report(session: Session, root: str, path: str, title: str, **on: Unpack[SparkOptions]) -> None:
     """Draw the history in the folder ROOT into the HTML file PATH (report.html), which needs no other files."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.report import report
 
         return report(made, root, path, title=title, told=told)
@@ -226,7 +226,7 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
     Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' repairs what can be repaired.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.audit import audit
 
         return audit(made, _url(session), output=output, told=told)
@@ -285,7 +285,7 @@ def replay(
     A job that has changed since it was read is left alone.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.replay import replay
 
         return replay(
@@ -312,7 +312,7 @@ def replay(
 def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOptions]) -> None:
     """Copy every job of SOURCE into TARGET and compare the two, as 'tenure migrate' does, in parallel on executors."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.migrate import migrate
 
         return migrate(made, source, target, told=told)
@@ -338,7 +338,9 @@ def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOption
     short_help="Jobs that ended long ago into Parquet.",
 )
 @click.argument("root")
-@click.option("--older-than", "before", type=AGO, required=True, help="Those that ended before this: 30d, or a date.")
+@click.option(
+    "--older-than", "before", type=PAST_TIME, required=True, help="Those that ended before this: 30d, or a date."
+)
 @click.option(
     "--state",
     "states",
@@ -354,7 +356,7 @@ def archive(
 ) -> None:
     """Write done and dead jobs to Parquet in the folder ROOT, verify it, and remove the unchanged ones from the store."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import archive
 
         return archive(
@@ -380,7 +382,7 @@ def archive(
 def restore(session: Session, root: str, where: str, **on: Unpack[SparkOptions]) -> None:
     """Restore jobs from the archive in the folder ROOT as they were; existing ones are left alone."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, told: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import restore
 
         return restore(made, _url(session), root, where, told=told)

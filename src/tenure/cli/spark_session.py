@@ -90,12 +90,12 @@ def spark_session(
         yield spark
 
 
-Told = Callable[[str], None]
+StepCallback = Callable[[str], None]
 """Called with the name of the step that begins."""
 
 
 @contextmanager
-def step_line(session: Session, job: str) -> Iterator[Told]:
+def step_line(session: Session, job: str) -> Iterator[StepCallback]:
     """Show the job's current step: a changing line on a terminal, a line for each step elsewhere, nothing with --json."""
     if session.json:
         yield lambda step: None

@@ -39,7 +39,7 @@ def steps(session: Session, queue: str, job_id: str) -> None:
 @command(
     "signal",
     examples=(
-        ("Let a job go on that waits for an approval:", "tenure signal orders JOB_ID approval"),
+        ("Continue a job that waits for an approval:", "tenure signal orders JOB_ID approval"),
         ("The same, with a payload:", 'tenure signal orders JOB_ID approval \'{"by": "ada"}\''),
     ),
     short_help="Send a signal to a job.",

@@ -77,12 +77,12 @@ class MomentType(SecondsType):
             return seconds if seconds is not None else datetime.fromisoformat(text).astimezone().timestamp()
         except (ValueError, OverflowError, OSError):
             example = "2h (from now)" if self.direction > 0 else "2h (ago)"
-            self.fail(f"{value!r} is not a moment: an ISO 8601 time such as 2030-01-31T09:00, or {example}", param, ctx)
+            self.fail(f"{value!r} is not a time: an ISO 8601 time such as 2030-01-31T09:00, or {example}", param, ctx)
 
 
 DURATION = DurationType()
-AHEAD = MomentType(+1)
-AGO = MomentType(-1)
+FUTURE_TIME = MomentType(+1)
+PAST_TIME = MomentType(-1)
 
 
 def iso(ms: int | None) -> str | None:

@@ -25,7 +25,7 @@ from tenure.model.job import Counts, QueueInfo
 from tenure.model.names import QueueName
 
 #: How many leased jobs are read to find their workers, and how many groups, to find the largest.
-_HELD = 1_000
+_LEASED_LIMIT = 1_000
 _GROUPS, _GROUPS_SHOWN = 1_000, 10
 
 
@@ -105,10 +105,10 @@ def top(session: Session, names: Sequence[str], every: float, once: bool) -> Non
 
 def take_sample(session: Session, names: Sequence[str]) -> Sample:
     with session.store() as store:
-        return Sample(time.monotonic(), [_sample_queue(store, info) for info in _wanted(session, store, names)])
+        return Sample(time.monotonic(), [_sample_queue(store, info) for info in _selected(session, store, names)])
 
 
-def _wanted(session: Session, store: Store, names: Sequence[str]) -> list[QueueInfo]:
+def _selected(session: Session, store: Store, names: Sequence[str]) -> list[QueueInfo]:
     infos = store.queues(session.given_tenant)
     known = {info.queue for info in infos}
     for name in names:
@@ -122,7 +122,7 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     first = queue.list("ready", 1).jobs if info.counts.ready else []
     seen = QueueSample(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
     if info.counts.leased:
-        seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _HELD).jobs)
+        seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _LEASED_LIMIT).jobs)
     if info.counts.waiting + info.counts.leased:
         found = sorted(queue.groups(_GROUPS).groups, key=lambda group: -group.waiting)
         seen.groups = found[:_GROUPS_SHOWN]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -19,7 +18,7 @@ from tenure.cli import reload
 from tenure.cli.command import BUG, NO, USAGE, command
 from tenure.cli.output import strong
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION
+from tenure.cli.times import DURATION, FUTURE_TIME
 from tenure.cli.worker_line import WorkerLine
 from tenure.errors import InvalidArgument, TaskFailed
 
@@ -177,7 +176,7 @@ def _output(session: Session, made: Worker, log_level: str | None) -> Iterator[N
 @click.option("--enqueue", is_flag=True, help="Enqueue it for a worker instead of running it here.")
 @click.option("--wait", type=DURATION, help="After --enqueue: wait this long for its result.")
 @click.option("--delay", type=DURATION, help="With --enqueue: not before this long from now.")
-@click.option("--at", type=AHEAD, help="With --enqueue: not before this moment.")
+@click.option("--at", type=FUTURE_TIME, help="With --enqueue: not before this moment.")
 @click.option("--key", help="With --enqueue: one job, however often it is enqueued with this key.")
 @click.option("--priority", type=click.IntRange(0, 9), help="With --enqueue: 9 goes first.")
 def run(
@@ -218,6 +217,8 @@ def run(
 
 
 def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> None:
+    import asyncio
+
     from tenure.worker.codec import is_json, open_envelope
 
     args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))

@@ -61,7 +61,7 @@ def add_schedule(call: Call) -> m.Done:
     call.identity.queue(call.request.queue, call.tenant)
     name, tenant = call.path["schedule"], _own_tenant(call)
     if call.request.replace:
-        _seen_schedule(call, name, missing_is_fine=True)
+        _visible_schedule(call, name, missing_is_fine=True)
     schedule = call.request.checked(name, tenant)
     call.backend.change_schedule(tenant, name, ScheduleChange(put=schedule, replace=call.request.replace))
     return m.Done()
@@ -80,14 +80,14 @@ def remove_schedule(call: Call) -> m.Done:
 
 
 def run_schedule(call: Call) -> Enqueued:
-    schedule = _seen_schedule(call, call.path["schedule"])
+    schedule = _visible_schedule(call, call.path["schedule"])
     assert schedule is not None
     return run_now(call.backend, schedule)
 
 
 def _change_schedule(call: Call, change: ScheduleChange) -> m.Done:
     name = call.path["schedule"]
-    _seen_schedule(call, name)
+    _visible_schedule(call, name)
     if not call.backend.change_schedule(_own_tenant(call), name, change):
         raise NotFound("there is no such schedule")
     return m.Done()
@@ -97,7 +97,7 @@ def _own_tenant(call: Call) -> str:
     return DEFAULT_TENANT if call.tenant is None else call.tenant
 
 
-def _seen_schedule(call: Call, name: str, *, missing_is_fine: bool = False) -> Schedule | None:
+def _visible_schedule(call: Call, name: str, *, missing_is_fine: bool = False) -> Schedule | None:
     """Return the schedule of that name. Raises NotFound if there is none, or the caller may not see its queue."""
     tenant = _own_tenant(call)
     found = next((each for each in call.backend.schedules(tenant) if each.name == name), None)
@@ -118,7 +118,7 @@ def delete_queue(call: Call) -> m.Done:
 
 def replace_queues(call: Call) -> m.Done:
     if call.identity.queues is not None:
-        raise Forbidden("a token for some queues only does not replace the tenant's whole set")
+        raise Forbidden("a token limited to some queues may not replace all of the tenant's queues")
     named = {checked("queue", queue): policy.checked() for queue, policy in call.request.items()}
     call.backend.replace_queues(DEFAULT_TENANT if call.tenant is None else call.tenant, named)
     return m.Done()
@@ -202,7 +202,9 @@ def finish_write(call: Call) -> WriteState:
     forget = call.request.forget
     return _without_prefix(
         call,
-        call.backend.finish_write(_write_id(call), None if forget is None else _own(call, checked_write_id(forget))),
+        call.backend.finish_write(
+            _write_id(call), None if forget is None else _scoped_id(call, checked_write_id(forget))
+        ),
     )
 
 
@@ -245,10 +247,10 @@ def load(call: Call) -> WriteState:
 
 
 def _write_id(call: Call) -> str:
-    return _own(call, checked_write_id(write_name(call.path["write"])))
+    return _scoped_id(call, checked_write_id(write_name(call.path["write"])))
 
 
-def _own(call: Call, write_id: str) -> str:
+def _scoped_id(call: Call, write_id: str) -> str:
     """Return the id prefixed by its owner: a tenant, or a token limited to some queues, cannot name another's writes."""
     return _prefix(call) + write_id
 
@@ -324,4 +326,4 @@ def write_name(word: str) -> str:
     try:
         return base64.urlsafe_b64decode(word[1:] + "=" * (-(len(word) - 1) % 4)).decode()
     except ValueError:
-        raise InvalidArgument(f"{word!r} stands for no write's id") from None
+        raise InvalidArgument(f"{word!r} is not the id of a write") from None

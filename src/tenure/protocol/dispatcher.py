@@ -150,9 +150,11 @@ class Dispatcher:
         Raises Forbidden, InvalidArgument.
         """
         if operation.local and not self.local:
-            raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
+            raise InvalidArgument(
+                "only callers that share the store's folder may do this: use the process that owns it"
+            )
         if not identity.may(operation.scope):
-            raise Forbidden(f"this takes the scope {operation.scope!r}")
+            raise Forbidden(f"this needs the scope {operation.scope!r}")
         if operation.name in GROWING:
             self._space.check()
         tenant = identity.acting(headers.get(TENANT))
@@ -366,7 +368,7 @@ class Wait:
     def release(self, answer: object) -> None:
         """Release the leased jobs of a disconnected caller, unless a repeat of its request has received them."""
         self._entry.received = False
-        if self._dispatcher.in_flight.alone(self._entry):
+        if self._dispatcher.in_flight.is_sole_receiver(self._entry):
             self._dispatcher.release(self._request, answer)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class Identity(Struct, frozen=True):
         if self.operator:
             return None if named is None else checked("tenant", named)
         if named is not None and named != self.tenant:
-            raise Forbidden("only an operator's token names another tenant")
+            raise Forbidden("only an operator's token may name another tenant")
         return self.tenant
 
     def queue(self, queue: str, tenant: str | None) -> QueueName:

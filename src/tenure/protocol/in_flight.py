@@ -90,7 +90,7 @@ class RequestsInFlight:
             if not outcome.entries and self._outcomes.get(key) is outcome:
                 del self._outcomes[key]
 
-    def alone(self, entry: InFlight) -> bool:
+    def is_sole_receiver(self, entry: InFlight) -> bool:
         """Whether no other connection waits for the same outcome, or has received it."""
         with self._lock:
             return not entry.outcome.entries - {entry} and not entry.outcome.answered

@@ -104,7 +104,7 @@ def _among(call: Call) -> AnyQueues:
     tenants = body.tenants
     if call.tenant is not None:
         if tenants is not None and set(tenants) != {call.tenant}:
-            raise Forbidden("only an operator's token names other tenants")
+            raise Forbidden("only an operator's token may name other tenants")
         tenants = [call.tenant]
     queues = own if body.queues is None else {checked("queue", name) for name in body.queues}
     if own is not None and queues is not None:
@@ -138,7 +138,7 @@ def settle(call: Call) -> m.SettleReply:
 def _may_hand_over(call: Call, items: Sequence[Settle]) -> None:
     """Raise Forbidden or NotFound if the caller may not add jobs to the queues that its items name."""
     if not call.identity.may("produce"):
-        raise Forbidden("then adds jobs: that takes the scope produce, too")
+        raise Forbidden("then adds jobs: that also needs the scope produce")
     _check_flow(call, [job for item in items for job in item.then or ()])
 
 
@@ -230,7 +230,7 @@ def holder(call: Call) -> m.KeyHolder:
 def timeline(call: Call) -> m.EventList:
     events = call.backend.timeline(call.name, call.job)
     if not events:
-        raise NotFound("there is no such job, or the journal no longer tells of it")
+        raise NotFound("there is no such job, or its events have been trimmed")
     return m.EventList(events)
 
 
@@ -257,7 +257,7 @@ def explain(call: Call) -> Explanation:
     """Explain a job from facts of its own queue only, because the caller may not see others."""
     explanation = explained(read_facts(call.backend, call.name, call.job))
     if explanation is None:
-        raise NotFound("there is no such job, or the journal no longer tells of it")
+        raise NotFound("there is no such job, or its events have been trimmed")
     return explanation
 
 
@@ -300,7 +300,7 @@ def upcoming(call: Call) -> Page:
 _EVENTS = 10_000
 #: How many events of all tenants are searched for one tenant's before the answer is sent.
 _SEARCHED = 10_000
-_SEARCHED_AT_ONCE = 1_000
+_SEARCH_PAGE = 1_000
 #: How often a waiting request continues the search before it is answered with a cursor.
 _LOOKS = 10
 
@@ -317,12 +317,12 @@ def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
     limit = call.request.limit
     if consumer is not None:
         if not call.identity.may("operator"):
-            raise Forbidden("a named consumer holds up the journal's trimming: that takes the scope operator")
+            raise Forbidden("a named consumer delays the trimming of the journal: that needs the scope operator")
         checked("consumer", consumer)
     if call.sees_all:
         return call.backend.events(after, min(limit, _EVENTS), 0, consumer)
-    for _ in range(_SEARCHED // _SEARCHED_AT_ONCE):
-        page = call.backend.events(after, _SEARCHED_AT_ONCE, 0, consumer)
+    for _ in range(_SEARCHED // _SEARCH_PAGE):
+        page = call.backend.events(after, _SEARCH_PAGE, 0, consumer)
         mine = [place for place, event in enumerate(page.events) if call.sees(event.tenant, event.queue)]
         if len(mine) > limit:  # the cursor must be the one after the last event returned
             page = call.backend.events(after, mine[limit - 1] + 1, 0, None)
@@ -336,7 +336,7 @@ def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
 def newest_events(call: Call) -> EventPage:
     """Return the store's last events, limited to those that the caller may see."""
     limit = call.request.limit
-    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCHED_AT_ONCE))
+    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCH_PAGE))
     return EventPage([e for e in page.events if call.sees(e.tenant, e.queue)][-limit:], page.cursor)
 
 

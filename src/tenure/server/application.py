@@ -153,7 +153,7 @@ class Application:
             identity = await self.operations.identify(plain_headers(scope["headers"]))
             log_entry(scope).subject = identity.subject
             if not identity.operator:
-                raise Forbidden("this takes the scope 'operator'")
+                raise Forbidden("this needs the scope 'operator'")
         return Reply(200, CONTENT_TYPE_LATEST, await self.operations.runner.run(generate_latest))
 
     async def _schema(self, scope: Scope) -> Reply:

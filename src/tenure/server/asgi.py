@@ -176,7 +176,7 @@ class BodiesFull(Unavailable):
     for_callers = True
 
     def __init__(self) -> None:
-        super().__init__("the server holds as many bytes of requests as it may: try again in a moment")
+        super().__init__("the server's memory for request bodies is in use: try again")
 
 
 def start_of(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:

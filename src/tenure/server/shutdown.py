@@ -69,15 +69,15 @@ class DrainingServer(uvicorn.Server):
     def stop_soon(self) -> None:
         self.should_exit = True
         with contextlib.suppress(AttributeError, RuntimeError):  # not begun, or already ended
-            self._loop.call_soon_threadsafe(self._stop_asked.set)
+            self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     async def main_loop(self) -> None:
-        self._loop, self._stop_asked = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop_requested = asyncio.get_running_loop(), asyncio.Event()
         counter = 0
         while not await self.on_tick(counter):
             counter = (counter + 1) % 864_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), 0.1)
+                await asyncio.wait_for(self._stop_requested.wait(), 0.1)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -102,14 +102,14 @@ class DrainingServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         try:
-            await asyncio.wait_for(self._all_closed(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._wait_closed(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             for task in self.server_state.tasks:
                 task.cancel()
         if not self.force_exit:
             await self.lifespan.shutdown()
 
-    async def _all_closed(self) -> None:
+    async def _wait_closed(self) -> None:
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
             await asyncio.sleep(0.005)

@@ -66,10 +66,10 @@ class Claimer:
         self._anywhere = anywhere
         # The lease counts from before the claim is sent, so time spent waiting reduces it.
         self._wait_ms = max(1, min(_WAIT_MS, lease_ms // 6))
-        self._taken = 0
+        self._claimed_jobs = 0
         self._returned = 0
         self._ahead = 0
-        self._seen = (0, 0)
+        self._measured = (0, 0)
         self._turn = 0
         self._room = threading.Event()
         self._waiting_for_room = False
@@ -119,7 +119,7 @@ class Claimer:
         return False
 
     def _in_hand(self) -> int:
-        return self._taken - self._returned - self._pool.finished[0]
+        return self._claimed_jobs - self._returned - self._pool.finished[0]
 
     def _find_room(self) -> int:
         """Return how many jobs to claim; 0, after a short wait, if there is no room yet."""
@@ -138,10 +138,10 @@ class Claimer:
     def _plan(self) -> None:
         """Set how many jobs to claim ahead, by the duration of the last ones."""
         count, busy = self._pool.finished
-        jobs, took = count - self._seen[0], busy - self._seen[1]
+        jobs, took = count - self._measured[0], busy - self._measured[1]
         if jobs < self._concurrency:
             return
-        self._seen = (count, busy)
+        self._measured = (count, busy)
         each = max(took / jobs / 1e9, 1e-6)
         horizon = min(_AHEAD, self._lease_ms / 10_000)
         wanted = int(self._concurrency * horizon / each) if each < horizon else 0
@@ -165,7 +165,7 @@ class Claimer:
         held.jobs.update(jobs)
         # From here on the heartbeat releases jobs that do not start, whatever happens in this thread.
         self._held_claims.add(held)
-        self._taken += len(jobs)
+        self._claimed_jobs += len(jobs)
         for job in jobs:
             self._backlog.put(job)
         self._wake_heartbeat(held.heartbeat_at_ms)

@@ -125,8 +125,8 @@ def _warn_of_slot_deadlock(waiter: CurrentJob, task: str, queue: Queue) -> None:
     _warned.add((waiter.task, task))
     log.warning(
         "waits_for_own_worker", task=waiter.task, id=waiter.id, waits_for=task, queue=queue.name.queue,
-        advice="the handler keeps one of its worker's slots while it waits for a job that needs one, too: when all "
-        "slots wait, none goes on. Let the second task enqueue what follows, or serve its queue by another worker.",
+        advice="the handler occupies a slot of its worker while it waits for a job that also needs one: when all "
+        "slots wait, none continues. Let the second task enqueue the next one, or serve its queue by another worker.",
     )  # fmt: skip
 
 

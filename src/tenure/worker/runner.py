@@ -108,7 +108,7 @@ class Worker:
         self._stop_now = threading.Event()
         self._wake = threading.Event()
         self._code = CLEAN
-        self._reason = "asked to"
+        self._reason = "stop was called"
         self._broken: BaseException | None = None
         self._started = False
         self._pool: Pool

@@ -178,7 +178,7 @@ class JobSteps:
         try:
             return msgspec.json.decode(stored, type=hint, dec_hook=self._types.decode)
         except (msgspec.DecodeError, ValueError, TypeError) as exc:
-            raise InvalidArgument(f"what is stored is not a {hint}: {exc}") from None
+            raise InvalidArgument(f"the stored value is not a {hint}: {exc}") from None
 
 
 class AsyncSteps:

@@ -77,7 +77,7 @@ class Connection:
         self._small_verbs = 0
         #: Requests answered; as last seen by the accepting thread, with the size of the buffer, and since when.
         self.answered = 0
-        self._seen = (0, 0)
+        self._last_seen = (0, 0)
         self.idle_since_ms = _clock.steady_ms()
         #: When its body must have arrived, or its answer been read, at the minimum rate; 0: neither is under way.
         self._deadline_ms = 0
@@ -91,8 +91,8 @@ class Connection:
         if self._deadline_ms:
             return now_ms > self._deadline_ms
         seen = (self.answered, len(self._buffer))
-        if self._busy or seen != self._seen:
-            self._seen, self.idle_since_ms = seen, now_ms
+        if self._busy or seen != self._last_seen:
+            self._last_seen, self.idle_since_ms = seen, now_ms
             return False
         half = seen[1] > 0  # part of a head has arrived
         return (half or not self.answered) and now_ms - self.idle_since_ms >= idle_ms

@@ -75,7 +75,7 @@ class Listener:
         self.dispatcher = dispatcher
         self._idle_ms = round(idle_seconds * 1000)
         self._limit = connection_limit(connections, share=0.25)
-        self._looked_ms = _clock.steady_ms()
+        self._checked_ms = _clock.steady_ms()
         self._refused = self._refusals_logged = 0
         self._logged_ms: int | None = None
         self.identify = identify
@@ -129,9 +129,9 @@ class Listener:
     def _close_stuck_connections(self) -> None:
         """Close connections that make no progress, every quarter of the idle time."""
         now = _clock.steady_ms()
-        if now - self._looked_ms < self._idle_ms / 4:
+        if now - self._checked_ms < self._idle_ms / 4:
             return
-        self._looked_ms = now
+        self._checked_ms = now
         with self._lock:
             connections = list(self._connections)
         for connection in connections:

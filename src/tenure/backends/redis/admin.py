@@ -196,7 +196,7 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
     seen = None if isinstance(core, RememberingCore) else core.filters.cleanup
     for shard, jobs in parts.items():
         if seen is not None:
-            jobs = _without_gone(core, shard, jobs, seen)
+            jobs = _existing_jobs(core, shard, jobs, seen)
         if jobs:
             rows = b"".join([DISCARD.pack(job, tokens[job]) for job in jobs])
             ids = core.call_once(shard.base, "discard", wanted, rows)[0]
@@ -207,7 +207,7 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
     return removed
 
 
-def _without_gone(core: Core, shard: Shard, jobs: list[bytes], seen: RotatingFilter) -> list[bytes]:
+def _existing_jobs(core: Core, shard: Shard, jobs: list[bytes], seen: RotatingFilter) -> list[bytes]:
     """Return the jobs that exist: one read for those that the filter names, instead of a step."""
     named = [job for job in jobs if job in seen]
     gone = missing_jobs(core, shard, named) if named else set()
@@ -309,7 +309,7 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
     # A repeated request gets the first answer.
     if queue is None or core.decide_once(lambda: b"1" if there else b"0") == b"0":
         return False
-    _refuse_held(core, queue, force)
+    _refuse_not_empty(core, queue, force)
     for state in ("done", "blocked", "ready", "scheduled", "dead") if force else ("done",):
         purge(core, name, state)
     for shard in queue.shards:
@@ -319,7 +319,7 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
     return True
 
 
-def _refuse_held(core: Core, queue: RegisteredQueue, force: bool) -> None:
+def _refuse_not_empty(core: Core, queue: RegisteredQueue, force: bool) -> None:
     info = queries.queue_info(core, queue)
     counts = None if info is None else info.counts
     if counts is None:
@@ -336,7 +336,7 @@ def replace_queues(core: Core, tenant: str, policies: Mapping[str, Policy]) -> N
     """
     others = [queue for queue in core.shards.queues(tenant) if queue.name.queue not in policies]
     for queue in others:
-        _refuse_held(core, queue, force=False)
+        _refuse_not_empty(core, queue, force=False)
     for queue in others:
         delete_queue(core, queue.name, force=False)
     configure(core, {QueueName(tenant, queue): policy for queue, policy in policies.items()})

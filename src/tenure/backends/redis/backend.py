@@ -10,7 +10,7 @@ from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
-from tenure.backends.remembered import RememberedVerbs
+from tenure.backends.remembered_verbs import RememberedVerbs
 from tenure.contract.backend import (
     Children,
     Events,
@@ -281,4 +281,4 @@ class RedisRequestView(RememberedVerbs, RedisBackend):
 
 
 def _no_snapshots() -> InvalidArgument:
-    return InvalidArgument("this store has no moment of its whole to keep: copy it with tenure migrate, and read that")
+    return InvalidArgument("a Redis store has no snapshots: copy it with tenure migrate, and read the copy")

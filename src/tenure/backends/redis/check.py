@@ -279,7 +279,7 @@ def _groups(core: Core, survey: _Survey) -> dict[str, int]:
                 survey.add(rule, f"group {name}: {detail}", None, ("groups", NO_ID, b""))
     for page in _pages(core, survey.shard, "check_group_names"):
         for raw in page:
-            detail = f"group {raw.decode('utf-8', 'replace')}: nothing is kept of it but its name"
+            detail = f"group {raw.decode('utf-8', 'replace')}: only its name is stored"
             survey.add("orphan", detail, None, ("groups", NO_ID, b""))
     return counted
 
@@ -287,7 +287,9 @@ def _groups(core: Core, survey: _Survey) -> dict[str, int]:
 def _counts_of_groups(survey: _Survey, counted: dict[str, int]) -> None:
     for name in counted.keys() | survey.leased.keys():
         if counted.get(name, 0) != survey.leased[name]:
-            detail = f"group {name}: {counted.get(name, 0)} are counted as leased, and {survey.leased[name]} are"
+            detail = (
+                f"group {name}: {counted.get(name, 0)} jobs are counted as leased, and {survey.leased[name]} are leased"
+            )
             survey.add("group", detail, None, ("groups", NO_ID, b""))
 
 
@@ -313,7 +315,7 @@ def _remembered(core: Core, survey: _Survey) -> None:
             for digest in page:
                 survey.add("orphan", f"{what} is due, and not held", None, ("forget", digest, name.encode()))
     if core.commands.call(shard.base, "check_bucket")[0]:
-        survey.add("damaged", "what is kept of its rate cannot be read", None, ("bucket", NO_ID, b""))
+        survey.add("damaged", "the state of its rate cannot be read", None, ("bucket", NO_ID, b""))
 
 
 def _counters(survey: _Survey, numbers: dict[str, int]) -> None:
@@ -336,7 +338,7 @@ def _replayed(survey: _Survey, before: dict[str, int], after: dict[str, int]) ->
             continue
         if last is None:
             if whole and still:
-                survey.add("journal", "no event tells of it", job, ("index", job, b""))
+                survey.add("journal", "it has no event", job, ("index", job, b""))
         elif state.last_event == last[0] and last[1].state != state.state:
             survey.add("journal", f"its last event says {last[1].state}, and its state {state.state}", job)
         elif still and state.last_event != last[0]:
@@ -344,24 +346,24 @@ def _replayed(survey: _Survey, before: dict[str, int], after: dict[str, int]) ->
     if still:
         for job, (_, event, _) in survey.last.items():
             if event.state != lifecycle.State.GONE and job not in survey.states and job not in survey.damaged:
-                survey.add("journal", "its last event says that it is there, and it is not", job, ("remove", job, b""))
+                survey.add("journal", "its last event says that it exists, and it does not", job, ("remove", job, b""))
 
 
 # ── repairing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DONE = {
-    "counters_row": "made anew from what it counts",
+    "counters_row": "recounted",
     "orphan": "the row was removed",
     "remove": "the job was removed, with an event",
-    "index": "its rows were written anew from its state",
-    "rebuild": "its state was made anew from its last event",
-    "leases": "leases were counted anew",
-    "groups": "groups were counted anew",
-    "counters": "counted anew",
+    "index": "its rows were rewritten from its state",
+    "rebuild": "its state was rebuilt from its last event",
+    "leases": "leases were recounted",
+    "groups": "groups were recounted",
+    "counters": "recounted",
     "note": "the note was removed",
     "forget": "it was forgotten",
-    "due": "it is looked at by the next sweep",
-    "bucket": "it begins anew, full",
+    "due": "the next sweep checks it",
+    "bucket": "it starts again, full",
 }
 
 

@@ -53,7 +53,7 @@ class Commands:
             self._confirm = ("WAITAOF", 1, wait_replicas, round(wait_timeout * 1000))
         elif wait_replicas:
             self._confirm = ("WAIT", wait_replicas, round(wait_timeout * 1000))
-        self._wanted = (1, wait_replicas) if wait_aof else (wait_replicas,)
+        self._required = (1, wait_replicas) if wait_aof else (wait_replicas,)
         #: Whether verbs are sent with EVALSHA, because the server has no functions.
         self._scripts = scripts
         self._lanes = RequestLanes()
@@ -174,8 +174,8 @@ class Commands:
                 connection.disconnect()  # `close` disconnects idle connections only, and this one was in use
             pool.release(connection)
         counts = confirmed if isinstance(confirmed, list) else [confirmed]
-        if any(int(has) < wanted for has, wanted in zip(counts, self._wanted, strict=True)):
-            raise NotConfirmed(f"{confirm[0]!r} was answered {confirmed}, and {self._wanted} was asked for")
+        if any(int(has) < wanted for has, wanted in zip(counts, self._required, strict=True)):
+            raise NotConfirmed(f"{confirm[0]!r} was answered {confirmed}, and {self._required} was asked for")
         return reply
 
     # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +227,7 @@ class Commands:
         if self._closed:
             raise StoreClosed("this store is closed")
         if os.getpid() != self._owner:
-            raise StoreClosed("this process is a fork of the one that opened the store: open it anew here")
+            raise StoreClosed("this process is a fork of the one that opened the store: open it again here")
 
     def close(self) -> None:
         with self._lock:

@@ -41,15 +41,15 @@ def packed(name: QueueName, queue: RegisteredQueue, requests: Sequence[JobReques
                 if isinstance(parent, bytes):
                     # no job has such an id; in links the prefix marks a job of the same call
                     if parent.startswith(_NO_PREFIX):
-                        raise _not_here(parent)
+                        raise _missing_parent(parent)
                     stored.add(parent)
                     found.append(parent)
                 else:
                     found.append(PARENT_HERE.pack(_NO_PREFIX, places[parent]))
-    return b"".join(found), _one_shard(name, queue, stored)
+    return b"".join(found), _common_shard(name, queue, stored)
 
 
-def _one_shard(name: QueueName, queue: RegisteredQueue, jobs: Iterable[bytes]) -> Shard | None:
+def _common_shard(name: QueueName, queue: RegisteredQueue, jobs: Iterable[bytes]) -> Shard | None:
     shards = {queue.shard_of(job) for job in jobs}
     if len(shards) > 1:
         raise other_partition(name)
@@ -79,10 +79,10 @@ def other_partition(name: QueueName) -> InvalidArgument:
 
 def refusal(reply: Sequence[Any]) -> InvalidArgument:
     """Return the error for a parent that is dead, or does not exist."""
-    return dead_parent(reply[2]) if reply[1] == b"dead" else _not_here(reply[2])
+    return dead_parent(reply[2]) if reply[1] == b"dead" else _missing_parent(reply[2])
 
 
-def _not_here(job: bytes) -> InvalidArgument:
+def _missing_parent(job: bytes) -> InvalidArgument:
     return InvalidArgument(
         f"parent {job.hex()} is not in this queue: it was never enqueued here, or is gone. On Redis and Valkey a job "
         "waits for jobs of its own queue"

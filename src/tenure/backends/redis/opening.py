@@ -137,7 +137,9 @@ def _configs(commands: Commands, remarks: list[str]) -> list[dict[str, str]]:
     except StoreError as exc:
         if not isinstance(exc.__cause__, redis.ResponseError):
             raise
-        remarks.append(f"the server does not tell its settings, of which the safest are not assumed: {exc.__cause__}")
+        remarks.append(
+            f"the server does not show its settings, so appendfsync is assumed to be everysec: {exc.__cause__}"
+        )
     else:
         return [_pairs(raw) for raw in found]
     configs = []

@@ -47,7 +47,7 @@ from tenure.storage.records import encode_headers
 ATOMIC_BYTES = 64 * 1024 * 1024
 _JOB_OVERHEAD = 512
 #: From this payload size on, a read before sending pays off if this process may have sent the key before.
-LARGE = 32 * 1024
+LARGE_PAYLOAD = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
 _PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
@@ -100,7 +100,7 @@ def _held_duplicates(core: Core, queue: RegisteredQueue, requests: Sequence[JobR
         return {}
     wanted: dict[Shard, list[tuple[int, bytes, bytes]]] = {}
     for index, request in enumerate(requests):
-        if request.key is not None and len(request.payload) >= LARGE:
+        if request.key is not None and len(request.payload) >= LARGE_PAYLOAD:
             key = digest(request.key.encode())
             if key in seen:
                 wanted.setdefault(queue.shard_of(key), []).append((index, key, digest(request.payload)))

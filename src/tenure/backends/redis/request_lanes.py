@@ -26,7 +26,7 @@ class LaneRequest(NamedTuple):
 class RequestLanes:
     def __init__(self) -> None:
         self._client = os.urandom(9)
-        self._made = itertools.count()
+        self._created = itertools.count()
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._free: list[LaneRequest] = []
 
@@ -34,7 +34,9 @@ class RequestLanes:
     def request(self) -> Iterator[LaneRequest]:
         with self._lock:
             last = (
-                self._free.pop() if self._free else LaneRequest(self._client + next(self._made).to_bytes(3, "big"), 0)
+                self._free.pop()
+                if self._free
+                else LaneRequest(self._client + next(self._created).to_bytes(3, "big"), 0)
             )
         request = LaneRequest(last.lane, last.number + 1)
         try:

@@ -31,7 +31,7 @@ from tenure.storage.records import ON_PARENT_DEAD, encode_headers
 
 _JOB_OVERHEAD = 512
 #: Milliseconds for which a restored done job stays, unless the policy's retention is longer.
-_KEPT_MS = 86_400_000
+_RETENTION_MS = 86_400_000
 
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
@@ -47,7 +47,9 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
         keys[image.id] = image.key
     whole = Restored(added=[], there=[], refused={})
     for shard, args in parts.items():
-        added, there, *refused = core.call_once(shard.base, "restore", created_text(name), FIRST_RULES, _KEPT_MS, *args)
+        added, there, *refused = core.call_once(
+            shard.base, "restore", created_text(name), FIRST_RULES, _RETENTION_MS, *args
+        )
         whole.added.extend(_ids(added))
         whole.there.extend(_ids(there))
         for job, why in zip(refused[::2], refused[1::2], strict=True):

@@ -23,7 +23,7 @@ from tenure.errors import StoreClosed, TenureError, Unavailable
 
 #: Seconds between two checks whether the caller has cancelled.
 _CANCEL_CHECK_S = 0.05
-_KEPT = 64
+_POOL_SIZE = 64
 
 
 class Answer(NamedTuple):
@@ -177,7 +177,7 @@ class Transport:
                 # Patience limits the repeats: the first try may take the connection's whole timeout.
                 left = until - time.monotonic() if tries else self.timeout
                 connection = self._connection(max(0.05, min(left, 10.0)))
-                answer = self._once(connection, request, wait, cancel, call_off)
+                answer = self._try_once(connection, request, wait, cancel, call_off)
                 if answer.status != 503 or answer.retry_after is None:
                     return answer
                 reason: str = "the server is going down"
@@ -200,7 +200,7 @@ class Transport:
             self.retried("request")
             time.sleep(pause)
 
-    def _once(
+    def _try_once(
         self,
         connection: Connection,
         request: Sequence[bytes],
@@ -260,7 +260,7 @@ class Transport:
             and connection.used
             and connection.sock.fileno() >= 0
             and self._closed is None
-            and len(self._idle) < _KEPT
+            and len(self._idle) < _POOL_SIZE
         ):
             self._idle.append(connection)
         else:
@@ -291,7 +291,9 @@ class Transport:
     def disown(self) -> None:
         """Forget the parent's connections in a forked child; closing the copies does not end them."""
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
-        self._closed = StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
+        self._closed = StoreClosed(
+            "this process is a fork of the one that opened the store: open it again in the child"
+        )
         for connection in [*self._idle, *self._waiting]:
             connection.sock.close()
         self._idle.clear()

@@ -396,7 +396,7 @@ class SettleAlike(Request):
         return AlikeSettles(self.verb, job_id_bytes(self.lease), _cut(self.jobs), self.tokens)
 
 
-_NOTHING_SAID = (None,) * 5
+_PLAIN_FIELDS = (None,) * 5
 
 
 class SettleBody(Request):
@@ -415,7 +415,7 @@ class SettleBody(Request):
         proofs = proofs_of([item.receipt for item in items])
         return [
             Settle(item.verb, proof)
-            if (item.result, item.error, item.delay_ms, item.then, item.until_signal) == _NOTHING_SAID
+            if (item.result, item.error, item.delay_ms, item.then, item.until_signal) == _PLAIN_FIELDS
             else item.checked()
             for item, proof in zip(items, proofs, strict=True)
         ]

@@ -72,7 +72,7 @@ class MessageHeads:
         sizes = [int.from_bytes(self._head[at : at + 4], "little") for at in range(4, 4 + 4 * segments, 4)]
         size = 8 * sum(sizes)
         if size > limit:
-            raise MalformedMessage(f"{size} bytes, and at most {limit} are taken")
+            raise MalformedMessage(f"{size} bytes, over the limit of {limit}")
         self._head.clear()
         self._left = size
 

@@ -128,7 +128,7 @@ class Dashboard:
         """Return the caller. Raises Unauthenticated, Forbidden."""
         identity = await self._operations.identify(headers)
         if not identity.may("any"):
-            raise Forbidden("this takes a scope")
+            raise Forbidden("this needs a scope")
         entry = log_entry(scope)
         entry.subject, entry.tenant = identity.subject, identity.tenant
         return identity

@@ -11,7 +11,7 @@ from tenure.server.dashboard.views.queue import QueueQuery
 from tenure.server.dashboard.views.viewer import ROWS, Viewer
 
 #: How many groups are read.
-_LOOKED_AT = 1_000
+_GROUP_LIMIT = 1_000
 
 
 class GroupRow(Struct):
@@ -40,7 +40,7 @@ class GroupsView(Struct):
 def show(viewer: Viewer, query: QueueQuery) -> GroupsView:
     name = viewer.name(query.tenant, query.queue)
     info = viewer.info(name)
-    page = viewer.backend.groups(name, _LOOKED_AT, None)
+    page = viewer.backend.groups(name, _GROUP_LIMIT, None)
     assert isinstance(info.policy, Policy)
     rows = []
     for group in page.groups:

@@ -81,7 +81,7 @@ def show(viewer: Viewer, query: JobQuery) -> JobView:
     facts = read_facts(viewer.backend, name, job_id)
     explanation = explain(facts, _time_formatter(facts.now_ms))
     if explanation is None:
-        raise NotFound("there is no such job, or the journal no longer tells of it")
+        raise NotFound("there is no such job, or its events have been trimmed")
     found = facts.job
     parents = [] if found is None else viewer.backend.parents(name, job_id, 0, _RELATIVES)
     children = [] if found is None else viewer.backend.children(name, job_id, _RELATIVES)

@@ -23,7 +23,7 @@ from tenure.server.dashboard.views.viewer import ROWS, Text, Viewer
 
 SEARCHED = 2_000
 SEARCH_S = 0.3
-_AT_ONCE = 100
+_PAGE_SIZE = 100
 #: Characters of a payload in a list.
 PREVIEW = 120
 
@@ -111,7 +111,7 @@ def pages(backend: Backend, name: QueueName, state: str, cursor: str | None) -> 
     """Yield pages of a list until SEARCHED jobs were read, or SEARCH_S seconds have passed."""
     began, looked_at = perf_counter(), 0
     while True:
-        page = backend.list(name, state, _AT_ONCE, cursor)
+        page = backend.list(name, state, _PAGE_SIZE, cursor)
         yield page
         looked_at, cursor = looked_at + len(page.jobs), page.cursor
         if cursor is None or looked_at >= SEARCHED or perf_counter() - began > SEARCH_S:
