@@ -84,13 +84,11 @@ def test_a_malformed_message_leaves_no_handle(served: Running, kind: str, stays:
     assert found <= most
 
 
-def test_before_login_a_message_is_small(served: Running):
-    """A message of 60 MB is refused by its head, before its bytes are taken."""
-    with connect(served) as half:
+def test_before_login_a_message_is_small():
+    """A message of 60 MB is refused by its head, before its bytes are taken, and not by the idle timer."""
+    with running(capnp=True, limits=Limits(idle=600)) as patient, connect(patient) as half:
         half.sendall(message(60 * 2**20 // 8, b"x" * 1000))
-        began = time.monotonic()
         assert closed(half)
-        assert time.monotonic() - began < 0.9, "at once, not by the idle timer"
 
 
 @pytest.mark.parametrize("sent", [b"", message(100, b"x" * 16)], ids=["nothing", "half a message"])
